@@ -1,0 +1,149 @@
+"""`Map`: a read-only config with dotted access at every depth.
+
+    >>> cfg = Map({"model": {"name": "mlp", "options": {"hidden": [64, 32]}}})
+    >>> cfg.model.options.hidden
+    [64, 32]
+    >>> dict(**cfg.model.options)
+    {'hidden': [64, 32]}
+
+`Map` is a `dict`, so it goes wherever a dict goes (`json.dump`, `**cfg`, `isinstance`, MongoDB). The
+methods of `dict` keep their meaning: `cfg.items` is always the method, also when a key is called
+`items`; such a key is read as `cfg["items"]`. Lists inside a config are `FrozenList`, read-only too.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+__all__ = ["FrozenList", "Map", "freeze", "to_plain"]
+
+
+def freeze(value: Any) -> Any:
+    """Return `value` with every dict in it as a `Map` and every list as a `FrozenList`."""
+    if isinstance(value, Map | FrozenList):
+        return value
+    if isinstance(value, Mapping):
+        return Map(value)
+    if isinstance(value, list):
+        return FrozenList(value)
+    if type(value) is tuple:
+        return tuple(freeze(item) for item in value)
+    return value
+
+
+def to_plain(value: Any) -> Any:
+    """Return `value` with every mapping in it as a new `dict` and every list as a new `list`."""
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [to_plain(item) for item in value]
+    if type(value) is tuple:
+        return tuple(to_plain(item) for item in value)
+    return value
+
+
+def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    raise TypeError(
+        f"a config is read-only inside a run, so this {type(self).__name__} cannot be changed; "
+        "set the entry on the command line (`with key=value`), or work on a copy: to_plain(cfg)"
+    )
+
+
+class FrozenList(list):
+    """A read-only list whose items are frozen too; equal to a plain list with the same items."""
+
+    __slots__ = ()
+
+    def __new__(cls, items: Any = ()) -> FrozenList:
+        self = super().__new__(cls)
+        list.extend(self, (freeze(item) for item in items))
+        return self
+
+    def __init__(self, items: Any = ()) -> None:
+        """Do nothing: `__new__` has filled the list, and nothing may fill it again."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def copy(self) -> list:
+        """Return a plain, writable list of the same (frozen) items."""
+        return list(self)
+
+    __copy__ = copy
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return FrozenList, (to_plain(self),)
+
+    def __deepcopy__(self, memo: dict) -> FrozenList:
+        return FrozenList(copy.deepcopy(to_plain(self), memo))
+
+
+class Map(dict):
+    """A read-only dict with dotted access; see the module's docstring for its rules.
+
+    Args:
+        mapping: The config; it is copied, dicts and lists at every depth, so that what happens to
+            it later does not show here.
+        **entries: Further entries.
+
+    Raises:
+        AttributeError: On reading a name that is no key, with the nearest keys.
+        TypeError: On every way of writing.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, mapping: Any = (), /, **entries: Any) -> Map:
+        self = super().__new__(cls)
+        plain = dict(mapping, **entries)
+        dict.update(self, {key: freeze(value) for key, value in plain.items()})
+        return self
+
+    def __init__(self, mapping: Any = (), /, **entries: Any) -> None:
+        """Do nothing: `__new__` has filled the map, and nothing may fill it again."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            pass
+        if name.startswith("__"):
+            raise AttributeError(name)
+        keys = [key for key in self if isinstance(key, str)]
+        near = difflib.get_close_matches(name, keys, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(keys) or 'nothing'}"
+        raise AttributeError(f"the config has no entry {name!r} here; {hint}", name=name, obj=self)
+
+    __setattr__ = __delattr__ = __setitem__ = __delitem__ = __ior__ = _refuse
+    update = setdefault = pop = popitem = clear = _refuse
+
+    @classmethod
+    def fromkeys(cls, keys: Any, value: Any = None) -> Map:
+        """Return a `Map` from each of `keys` to `value`."""
+        return cls(dict.fromkeys(keys, value))
+
+    def __dir__(self) -> list[str]:
+        names = [key for key in self if isinstance(key, str) and key.isidentifier()]
+        return sorted({*super().__dir__(), *names})
+
+    def __repr__(self) -> str:
+        return f"Map({dict.__repr__(self)})"
+
+    def copy(self) -> dict:
+        """Return a plain, writable dict of the same (frozen) values, as `dict.copy` would."""
+        return dict(self)
+
+    __copy__ = copy
+
+    def to_dict(self) -> dict:
+        """Return a deep, writable copy made of plain dicts and lists."""
+        return to_plain(self)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return Map, (to_plain(self),)
+
+    def __deepcopy__(self, memo: dict) -> Map:
+        return Map(copy.deepcopy(to_plain(self), memo))

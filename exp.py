@@ -1,0 +1,86 @@
+"""Train, evaluate and use a network on real data, composed of ingredients.
+
+python exp.py                                       train on the digits
+python exp.py with lr=3e-3 model.name=cnn           change settings
+python exp.py with configs/digits_cnn.yaml          follow a recipe
+python exp.py print_config                          see every setting
+python exp.py data.stats                            look at the data
+python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+"""
+
+from experiments import Experiment, results
+from ingredients import amp, checkpoint, data, device, loss, model, optimizer, scheduler, training
+from observers import file_observer, run_folder
+
+parts = (device, data, loss, model, optimizer, scheduler, amp, training, checkpoint)
+ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
+ex.alias(lr="optimizer.lr", epochs="training.epochs")
+ex.observers.append(file_observer("my_runs"))
+
+
+@ex.config
+def config(optimizer, training):
+    # learning rate; the same setting as optimizer.lr
+    lr = optimizer["lr"]
+    # passes over the training data; the same setting as training.epochs
+    epochs = training["epochs"]
+    # all random streams (split, shuffle, augmentation, weights, dropout) derive from it
+    seed = 0
+
+
+def build(seed):
+    """Return the device, the data, the loss, the model and its precision, as configured."""
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where)
+    criterion = loss.make_loss(batches, device=where)
+    network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
+    return where, batches, criterion, network, amp.make_amp(where)
+
+
+@ex.command
+def evaluate(_config, _run, seed):
+    """Measure a checkpoint (checkpoint.path=...) on the test part."""
+    from experiments import loop
+
+    _, batches, criterion, network, precision = build(seed)
+    checkpoint.load_model(network, _config)
+    metrics = loop.evaluate(network, batches.test, criterion, precision)
+    return results.report_test(_run, metrics, criterion)
+
+
+@ex.command
+def predict(_config, _run, seed):
+    """Write what a checkpoint (checkpoint.path=...) makes of the test part to predictions.csv."""
+    from experiments import loop
+
+    _, batches, criterion, network, precision = build(seed)
+    checkpoint.load_model(network, _config)
+    found = loop.predict(network, batches.test, criterion, precision)
+    return results.record_predictions(_run, found, batches.classes)
+
+
+@ex.automain
+def main(_config, _run, seed, training):
+    """Train, and return the metric of the best epoch on the test part."""
+    from experiments import loop
+
+    _, batches, criterion, network, precision = build(seed)
+    opt = optimizer.make_optimizer(network)
+    steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+    schedule = scheduler.make_scheduler(opt, training.epochs, steps)
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config)
+        loop.fit(
+            network,
+            batches,
+            criterion,
+            opt,
+            scheduler=schedule,
+            amp=precision,
+            checkpointer=keeper,
+            log=_run.log_scalar,
+            **training,
+        )
+        keeper.restore_best(network)
+    metrics = loop.evaluate(network, batches.test, criterion, precision)
+    return results.report_test(_run, metrics, criterion)

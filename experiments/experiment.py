@@ -1,0 +1,202 @@
+"""`Experiment`: Sacred's, which refuses to run after a typo and hands config over as `Map`."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+with warnings.catch_warnings():
+    # sacred 0.8.7 imports pkg_resources, whose deprecation is no news to its users.
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
+    import sacred
+    from sacred import commands as sacred_commands
+    from sacred.dependencies import gather_sources_and_dependencies
+    from sacred.utils import get_by_dotted_path, set_by_dotted_path
+
+from experiments import commands, strictness
+from experiments.terminal import remember_terminal
+from ingredients.config_files import guard_sacred
+from ingredients.entry_types import nearest
+from ingredients.errors import ConfigError, LabError
+from ingredients.ingredient import LabFunctions
+from ingredients.scope import lenient
+
+__all__ = ["Experiment"]
+
+# What stands in the place of Sacred's commands, made for the experiment.
+_OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
+    "print_config": lambda experiment: commands.print_config,
+    "save_config": lambda experiment: commands.save_config,
+    "print_named_configs": commands.make_print_named_configs,
+}
+
+
+class Experiment(LabFunctions, sacred.Experiment):
+    """Sacred's Experiment, strict: a setting that does not exist or does not fit stops the run before it starts.
+
+    Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`.
+    Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1;
+    Ctrl-C ends it with exit code 130.
+
+    Args:
+        name: Its name; by default that of the file that creates it.
+        ingredients: What it is composed of.
+        **options: Further arguments of `sacred.Experiment`.
+    """
+
+    def __init__(self, name: str | None = None, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
+        caller = inspect.currentframe().f_back.f_globals
+        mainfile = caller.get("__file__")
+        if name is None and mainfile is not None and not options.get("interactive"):
+            name = Path(mainfile).stem
+        # Sacred's look at git raises in a repository without a commit, and runs git once for every source.
+        options.setdefault("save_git_info", False)
+        options.setdefault("base_dir", Path(mainfile).parent if mainfile else Path.cwd())
+        guard_sacred()
+        self._aliases: dict[str, str] = {}
+        self._on_command_line = False
+        super().__init__(name, ingredients, **options)
+        # Sacred took the frame above for the experiment's file; the caller's is meant.
+        self.doc = caller.get("__doc__") or ""
+        self.mainfile, self.sources, self.dependencies = gather_sources_and_dependencies(
+            caller, self.save_git_info, self.base_dir
+        )
+
+    def command(self, function: Callable | None = None, prefix: str | None = None, unobserved: bool = False) -> Any:
+        """Add a command, as Sacred does; `print_config` and `save_config` are the lab's own."""
+        if function is None:
+            return super().command(prefix=prefix, unobserved=unobserved)
+        if function.__module__ == sacred_commands.__name__ and function.__name__ in _OURS:
+            function = _OURS[function.__name__](self)
+        return super().command(function, prefix=prefix, unobserved=unobserved)
+
+    def alias(self, **aliases: str) -> None:
+        """Let an entry at the root stand for an entry of an ingredient: `ex.alias(lr="optimizer.lr")`.
+
+        Setting either sets both; setting both to different values is refused. The experiment's config scope reads
+        the entry from the ingredient: `lr = optimizer["lr"]`.
+        """
+        self._aliases.update(aliases)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command; see `sacred.Experiment.run`."""
+        try:
+            return super().run(*args, **kwargs)
+        except LabError as error:
+            if self._on_command_line and not self._debugging(kwargs.get("options")):
+                _leave(str(error), 1)
+            raise
+        except KeyboardInterrupt:
+            if self._on_command_line:
+                _leave("interrupted (Ctrl-C)", 130)
+            raise
+
+    def run_commandline(self, argv: Any = None) -> Any:
+        """Run the command line; see `sacred.Experiment.run_commandline`."""
+        self._on_command_line = True
+        try:
+            strictness.check_assignments(sys.argv if argv is None else argv)
+            return super().run_commandline(argv)
+        except LabError as error:
+            _leave(str(error), 1)
+        finally:
+            self._on_command_line = False
+
+    def _check_command(self, cmd_name: str | None) -> str | None:
+        known = dict(self.gather_commands())
+        if cmd_name in known:
+            return None
+        near = nearest(cmd_name, list(known)) if cmd_name else None
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+        return f"error: {cmd_name}: there is no such command; {hint}"
+
+    def _debugging(self, options: Mapping | None) -> bool:
+        options = options or {}
+        return bool(options.get("--debug") or options.get("--pdb"))
+
+    def _create_run(
+        self,
+        command_name: str | None = None,
+        config_updates: dict | None = None,
+        named_configs: Sequence[str] = (),
+        info: dict | None = None,
+        meta_info: dict | None = None,
+        options: dict | None = None,
+    ) -> Any:
+        remember_terminal()
+        updates = strictness.nested(config_updates or {})
+        strictness.check_updates(self, updates, named_configs)
+        typed = {self._aliases[name]: name for name in self._aliases if name in updates}
+        self._mirror_aliases(updates)
+        force = bool((options or {}).get("--force"))
+
+        def create(wanted: dict) -> Any:
+            # Sacred's own check only warns of most of what matters here, so it is switched off for ours.
+            with lenient(force), _named_as_typed(typed):
+                return super(Experiment, self)._create_run(
+                    command_name, wanted, named_configs, info, meta_info, {**(options or {}), "--force": True}
+                )
+
+        run = create(updates)
+        if self._follow_aliases(run, updates):
+            run = create(updates)
+        run.force = force
+        run.meta_info["options"]["--force"] = force
+        run.meta_info["config_updates"] = config_updates or {}
+        if not force:
+            strictness.check_known(self, run)
+        return run
+
+    def _mirror_aliases(self, updates: dict) -> None:
+        """Give both names of an aliased entry the value that the command line gave one of them."""
+        unset = object()
+        for name, target in self._aliases.items():
+            ours = updates.get(name, unset)
+            theirs = get_by_dotted_path(updates, target, unset)
+            if ours is not unset and theirs is not unset and ours != theirs:
+                _refuse_alias(name, ours, target, theirs)
+            if ours is not unset:
+                set_by_dotted_path(updates, target, ours)
+            elif theirs is not unset:
+                updates[name] = theirs
+
+    def _follow_aliases(self, run: Any, updates: dict) -> bool:
+        """Carry an aliased entry that a named config or file set at the root over to its ingredient."""
+        changed = False
+        for name, target in self._aliases.items():
+            ours, theirs = run.config.get(name), get_by_dotted_path(run.config, target)
+            if ours != theirs:
+                if target in run.config_modifications.modified:
+                    _refuse_alias(name, ours, target, theirs)
+                set_by_dotted_path(updates, target, ours)
+                updates[name] = ours
+                changed = True
+        return changed
+
+
+@contextlib.contextmanager
+def _named_as_typed(typed: Mapping[str, str]) -> Iterator[None]:
+    """Let errors speak of an aliased entry by the name that was typed."""
+    try:
+        yield
+    except ConfigError as error:
+        message = str(error)
+        for target, name in typed.items():
+            message = message.replace(target, name)
+        raise ConfigError(message) from error
+
+
+def _refuse_alias(name: str, ours: Any, target: str, theirs: Any) -> NoReturn:
+    raise ConfigError(
+        f"{name} and {target} are one setting, but got {name}={ours} and {target}={theirs}; give one of them"
+    )
+
+
+def _leave(message: str, code: int) -> NoReturn:
+    print(f"error: {message}" if code == 1 else message, file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,315 @@
+"""The training loop: plain torch, top to bottom. Experiments call `fit`, `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.metrics import RunningMetrics
+from experiments.progress import Progress
+from ingredients.batches import Batches, Data
+from ingredients.checkpoint_files import Checkpointer
+from ingredients.errors import ConfigError, ModelError
+from ingredients.losses import Loss, check_loss
+from ingredients.mixed_precision import MixedPrecision
+from ingredients.scheduler import Schedule
+
+__all__ = ["FitResult", "Monitor", "evaluate", "fit", "predict", "steps_per_epoch"]
+
+LogScalar = Callable[[str, float, int], None]
+
+
+@dataclasses.dataclass
+class FitResult:
+    """How a training went.
+
+    Attributes:
+        epochs: Epochs completed.
+        steps: Optimizer steps, skipped ones included.
+        best_epoch: Epoch of the best monitored value; 0 if there was none.
+        best: That value; NaN if there was none.
+        stopped_early: Whether patience ended the training.
+    """
+
+    epochs: int = 0
+    steps: int = 0
+    best_epoch: int = 0
+    best: float = math.nan
+    stopped_early: bool = False
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    *,
+    log: LogScalar,
+    epochs: int,
+    scheduler: Schedule | None = None,
+    amp: MixedPrecision | None = None,
+    checkpointer: Checkpointer | None = None,
+    val_interval: int = 1,
+    log_interval: int = 50,
+    monitor: str = "val/loss",
+    mode: str = "auto",
+    patience: int | None = None,
+    min_delta: float = 0.0,
+) -> FitResult:
+    """Train `model` on `data.train`, looking at `data.val` in between.
+
+    Logs by optimizer step: `train/loss` (mean since the last value), `train/lr`, `train/grad_norm` (before clipping),
+    with float16 `amp/scale` and `amp/skipped`; after each validation the metrics of `evaluate` as `val/...`.
+
+    Args:
+        model: On the device of the data.
+        data: The batches.
+        loss: The loss.
+        optimizer: Over the model's parameters.
+        log: Called as `log(name, value, step)`, such as `_run.log_scalar`.
+        epochs: Passes over the training data.
+        scheduler: The learning-rate schedule.
+        amp: Mixed precision, clipping and accumulation.
+        checkpointer: What saves the best and newest states.
+        val_interval, log_interval, monitor, mode, patience, min_delta: See the config of `ingredients.training`.
+
+    Raises:
+        LabError: If the parts do not fit together; before the first step.
+    """
+    amp = amp or MixedPrecision(next(model.parameters()).device)
+    best = Monitor(monitor, mode, patience, min_delta)
+    _check(model, data, loss, epochs, val_interval, log_interval, best)
+    closing = isinstance(optimizer, torch.optim.LBFGS)
+    result, losses = FitResult(), []
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
+
+    with Progress(epochs, steps_per_epoch(data.train, amp.accumulate)) as progress:
+        for epoch in range(1, epochs + 1):
+            model.train()
+            for group in grouped(data.train.epoch(epoch), amp.accumulate):
+                if closing:
+                    batch_losses: list[Tensor] = []
+                    stepped = amp.step(optimizer, _closure(model, group, loss, amp, optimizer, batch_losses))
+                    losses.append(batch_losses[0])
+                else:
+                    losses.append(backward(model, group, loss, amp))
+                    stepped = amp.step(optimizer)
+                result.steps += 1
+                if result.steps % log_interval == 0:
+                    mean = log_training(log, result.steps, losses, optimizer, amp)
+                    progress.step(result.steps, mean)
+                    losses.clear()
+                amp.update()
+                optimizer.zero_grad()
+                if stepped and scheduler is not None:
+                    scheduler.after_step()
+
+            result.epochs = epoch
+            metrics = {}
+            if epoch % val_interval == 0 or epoch == epochs:
+                measured = evaluate(model, data.val, loss, amp)
+                metrics = {f"val/{name}": value for name, value in measured.items()}
+                for name, value in metrics.items():
+                    log(name, value, result.steps)
+            if scheduler is not None:
+                scheduler.after_epoch(metrics)
+            if metrics and best.update(metrics, epoch) and checkpointer is not None:
+                checkpointer.save_best(model, epoch, metrics)
+            result.stopped_early = best.exhausted
+            if checkpointer is not None:
+                final = epoch == epochs or best.exhausted
+                checkpointer.save_last(epoch, {**parts, "step": result.steps}, final=final)
+            progress.epoch(epoch, metrics)
+            if best.exhausted:
+                break
+    result.best, result.best_epoch = best.value, best.epoch
+    return result
+
+
+def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor:
+    """Add the gradients of one effective batch, given as micro-batches, and return its mean loss, detached.
+
+    Each micro-batch counts by its share of the whole, so that the gradients are those of one big batch, also when the
+    last one is smaller or classes are weighted. (BatchNorm still sees one micro-batch at a time.)
+    """
+    criterion = loss.module
+    if len(group) == 1:
+        inputs, targets = group[0]
+        with amp.autocast():
+            batch_loss = criterion(model(inputs), targets)
+        amp.backward(batch_loss)
+        return batch_loss.detach()
+    weights = [loss.normalizer(targets) for _, targets in group]
+    total, whole = sum(weights), 0.0
+    for (inputs, targets), weight in zip(group, weights, strict=True):
+        with amp.autocast():
+            batch_loss = criterion(model(inputs), targets) * (weight / total)
+        amp.backward(batch_loss)
+        whole = whole + batch_loss.detach()
+    return whole
+
+
+def _closure(
+    model: nn.Module,
+    group: list,
+    loss: Loss,
+    amp: MixedPrecision,
+    optimizer: torch.optim.Optimizer,
+    losses: list[Tensor],
+) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses.append(backward(model, group, loss, amp))
+        return losses[-1]
+
+    return closure
+
+
+def log_training(
+    log: LogScalar, step: int, losses: list[Tensor], optimizer: torch.optim.Optimizer, amp: MixedPrecision
+) -> float:
+    """Log the state of the training at `step`, and return the mean of `losses`.
+
+    This is the one place in the loop that waits for the device.
+    """
+    values = torch.stack([torch.stack(losses).mean().float(), amp.grad_norm(optimizer).float()]).tolist()
+    log("train/loss", values[0], step)
+    log("train/grad_norm", values[1], step)
+    log("train/lr", optimizer.param_groups[0]["lr"], step)
+    if amp.dtype == "float16":
+        log("amp/scale", amp.scale(), step)
+        log("amp/skipped", amp.num_skipped, step)
+    return values[0]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, float]:
+    """Return the loss and the metrics of `RunningMetrics` over `batches`; empty if there are none."""
+    metrics = RunningMetrics(loss)
+    for outputs, targets, batch_loss in _forward(model, batches, loss, amp):
+        metrics.update(outputs, targets, batch_loss)
+    return metrics.compute()
+
+
+@torch.no_grad()
+def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, Tensor]:
+    """Return what the model makes of `batches`, in their order, on the CPU.
+
+    Returns:
+        `predictions` (N,), (N, K) or (N, D) as by `Loss.predict`; `targets` likewise; `probabilities` (N, K), if any.
+    """
+    found: dict[str, list[Tensor]] = {"predictions": [], "targets": [], "probabilities": []}
+    for outputs, targets, _ in _forward(model, batches, loss, amp):
+        own_unit = loss.kind == "values" and loss.target_std is not None
+        found["predictions"].append(loss.predict(outputs).cpu())
+        found["targets"].append((targets * loss.target_std + loss.target_mean if own_unit else targets).cpu())
+        probabilities = loss.probabilities(outputs)
+        if probabilities is not None:
+            found["probabilities"].append(probabilities.cpu())
+    return {name: torch.cat(parts) for name, parts in found.items() if parts}
+
+
+def _forward(
+    model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    amp = amp or MixedPrecision(next(model.parameters()).device)
+    model.eval()
+    for inputs, targets in batches.epoch():
+        with amp.autocast():
+            outputs = model(inputs)
+            batch_loss = loss(outputs, targets)
+        yield outputs, targets, batch_loss
+
+
+def grouped(batches: Iterable, size: int) -> Iterator[list]:
+    """Yield lists of `size` batches, the last one possibly shorter."""
+    iterator = iter(batches)
+    while group := list(itertools.islice(iterator, size)):
+        yield group
+
+
+def steps_per_epoch(batches: Batches, accumulate: int) -> int:
+    """Return the optimizer steps of an epoch, the last one possibly of fewer micro-batches."""
+    return math.ceil(len(batches) / accumulate)
+
+
+class Monitor:
+    """Follows one metric: which epoch was the best, and how long ago.
+
+    Args:
+        name: Name of the metric, such as `val/loss`.
+        mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
+        patience: Validations without improvement that exhaust it; None for no end.
+        min_delta: Smallest change that counts.
+    """
+
+    def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
+        if patience is not None and patience < 1:
+            raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
+        if min_delta < 0:
+            raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
+        self.name = name
+        self.larger_is_better = mode == "max" or (mode == "auto" and name.endswith(("accuracy", "r2")))
+        self.patience = patience
+        self.min_delta = min_delta
+        self.value = math.nan
+        self.epoch = 0
+        self.waited = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is at its end."""
+        return self.patience is not None and self.waited >= self.patience
+
+    def update(self, metrics: Mapping[str, float], epoch: int) -> bool:
+        """Take in the metrics of a validation, and return whether they are the best so far.
+
+        Raises:
+            ConfigError: If the metric is not among them.
+        """
+        if self.name not in metrics:
+            raise ConfigError(
+                f"training.monitor: got {self.name!r}, which is not measured; there are: {', '.join(metrics)}"
+            )
+        value = metrics[self.name]
+        gain = value - self.value if self.larger_is_better else self.value - value
+        # The first value is better than none, and a number is better than NaN.
+        better = gain > self.min_delta or (not math.isnan(value) and math.isnan(self.value)) or self.epoch == 0
+        if better:
+            self.value, self.epoch, self.waited = value, epoch, 0
+        else:
+            self.waited += 1
+        return better
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on from here."""
+        return {"value": self.value, "epoch": self.epoch, "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]
+
+
+def _check(
+    model: nn.Module, data: Data, loss: Loss, epochs: int, val_interval: int, log_interval: int, monitor: Monitor
+) -> None:
+    """Refuse, before the first step, what would fail or surprise later."""
+    for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
+        if value < 1:
+            raise ConfigError(f"training.{name}: got {value}, expected at least 1")
+    if not data.val.num_samples and monitor.patience is not None:
+        raise ConfigError(
+            "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"
+        )
+    flat = (nn.BatchNorm1d,)
+    if data.train.last_batch_size == 1 and any(isinstance(module, flat) for module in model.modules()):
+        raise ModelError(
+            "the last training batch holds one sample, which BatchNorm1d cannot take; set data.drop_last=True"
+        )
+    check_loss(loss, model, data)

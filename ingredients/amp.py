@@ -1,0 +1,72 @@
+"""Ingredient `amp`: automatic mixed precision, gradient clipping, accumulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs import Map
+from ingredients import data, device, loss, model
+from ingredients.ingredient import Ingredient
+
+if TYPE_CHECKING:
+    import torch
+
+    from ingredients.mixed_precision import MixedPrecision
+
+__all__ = ["ingredient", "make_amp"]
+
+ingredient = Ingredient("amp", ingredients=[device.ingredient, data.ingredient, loss.ingredient, model.ingredient])
+
+
+@ingredient.config
+def config() -> None:
+    # precision of the forward pass: off (float32), float16, bfloat16, auto (what pays on the device)
+    dtype: Literal["off", "float16", "bfloat16", "auto"] = "off"
+    # first scale of the loss, with float16
+    init_scale = 65536.0
+    # factor on the scale after growth_interval steps without overflow
+    growth_factor = 2.0
+    # factor on the scale after an overflow
+    backoff_factor = 0.5
+    # steps without overflow before the scale grows
+    growth_interval = 2000
+    # largest norm of all gradients together; None for no limit
+    clip_norm: float | None = None
+    # largest absolute value of a gradient; None for no limit
+    clip_value: float | None = None
+    # micro-batches of data.batch_size that make up one optimizer step
+    accumulate = 1
+
+
+@ingredient.capture
+def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
+    """Return the configured mixed precision for `device`.
+
+    Raises:
+        PrecisionError: If a value is out of range.
+    """
+    from ingredients.mixed_precision import MixedPrecision
+
+    names = (
+        "init_scale",
+        "growth_factor",
+        "backoff_factor",
+        "growth_interval",
+        "clip_norm",
+        "clip_value",
+        "accumulate",
+    )
+    return MixedPrecision(device, _config.dtype, **{name: _config[name] for name in names})
+
+
+@ingredient.command(unobserved=True)
+def check(_run: Any) -> None:
+    """Show what this device supports, and speed and loss of the configured model against float32."""
+    from ingredients.precision_check import measure, print_check
+
+    seed = _run.config["seed"]
+    where = device.make_device(seed)
+    source = data.make_data(seed, where)
+    criterion = loss.make_loss(source, device=where)
+    network = model.make_model(source.input_shape, criterion.num_outputs, seed).to(where)
+    print_check(measure(network, criterion, source, where))

@@ -1,0 +1,60 @@
+"""Seeded augmentation of image batches, as tensor operations on whatever device the batch is on.
+
+The random numbers are drawn on the CPU from a generator that the caller seeds per batch, so that the same seed gives
+the same images on every device and with any number of loader workers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["augment"]
+
+
+def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int, rotate: float) -> Tensor:
+    """Flip, shift and rotate each image of a batch at random.
+
+    Args:
+        images: (B, C, H, W), floating point.
+        generator: A CPU generator; what it draws depends on the batch's shape alone.
+        flip: Mirror left and right, with probability one half.
+        crop: Pad by this many pixels of zeros on each side, then cut back at a random place.
+        rotate: Rotate by up to this many degrees either way, bilinear, zeros outside.
+
+    Returns:
+        (B, C, H, W), a new tensor where anything was changed.
+    """
+    count = len(images)
+    if flip:
+        mirrored = torch.rand(count, generator=generator).lt(0.5).to(images.device)
+        images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+    if crop:
+        images = _shift(images, torch.randint(0, 2 * crop + 1, (count, 2), generator=generator), crop)
+    if rotate:
+        angles = (torch.rand(count, generator=generator) * 2 - 1) * math.radians(rotate)
+        images = _rotate(images, angles.to(images.device, images.dtype))
+    return images
+
+
+def _shift(images: Tensor, offsets: Tensor, crop: int) -> Tensor:
+    """Cut (B, C, H, W) out of its padded self at `offsets` (B, 2), rows and columns."""
+    count, _, height, width = images.shape
+    padded = functional.pad(images, (crop, crop, crop, crop))
+    offsets = offsets.to(images.device)
+    rows = offsets[:, :1] + torch.arange(height, device=images.device)
+    columns = offsets[:, 1:] + torch.arange(width, device=images.device)
+    batch = torch.arange(count, device=images.device)
+    return padded[batch[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def _rotate(images: Tensor, angles: Tensor) -> Tensor:
+    """Rotate (B, C, H, W) by `angles` (B,) in radians, about the centre, in pixels of equal size."""
+    ratio = images.shape[-1] / images.shape[-2]
+    cosine, sine, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    rows = (torch.stack([cosine, -sine / ratio, zero], -1), torch.stack([sine * ratio, cosine, zero], -1))
+    grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, align_corners=False)

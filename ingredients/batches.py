@@ -1,0 +1,257 @@
+"""Batches: slices of tensors for data in memory, a DataLoader for anything else.
+
+The order of the samples, and every augmentation, depends on (seed, epoch) alone: not on the number of workers, not on
+what was drawn before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ingredients.augmentation import augment
+from ingredients.errors import DataError
+from ingredients.preparation import Prepared
+from ingredients.seed import global_stream, stream_seed, torch_stream
+
+__all__ = ["Batches", "Data", "LoaderBatches", "TensorBatches", "make_batches"]
+
+
+class Batches:
+    """Batches of one split; `epoch(n)` yields those of epoch n as (inputs, targets) on the device.
+
+    Args:
+        num_samples: Samples in the split.
+        batch_size: Samples in a batch; the last one may hold fewer.
+        seed: Seed of the streams `shuffle` and `augment`.
+        shuffle: Whether each epoch has an order of its own.
+        drop_last: Whether a last batch with fewer samples is left out.
+        augmentation: Arguments of `augmentation.augment`, or None.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        augmentation: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.augmentation = augmentation
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return self.num_samples // self.batch_size if self.drop_last else math.ceil(self.num_samples / self.batch_size)
+
+    @property
+    def last_batch_size(self) -> int:
+        """Samples in the last batch of an epoch."""
+        return self.batch_size if self.drop_last else self.num_samples - (len(self) - 1) * self.batch_size
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the positions (num_samples,) in the split, in the order of epoch `epoch`."""
+        if not self.shuffle:
+            return torch.arange(self.num_samples)
+        return torch.randperm(self.num_samples, generator=torch_stream(self.seed, "shuffle", epoch))
+
+    def epoch(self, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
+        batches = self._batches(epoch)
+        return batches if self.augmentation is None else self._augmented(batches, epoch)
+
+    def _augmented(self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        generator = torch.Generator()
+        for position, (inputs, targets) in enumerate(batches):
+            generator.manual_seed(stream_seed(self.seed, "augment", epoch, position))
+            yield augment(inputs, generator, **self.augmentation), targets
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        raise NotImplementedError
+
+
+class TensorBatches(Batches):
+    """Batches cut from tensors that are on the device already."""
+
+    def __init__(self, inputs: Tensor, targets: Tensor, batch_size: int, **options: Any) -> None:
+        super().__init__(len(targets), batch_size, **options)
+        self.inputs = inputs
+        self.targets = targets
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        size, stop = self.batch_size, len(self) * self.batch_size
+        if not self.shuffle:
+            for start in range(0, stop, size):
+                yield self.inputs[start : start + size], self.targets[start : start + size]
+            return
+        order = self.order(epoch).to(self.inputs.device)
+        for start in range(0, stop, size):
+            chosen = order[start : start + size]
+            yield self.inputs[chosen], self.targets[chosen]
+
+
+class LoaderBatches(Batches):
+    """Batches read from a map-style dataset by a DataLoader, with worker processes if asked for."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        device: torch.device,
+        batch_size: int,
+        num_workers: int,
+        pin_memory: bool,
+        **options: Any,
+    ) -> None:
+        super().__init__(len(dataset), batch_size, **options)
+        self.device = device
+        self._sampler = _EpochSampler(self)
+        self._loader = DataLoader(
+            dataset,
+            batch_size=batch_size,
+            sampler=self._sampler,
+            drop_last=self.drop_last,
+            num_workers=num_workers,
+            pin_memory=pin_memory and device.type == "cuda",
+            persistent_workers=num_workers > 0,
+            # The loader draws the base seed of its workers here instead of from the global generator.
+            generator=torch_stream(self.seed, "workers"),
+        )
+
+    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        self._sampler.epoch = epoch
+        for inputs, targets in self._loader:
+            yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+
+
+class _EpochSampler(Sampler):
+    """Yields (epoch, position): persistent workers learn the epoch from what they are asked for."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return self.batches.num_samples
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return ((self.epoch, position) for position in self.batches.order(self.epoch).tolist())
+
+
+class _SplitDataset(Dataset):
+    """One split of a map-style dataset; item (epoch, position) draws its randomness from the stream `items`."""
+
+    def __init__(self, prepared: Prepared, split: str, seed: int) -> None:
+        self.prepared = prepared
+        self.indices = prepared.indices[split]
+        self.targets = torch.from_numpy(prepared.targets[self.indices])
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        epoch, position = key
+        with global_stream(self.seed, "items", epoch, int(self.indices[position])):
+            values, _ = self.prepared.inputs[int(self.indices[position])]
+        if self.prepared.mean is not None:
+            values = (values - self.prepared.mean) / self.prepared.std
+        return torch.from_numpy(values), self.targets[position]
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """The splits as batches, and what a model and a loss need to know of them.
+
+    Attributes:
+        train, val, test: Batches of each split; val and test may be empty.
+        task: classification, regression or multilabel.
+        input_shape: Shape of one input.
+        num_targets: Number of classes, labels, or target values.
+        classes: Names of the classes.
+        class_counts: Training samples of each class (classes,), or of each label; empty for regression.
+        target_mean, target_std: What regression targets were normalised by, (outputs,), or None.
+        fingerprint: SHA-256 of the content.
+    """
+
+    train: Batches
+    val: Batches
+    test: Batches
+    task: str
+    input_shape: tuple[int, ...]
+    num_targets: int
+    classes: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    target_mean: Tensor | None
+    target_std: Tensor | None
+    fingerprint: str
+
+
+def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device) -> Data:
+    """Return the batches of prepared data.
+
+    Args:
+        prepared: The data.
+        config: The data ingredient's config.
+        seed: Seed of the experiment.
+        device: Where batches are wanted; data in memory are put there as a whole.
+
+    Raises:
+        DataError: If the batch is larger than the training part, or augmentation is asked for on no images.
+    """
+    size, num_train = config["batch_size"], len(prepared.indices["train"])
+    if not 1 <= size <= num_train:
+        raise DataError(f"data.batch_size: got {size}, expected 1 to {num_train}, the number of training samples")
+    if config["num_workers"] < 0:
+        raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
+    augmentation = dict(config["augment"]) if any(config["augment"].values()) else None
+    if augmentation and len(prepared.input_shape) != 3:
+        raise DataError(f"data.augment: got {augmentation} on inputs of shape {prepared.input_shape}, expected images")
+    splits = {}
+    for split in ("train", "val", "test"):
+        training = split == "train"
+        options = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
+        options["augmentation"] = augmentation if training else None
+        splits[split] = _batches_of(prepared, split, config, device, options)
+    targets = prepared.targets[prepared.indices["train"]]
+    counts = (
+        np.bincount(targets, minlength=len(prepared.classes)) if prepared.task == "classification" else targets.sum(0)
+    )
+    return Data(
+        **splits,
+        task=prepared.task,
+        input_shape=prepared.input_shape,
+        num_targets=len(prepared.classes) or prepared.targets.shape[1],
+        classes=prepared.classes,
+        class_counts=() if prepared.task == "regression" else tuple(int(count) for count in counts),
+        target_mean=_on(device, prepared.target_mean),
+        target_std=_on(device, prepared.target_std),
+        fingerprint=prepared.fingerprint,
+    )
+
+
+def _batches_of(
+    prepared: Prepared, split: str, config: Mapping[str, Any], device: torch.device, options: dict[str, Any]
+) -> Batches:
+    if isinstance(prepared.inputs, np.ndarray):
+        index = prepared.indices[split]
+        inputs, targets = torch.from_numpy(prepared.inputs[index]), torch.from_numpy(prepared.targets[index])
+        return TensorBatches(inputs.to(device), targets.to(device), config["batch_size"], **options)
+    dataset = _SplitDataset(prepared, split, options["seed"])
+    return LoaderBatches(dataset, device, config["batch_size"], config["num_workers"], config["pin_memory"], **options)
+
+
+def _on(device: torch.device, values: np.ndarray | None) -> Tensor | None:
+    return None if values is None else torch.from_numpy(values).to(device)

@@ -1,0 +1,91 @@
+"""Ingredient `device`: where to compute, and how repeatably."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from configs import Map
+from ingredients.errors import DeviceError
+from ingredients.ingredient import Ingredient
+from ingredients.seed import seed_globals
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["choose_device", "ingredient", "make_device"]
+
+ingredient = Ingredient("device")
+
+
+@ingredient.config
+def config() -> None:
+    # where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:1, mps
+    name = "auto"
+    # refuse operations that are not repeatable bit for bit (matters on GPUs, where it costs speed)
+    deterministic = False
+    # let cuDNN time its algorithms and take the fastest: quick for fixed shapes, not repeatable
+    cudnn_benchmark = False
+    # threads of one CPU operation; None leaves it to torch
+    num_threads: int | None = None
+
+
+@ingredient.capture
+def make_device(seed: int, _config: Map) -> torch.device:
+    """Return the configured device, and set the process up for it.
+
+    Sets the determinism switches and the number of threads, and puts the global random generators at the start of
+    the stream `global` of `seed`.
+
+    Raises:
+        DeviceError: If there is no such device here, or the settings contradict each other.
+    """
+    device = choose_device(_config.name)
+    _set_switches(_config.deterministic, _config.cudnn_benchmark, _config.num_threads)
+    seed_globals(seed)
+    return device
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device called `name`, which must exist.
+
+    Raises:
+        DeviceError: If it does not.
+    """
+    import torch
+
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"device.name: got {name!r}, expected auto, cpu, mps, cuda or cuda:N") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            raise DeviceError(
+                f"device.name: got {name!r}, but this machine has {count} CUDA devices; try device.name=auto"
+            )
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError("device.name: got 'mps', but this machine has none; try device.name=auto")
+    elif device.type not in ("cpu", "mps"):
+        raise DeviceError(f"device.name: got {name!r}, expected auto, cpu, mps, cuda or cuda:N")
+    return device
+
+
+def _set_switches(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:
+    import torch
+
+    if deterministic and cudnn_benchmark:
+        raise DeviceError(
+            "device: got deterministic=True and cudnn_benchmark=True, which contradict; turn one of them off"
+        )
+    if num_threads is not None and num_threads < 1:
+        raise DeviceError(f"device.num_threads: got {num_threads}, expected at least 1 or None")
+    if deterministic:
+        # cuBLAS reads it when it is first used: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)

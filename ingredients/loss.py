@@ -1,0 +1,40 @@
+"""Ingredient `loss`: what training minimises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from configs import Map
+from ingredients.ingredient import Ingredient
+
+if TYPE_CHECKING:
+    import torch
+
+    from ingredients.batches import Data
+    from ingredients.losses import Loss
+
+__all__ = ["ingredient", "make_loss"]
+
+ingredient = Ingredient("loss")
+
+
+@ingredient.config
+def config() -> None:
+    # cross_entropy, focal, nll, bce, mse, l1, smooth_l1, or package.module:Class; None takes the task's usual one
+    name: str | None = None
+    # arguments of its class, such as label_smoothing, gamma, pos_weight, beta
+    options = {}
+    # weights of the classes: None, balanced (by their number in the training part), or a list
+    class_weights: Literal["balanced"] | list[float] | None = None
+
+
+@ingredient.capture
+def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> Loss:
+    """Return the configured loss for `data`, on `device`.
+
+    Raises:
+        LossError: If there is no such loss, or it does not fit the task or the targets.
+    """
+    from ingredients.losses import build_loss
+
+    return build_loss(_config.name, _config.options, _config.class_weights, data, device)

@@ -1,0 +1,208 @@
+"""Mixed precision, gradient clipping and accumulation around plain optimizer steps. Without Sacred.
+
+One effective batch, with any number of micro-batches and optimizers:
+
+    for inputs, targets in micro_batches:
+        with amp.autocast():
+            loss = criterion(model(inputs), targets) * share_of_the_batch
+        amp.backward(loss)
+    stepped = amp.step(optimizer)      # unscales, clips, steps or skips; once for each optimizer
+    amp.update()                       # settles the scale of the next effective batch
+    optimizer.zero_grad()
+
+Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingredients.errors import PrecisionError
+
+__all__ = ["MixedPrecision", "auto_dtype"]
+
+DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def auto_dtype(device: torch.device) -> str:
+    """Return the precision that pays on `device`: bfloat16 where the hardware has it, else float16 on GPUs, else off."""
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
+    if device.type == "cpu":
+        capabilities = torch.cpu.get_capabilities()
+        return "bfloat16" if capabilities.get("avx512_bf16") or capabilities.get("amx_bf16") else "off"
+    return "off"
+
+
+class MixedPrecision:
+    """Autocast, loss scaling, clipping and accumulation for one device.
+
+    Args:
+        device: Where the model is.
+        dtype: `off`, `float16`, `bfloat16` or `auto`.
+        init_scale, growth_factor, backoff_factor, growth_interval: Of `torch.amp.GradScaler`, which float16 needs.
+        clip_norm: Largest norm of an optimizer's gradients together; None for no limit.
+        clip_value: Largest absolute value of one gradient; None for no limit.
+        accumulate: Micro-batches in an effective batch.
+
+    Attributes:
+        num_skipped: Optimizer steps skipped so far, because a gradient overflowed.
+        scaler: The gradient scaler; disabled without float16.
+
+    Raises:
+        PrecisionError: If a value is out of range.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        dtype: str = "off",
+        *,
+        init_scale: float = 65536.0,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        accumulate: int = 1,
+    ) -> None:
+        for name, value in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+            if value is not None and not value > 0:
+                raise PrecisionError(f"amp.{name}: got {value}, expected more than 0, or None for no limit")
+        if accumulate < 1:
+            raise PrecisionError(f"amp.accumulate: got {accumulate}, expected at least 1")
+        if init_scale <= 0 or growth_factor <= 1 or not 0 < backoff_factor < 1 or growth_interval < 1:
+            raise PrecisionError(
+                f"amp: got init_scale={init_scale}, growth_factor={growth_factor}, backoff_factor={backoff_factor}, "
+                f"growth_interval={growth_interval}; expected above 0, above 1, between 0 and 1, at least 1"
+            )
+        self.dtype = auto_dtype(device) if dtype == "auto" else dtype
+        self.device = device
+        self.clip_norm = clip_norm
+        self.clip_value = clip_value
+        self.accumulate = accumulate
+        self.num_skipped = 0
+        self.scaler = torch.amp.GradScaler(
+            device.type,
+            enabled=self.dtype == "float16",
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=growth_interval,
+        )
+        self._scaling = self.scaler.is_enabled()
+        self._autocast: Any = contextlib.nullcontext()
+        if DTYPES[self.dtype] is not None:
+            self._autocast = torch.autocast(device.type, DTYPES[self.dtype])
+        self._norm: Tensor | None = None
+        self._watched: weakref.WeakSet = weakref.WeakSet()
+        self._found_inf: list[Tensor | None] = []
+
+    def autocast(self) -> Any:
+        """Return the context to compute the forward pass and the loss in."""
+        return self._autocast
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradients of `loss`, scaled where float16 needs it."""
+        if self._scaling:
+            loss = self.scaler.scale(loss)
+        loss.backward()
+
+    def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Tensor] | None = None) -> bool:
+        """Unscale and clip the gradients of `optimizer`, and let it step unless they overflowed.
+
+        Args:
+            optimizer: One optimizer; call this once for each.
+            closure: What recomputes loss and gradients, for optimizers such as LBFGS.
+
+        Returns:
+            Whether the step took place.
+
+        Raises:
+            PrecisionError: If a closure meets float16, which cannot be scaled right.
+        """
+        if closure is not None:
+            return self._step_with_closure(optimizer, closure)
+        if self._scaling:
+            self.scaler.unscale_(optimizer)
+        if self.clip_norm is not None or self.clip_value is not None:
+            self._clip(optimizer)
+        if not self._scaling:
+            optimizer.step()
+            return True
+        return self._step_unless_overflowed(optimizer)
+
+    def update(self) -> None:
+        """Settle the scale for the next effective batch, after every optimizer had its step."""
+        if self._scaling:
+            self.scaler.update()
+
+    def scale(self) -> float:
+        """Return the current scale of the loss; 1 without float16. Waits for the device."""
+        return self.scaler.get_scale()
+
+    def grad_norm(self, optimizer: torch.optim.Optimizer) -> Tensor:
+        """Return the norm of the gradients of `optimizer` as they were before clipping, after its `step`.
+
+        It is a tensor on the device, so that nothing waits for it here.
+        """
+        if self.clip_norm is not None and self._norm is not None:
+            return self._norm
+        return torch.nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None])
+
+    def _clip(self, optimizer: torch.optim.Optimizer) -> None:
+        parameters = _parameters(optimizer)
+        if self.clip_norm is not None:
+            self._norm = torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+        if self.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(parameters, self.clip_value)
+
+    def _step_with_closure(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Tensor]) -> bool:
+        if self._scaling:
+            raise PrecisionError(
+                f"amp.dtype: {type(optimizer).__name__} recomputes its loss, which float16 cannot scale; use bfloat16"
+            )
+
+        def clipped() -> Tensor:
+            loss = closure()
+            if self.clip_norm is not None or self.clip_value is not None:
+                self._clip(optimizer)
+            return loss
+
+        optimizer.step(clipped)
+        return True
+
+    def _step_unless_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:
+        if optimizer not in self._watched:
+            # The scaler does not tell whether it stepped; the optimizer's own hook does. A fused optimizer is always
+            # called, and skips by the flag that the scaler lays on it.
+            optimizer.register_step_post_hook(self._note_step)
+            self._watched.add(optimizer)
+        self._found_inf.clear()
+        self.scaler.step(optimizer)
+        stepped = bool(self._found_inf) and (self._found_inf[0] is None or not self._found_inf[0].item())
+        self.num_skipped += not stepped
+        return stepped
+
+    def _note_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._found_inf.append(getattr(optimizer, "found_inf", None))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on from here."""
+        return {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.num_skipped = state["num_skipped"]
+        if state["scaler"] and self._scaling:
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,96 @@
+"""Ingredient `model`: the network, its initialisation, and a summary of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs import Map
+from ingredients import data, loss
+from ingredients.ingredient import Ingredient
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["OPTIONS", "ingredient", "make_model"]
+
+ingredient = Ingredient("model", ingredients=[data.ingredient, loss.ingredient])
+
+# The options of the networks that ship with the lab, so that they can be seen and checked without torch.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mlp": {"hidden": [128, 128], "activation": "relu", "dropout": 0.0},
+    "cnn": {"widths": [32, 64], "blocks": 1, "activation": "relu", "dropout": 0.0},
+    "vit": {
+        "patch": 2,
+        "width": 64,
+        "depth": 3,
+        "heads": 4,
+        "mlp_ratio": 2.0,
+        "activation": "gelu",
+        "dropout": 0.0,
+    },
+}
+
+
+@ingredient.config
+def config() -> None:
+    # mlp, cnn, vit, torchvision:NAME, or package.module:Class
+    name = "mlp"
+    # arguments of the network; a class of your own takes any that its signature has
+    options = OPTIONS.get(name, {})
+    # initial weights of linear and convolution layers: default (torch's), xavier, kaiming, orthogonal
+    init: Literal["default", "xavier", "kaiming", "orthogonal"] = "default"
+
+
+config.document(
+    options__hidden="mlp: widths of the hidden layers",
+    options__widths="cnn: channels of each stage; each but the first halves height and width",
+    options__blocks="cnn: residual blocks in a stage",
+    options__patch="vit: height and width of a patch, pixels; must divide the image's",
+    options__width="vit: width of a token",
+    options__depth="vit: encoder layers",
+    options__heads="vit: attention heads; must divide the width",
+    options__mlp_ratio="vit: width of the hidden layer over that of a token",
+    options__activation="relu, gelu, silu, tanh",
+    options__dropout="probability of zeroing a hidden unit",
+)
+
+
+@ingredient.named_config
+def fast() -> None:
+    """A network of a few hundred parameters, to try things out."""
+    name = "mlp"
+    options = {"hidden": [16]}
+
+
+@ingredient.capture
+def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map) -> nn.Module:
+    """Return the configured model, on the CPU, initialised from the stream `init` of `seed`.
+
+    Raises:
+        ModelError: If there is no such model, or it does not fit the data.
+    """
+    from ingredients.model_building import build_model
+
+    return build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed)
+
+
+@ingredient.command(unobserved=True)
+def summary(_config: Map, _run: Any) -> None:
+    """Show per layer name, type, output shape and parameters; totals; operations per sample."""
+    from ingredients.model_building import summarize
+
+    seed = _run.config["seed"]
+    source = data.make_data(seed, "cpu")
+    model = make_model(source.input_shape, loss.make_loss(source).num_outputs, seed)
+    print_summary(summarize(model, source.input_shape))
+
+
+def print_summary(found: dict) -> None:
+    """Print what `model_building.summarize` found as a table."""
+    from ingredients.tables import print_table
+
+    rows = [[row["name"], row["type"], "x".join(map(str, row["output"])), row["parameters"]] for row in found["layers"]]
+    print_table(["layer", "type", "output", "parameters"], rows)
+    print(f"parameters: {found['parameters']:,} ({found['trainable']:,} trainable)")
+    print(f"operations per sample, forward: {found['operations']:,} FLOPs")

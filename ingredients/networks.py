@@ -1,0 +1,222 @@
+"""The networks that ship with the lab. Shapes: B batch, C channels, H height, W width, D width of a layer, N tokens.
+
+All take inputs of any dtype that autocast chooses and return raw scores (B, num_outputs), without a softmax.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from einops.layers.torch import Rearrange, Reduce
+from torch import Tensor, nn
+
+__all__ = ["ACTIVATIONS", "CNN", "MLP", "ViT"]
+
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
+
+
+def _activation(name: str) -> nn.Module:
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation is {name!r}, expected one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]()
+
+
+def _probability(name: str, value: float) -> float:
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} is {value}, expected at least 0 and below 1")
+    return value
+
+
+def _image(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    if len(input_shape) != 3:
+        raise ValueError(f"inputs have shape {tuple(input_shape)}, expected images (channels, height, width)")
+    channels, height, width = input_shape
+    return channels, height, width
+
+
+class MLP(nn.Sequential):
+    """Fully connected layers: (B, ...) -> (B, num_outputs).
+
+    Args:
+        input_shape: Shape of one input; it is flattened.
+        num_outputs: Scores to return.
+        hidden: Widths of the hidden layers.
+        activation: One of `ACTIVATIONS`.
+        dropout: Probability of zeroing a hidden unit.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_outputs: int,
+        hidden: Sequence[int] = (128, 128),
+        activation: str = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        widths = [math.prod(input_shape), *hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), _activation(activation)]
+            if _probability("dropout", dropout):
+                layers.append(nn.Dropout(dropout))
+        super().__init__(*layers, nn.Linear(widths[-1], num_outputs))
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions with BatchNorm and a shortcut: (B, C, H, W) -> (B, D, H / stride, W / stride).
+
+    Source: He et al., Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385
+    """
+
+    def __init__(self, channels: int, width: int, stride: int, activation: str) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, width, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            _activation(activation),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels != width:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        self.activation = _activation(activation)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.activation(self.body(images) + self.shortcut(images))
+
+
+class CNN(nn.Sequential):
+    """A small residual network: (B, C, H, W) -> (B, num_outputs).
+
+    Args:
+        input_shape: (C, H, W) of one image.
+        num_outputs: Scores to return.
+        widths: Channels of each stage; every stage but the first halves height and width.
+        blocks: Residual blocks in each stage.
+        activation: One of `ACTIVATIONS`.
+        dropout: Probability of zeroing a feature before the last layer.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_outputs: int,
+        widths: Sequence[int] = (32, 64),
+        blocks: int = 1,
+        activation: str = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        channels, height, width = _image(input_shape)
+        if not widths:
+            raise ValueError("widths is empty, expected the channels of at least one stage")
+        if min(height, width) < 2 ** (len(widths) - 1):
+            raise ValueError(f"{len(widths)} stages halve images of {height}x{width} pixels away; give fewer widths")
+        stem = [
+            nn.Conv2d(channels, widths[0], 3, padding=1, bias=False),
+            nn.BatchNorm2d(widths[0]),
+            _activation(activation),
+        ]
+        stages, before = [], widths[0]
+        for stage, after in enumerate(widths):
+            for block in range(blocks):
+                stages.append(ResidualBlock(before, after, 2 if stage and not block else 1, activation))
+                before = after
+        head = [
+            Reduce("b c h w -> b c", "mean"),
+            nn.Dropout(_probability("dropout", dropout)),
+            nn.Linear(before, num_outputs),
+        ]
+        super().__init__(*stem, *stages, *head)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: (B, N, D) -> (B, N, D).
+
+    Source: Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.split = nn.Sequential(nn.Linear(width, 3 * width), Rearrange("b n (k h d) -> k b h n d", k=3, h=heads))
+        self.merge = nn.Sequential(Rearrange("b h n d -> b n (h d)"), nn.Linear(width, width), nn.Dropout(dropout))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        queries, keys, values = self.split(tokens)
+        return self.merge(nn.functional.scaled_dot_product_attention(queries, keys, values))
+
+
+class EncoderLayer(nn.Module):
+    """Attention and a two-layer perceptron, each normalised before and added to its input: (B, N, D) -> (B, N, D)."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: float, activation: str, dropout: float) -> None:
+        super().__init__()
+        inner = int(width * mlp_ratio)
+        self.attention = nn.Sequential(nn.LayerNorm(width), Attention(width, heads, dropout))
+        self.mlp = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, inner),
+            _activation(activation),
+            nn.Dropout(dropout),
+            nn.Linear(inner, width),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens + self.attention(tokens)
+        return tokens + self.mlp(tokens)
+
+
+class ViT(nn.Module):
+    """A vision transformer with averaged tokens: (B, C, H, W) -> (B, num_outputs).
+
+    Source: Dosovitskiy et al., An Image Is Worth 16x16 Words, https://arxiv.org/abs/2010.11929; learned positions,
+    global average pooling in place of a class token as in Beyer et al., https://arxiv.org/abs/2205.01580
+
+    Args:
+        input_shape: (C, H, W) of one image.
+        num_outputs: Scores to return.
+        patch: Height and width of a patch; it must divide the image's.
+        width: Width D of a token.
+        depth: Encoder layers.
+        heads: Attention heads; they must divide the width.
+        mlp_ratio: Width of the perceptron's hidden layer over D.
+        activation: One of `ACTIVATIONS`.
+        dropout: Probability of zeroing a feature.
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_outputs: int,
+        patch: int = 2,
+        width: int = 64,
+        depth: int = 3,
+        heads: int = 4,
+        mlp_ratio: float = 2.0,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        channels, image_height, image_width = _image(input_shape)
+        if image_height % patch or image_width % patch:
+            raise ValueError(f"patches of {patch} do not divide images of {image_height}x{image_width} pixels")
+        if width % heads:
+            raise ValueError(f"{heads} heads do not divide a width of {width}")
+        _probability("dropout", dropout)
+        tokens = (image_height // patch) * (image_width // patch)
+        self.embed = nn.Sequential(
+            Rearrange("b c (h p) (w q) -> b (h w) (c p q)", p=patch, q=patch),
+            nn.Linear(channels * patch * patch, width),
+        )
+        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, tokens, width), std=0.02))
+        self.encoder = nn.Sequential(
+            *(EncoderLayer(width, heads, mlp_ratio, activation, dropout) for _ in range(depth))
+        )
+        self.head = nn.Sequential(nn.LayerNorm(width), Reduce("b n d -> b d", "mean"), nn.Linear(width, num_outputs))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(images) + self.positions))

@@ -1,0 +1,159 @@
+"""Ingredient `optimizer`: every class of `torch.optim` by name, with parameter groups by pattern."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from configs import Map
+from ingredients.construct import build, check_options, import_object, is_dotted_path
+from ingredients.entry_types import nearest
+from ingredients.errors import OptimizerError
+from ingredients.ingredient import Ingredient
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+__all__ = ["build_optimizer", "ingredient", "make_optimizer", "parameter_groups"]
+
+ingredient = Ingredient("optimizer")
+
+
+@ingredient.config
+def config() -> None:
+    # class of torch.optim (AdamW, SGD, Muon, ...), or package.module:Class
+    name = "AdamW"
+    # learning rate
+    lr = 1e-3
+    # weight decay; None leaves the class's own default
+    weight_decay: float | None = 0.01
+    # further arguments of the class, such as momentum, betas, nesterov, fused
+    options = {}
+    # groups of their own: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
+    groups: list[dict] = []
+    # decay biases and the parameters of normalisation layers, too
+    decay_bias_and_norm = True
+
+
+@ingredient.capture
+def make_optimizer(model: nn.Module, _config: Map) -> torch.optim.Optimizer:
+    """Return the configured optimizer over the parameters of `model` that require gradients.
+
+    Raises:
+        OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
+    """
+    return build_optimizer(model, **_config)
+
+
+def build_optimizer(
+    model: nn.Module,
+    name: str,
+    lr: float,
+    weight_decay: float | None = None,
+    options: Mapping[str, Any] = {},
+    groups: Sequence[Mapping[str, Any]] = (),
+    decay_bias_and_norm: bool = True,
+) -> torch.optim.Optimizer:
+    """Return an optimizer for `model`; the arguments are the entries of the ingredient's config.
+
+    Raises:
+        OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
+        ConfigError: If an option is none of the class's.
+    """
+    import inspect
+
+    cls = _optimizer_class(name)
+    if lr <= 0:
+        raise OptimizerError(f"optimizer.lr: got {lr}, expected more than 0")
+    takes = inspect.signature(cls).parameters
+    given: dict[str, Any] = {"lr": lr}
+    if "weight_decay" in takes:
+        if weight_decay is not None:
+            given["weight_decay"] = weight_decay
+    elif any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
+        raise OptimizerError(
+            f"optimizer: {name} has no weight decay to set for groups; choose another class, such as AdamW"
+        )
+    made = parameter_groups(model, groups, decay_bias_and_norm)
+    parameters = made if len(made) > 1 or set(made[0]) > {"params", "name"} else made[0]["params"]
+    check_options(cls, options, "optimizer.options", {"params": parameters, **given})
+    return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
+
+
+def _optimizer_class(name: str) -> type:
+    import torch
+
+    if is_dotted_path(name):
+        return import_object(name, "optimizer.name")
+    known = {
+        key: value
+        for key, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
+    }
+    if name not in known:
+        near = nearest(name, list(known))
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(known))}"
+        raise OptimizerError(f"optimizer.name: got {name!r}, which torch.optim does not have; {hint}")
+    return known[name]
+
+
+def parameter_groups(
+    model: nn.Module, groups: Sequence[Mapping[str, Any]] = (), decay_bias_and_norm: bool = True
+) -> list[dict[str, Any]]:
+    """Return the parameters of `model` in groups for an optimizer.
+
+    Args:
+        model: The model; parameters that require no gradient are left out.
+        groups: Mappings with `match`, a glob on parameter names such as `encoder.*` or `*.bias`, and the group's own
+            `lr`, `weight_decay` or other options. A parameter goes to the first group that it matches.
+        decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay like the rest.
+
+    Returns:
+        Dicts with `params` (named, as torch.optim takes them) and what is special to the group; empty ones are left out.
+
+    Raises:
+        OptimizerError: If a group has no `match` or matches no parameter, or there is nothing to train.
+    """
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise OptimizerError(
+            "optimizer: the model has no parameters that require gradients, so there is nothing to train"
+        )
+    undecayed = set() if decay_bias_and_norm else _biases_and_norms(model)
+    buckets: dict[tuple[int, bool], list] = {}
+    for name, parameter in named:
+        group = next((i for i, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group))), len(groups))
+        buckets.setdefault((group, name in undecayed), []).append((name, parameter))
+    for position, group in enumerate(groups):
+        if (position, False) not in buckets and (position, True) not in buckets:
+            names = ", ".join(name for name, _ in named[:6])
+            raise OptimizerError(f"optimizer.groups: {_pattern(group)!r} matches no parameter; there are {names}, ...")
+    made = []
+    for (position, without_decay), params in sorted(buckets.items(), key=lambda item: item[0]):
+        special = {k: v for k, v in groups[position].items() if k != "match"} if position < len(groups) else {}
+        if without_decay:
+            special = {**special, "weight_decay": 0.0}
+        made.append({"params": params, **special})
+    return made
+
+
+def _pattern(group: Mapping[str, Any]) -> str:
+    if not isinstance(group, Mapping) or not isinstance(group.get("match"), str):
+        raise OptimizerError(
+            f"optimizer.groups: got {group!r}, expected an entry like {{match: '*.bias', weight_decay: 0.0}}"
+        )
+    return group["match"]
+
+
+def _biases_and_norms(model: nn.Module) -> set[str]:
+    from torch import nn
+
+    norms = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, module in model.named_modules()
+        for name, _ in module.named_parameters(recurse=False)
+        if name == "bias" or name.endswith("_bias") or isinstance(module, norms)
+    }

@@ -1,0 +1,182 @@
+"""Ingredient `scheduler`: every class of `torch.optim.lr_scheduler` by name, with warm-up."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs import Map
+from ingredients.construct import build, import_object, is_dotted_path
+from ingredients.entry_types import nearest
+from ingredients.errors import SchedulerError
+from ingredients.ingredient import Ingredient
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Schedule", "build_schedule", "ingredient", "make_scheduler"]
+
+ingredient = Ingredient("scheduler")
+
+
+@ingredient.config
+def config() -> None:
+    # class of torch.optim.lr_scheduler (CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, ...), or package.module:Class
+    name: str | None = None
+    # its arguments; a length that is left out (T_max, total_steps, total_iters) becomes that of the whole training
+    options = {}
+    # when it steps: after every epoch, or after every optimizer step
+    interval: Literal["epoch", "step"] = "epoch"
+    # metric that ReduceLROnPlateau watches, looked at after each validation
+    metric = "val/loss"
+    # optimizer steps over which lr first rises linearly to its value; 0 for none
+    warmup_steps = 0
+
+
+@ingredient.capture
+def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoch: int, _config: Map) -> Schedule:
+    """Return the configured schedule for `optimizer`.
+
+    Raises:
+        SchedulerError: If there is no such class, or it refuses its options.
+    """
+    return build_schedule(optimizer, epochs, steps_per_epoch, **_config)
+
+
+class Schedule:
+    """A learning-rate schedule after a linear warm-up.
+
+    `after_step` is called after each optimizer step that took place, `after_epoch` after each epoch. During the
+    warm-up the scheduler itself waits.
+
+    Args:
+        optimizer: Whose learning rates are scheduled.
+        scheduler: The scheduler of torch, or None for constant rates.
+        interval: `epoch` or `step`.
+        metric: Name of the metric that a `ReduceLROnPlateau` watches.
+        warmup_steps: Steps of the warm-up.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, scheduler: Any, interval: str, metric: str, warmup_steps: int
+    ) -> None:
+        from torch.optim.lr_scheduler import LinearLR, ReduceLROnPlateau
+
+        self.scheduler = scheduler
+        self.metric = metric
+        self._on_plateau = isinstance(scheduler, ReduceLROnPlateau)
+        self._each_step = interval == "step" and scheduler is not None
+        self._warmup = LinearLR(optimizer, 1 / warmup_steps, 1.0, warmup_steps - 1) if warmup_steps > 1 else None
+        self._warmup_left = max(warmup_steps - 1, 0)
+
+    def after_step(self) -> None:
+        """Move on by one optimizer step."""
+        if self._warmup_left:
+            self._warmup_left -= 1
+            self._warmup.step()
+        elif self._each_step:
+            self.scheduler.step()
+
+    def after_epoch(self, metrics: Mapping[str, float]) -> None:
+        """Move on by one epoch.
+
+        Args:
+            metrics: What the epoch's validation measured; empty if there was none.
+
+        Raises:
+            SchedulerError: If the metric that a plateau is looked for in was not measured.
+        """
+        if self.scheduler is None or self._each_step or self._warmup_left:
+            return
+        if not self._on_plateau:
+            self.scheduler.step()
+        elif metrics:
+            if self.metric not in metrics:
+                raise SchedulerError(
+                    f"scheduler.metric: got {self.metric!r}, which is not measured; there are: {', '.join(metrics)}"
+                )
+            self.scheduler.step(metrics[self.metric])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on from here."""
+        return {
+            "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
+            "warmup": self._warmup.state_dict() if self._warmup is not None else None,
+            "warmup_left": self._warmup_left,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        if self.scheduler is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        if self._warmup is not None:
+            self._warmup.load_state_dict(state["warmup"])
+        self._warmup_left = state["warmup_left"]
+
+
+def build_schedule(
+    optimizer: torch.optim.Optimizer,
+    epochs: int,
+    steps_per_epoch: int,
+    name: str | None = None,
+    options: Mapping[str, Any] = {},
+    interval: str = "epoch",
+    metric: str = "val/loss",
+    warmup_steps: int = 0,
+) -> Schedule:
+    """Return a schedule; the last five arguments are the entries of the ingredient's config.
+
+    Args:
+        optimizer: Whose learning rates are scheduled.
+        epochs: Epochs of the training.
+        steps_per_epoch: Optimizer steps in an epoch.
+
+    Raises:
+        SchedulerError: If there is no such class, or it refuses its options.
+        ConfigError: If an option is none of the class's.
+    """
+    if warmup_steps < 0:
+        raise SchedulerError(f"scheduler.warmup_steps: got {warmup_steps}, expected 0 or more")
+    if name is None:
+        return Schedule(optimizer, None, interval, metric, warmup_steps)
+    cls = _scheduler_class(name)
+    if cls.__name__ == "ReduceLROnPlateau" and interval == "step":
+        raise SchedulerError(
+            "scheduler.interval: got 'step', but ReduceLROnPlateau looks at validations; use interval=epoch"
+        )
+    length = epochs * steps_per_epoch - warmup_steps if interval == "step" else epochs
+    options = {**_lengths(cls, options, max(length, 1)), **options}
+    scheduler = build(cls, options, "scheduler.options", SchedulerError, optimizer=optimizer)
+    return Schedule(optimizer, scheduler, interval, metric, warmup_steps)
+
+
+def _lengths(cls: type, options: Mapping[str, Any], length: int) -> dict[str, Any]:
+    """Return the lengths that were left to the training's own."""
+    parameters = inspect.signature(cls).parameters
+    if "total_steps" in parameters:
+        return {} if {"total_steps", "epochs"} & set(options) else {"total_steps": length}
+    wanted = {"CosineAnnealingLR": "T_max", "PolynomialLR": "total_iters"}
+    name = wanted.get(cls.__name__)
+    return {name: length} if name is not None and name not in options else {}
+
+
+def _scheduler_class(name: str) -> type:
+    from torch.optim import lr_scheduler
+
+    if is_dotted_path(name):
+        return import_object(name, "scheduler.name")
+    # These three are built from other schedulers, which a config cannot hold.
+    composed = {"SequentialLR", "ChainedScheduler", "LRScheduler", "_LRScheduler"}
+    known = {
+        key: value
+        for key, value in vars(lr_scheduler).items()
+        if isinstance(value, type) and issubclass(value, lr_scheduler.LRScheduler) and key not in composed
+    }
+    if name not in known:
+        near = nearest(name, list(known))
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(known))}"
+        raise SchedulerError(
+            f"scheduler.name: got {name!r}, which torch.optim.lr_scheduler does not have by a config; {hint}"
+        )
+    return known[name]

@@ -1,0 +1,67 @@
+"""Random streams with names: each is derived from (seed, name) alone.
+
+What one stream draws never depends on whether another one is used, on the order of calls, or on the number of workers.
+The streams of the lab: `split`, `shuffle`, `augment`, `workers`, `items`, `init`, and `global` for the generators that
+dropout and code of others draw from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["global_stream", "numpy_stream", "seed_globals", "stream_seed", "torch_stream"]
+
+
+def stream_seed(seed: int, *name: str | int) -> int:
+    """Return the seed of the stream `name`: the first 63 bits of the SHA-256 of seed and name."""
+    text = "/".join(str(part) for part in (seed, *name))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def numpy_stream(seed: int, *name: str | int) -> np.random.Generator:
+    """Return a fresh numpy generator at the start of the stream `name`."""
+    return np.random.default_rng(stream_seed(seed, *name))
+
+
+def torch_stream(seed: int, *name: str | int) -> torch.Generator:
+    """Return a fresh torch generator, on the CPU whatever the device, at the start of the stream `name`."""
+    import torch
+
+    return torch.Generator().manual_seed(stream_seed(seed, *name))
+
+
+def seed_globals(seed: int, *name: str | int) -> None:
+    """Put the global generators of python, numpy and torch (all devices) at the start of the stream `name`."""
+    import torch
+
+    value = stream_seed(seed, *(name or ("global",)))
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.manual_seed(value)
+
+
+@contextlib.contextmanager
+def global_stream(seed: int, *name: str | int) -> Iterator[None]:
+    """Let code that draws from the global generators draw from the stream `name`, and put them back afterwards."""
+    import torch
+
+    python, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    value = stream_seed(seed, *name)
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.random.default_generator.manual_seed(value)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy_state)
+        torch.random.set_rng_state(torch_state)

@@ -1,0 +1,1 @@
+"""What reads runs back. It imports no torch, no ingredients and no experiments."""
