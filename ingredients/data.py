@@ -112,7 +112,7 @@ def print_stats(name: str, stats: dict) -> None:
         low_high = (
             "{:.4g} to {:.4g}".format(*row["targets"]) if "targets" in row else str(len(stats["classes"])) + " classes"
         )
-        rows.append([split, row["count"], low_high, f"{row['mean']:.4f}", f"{row['std']:.4f}", row["missing"]])
+        rows.append([split, row["count"], low_high, f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]])
     print_table(["split", "count", "targets", "mean", "std", "missing"], rows)
     if stats["classes"]:
         splits = list(stats["splits"].values())

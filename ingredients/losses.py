@@ -209,7 +209,7 @@ def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data) -
             and weight.numel() not in (num_outputs, *([1] if kind != "classes" else []))
         ):
             raise LossError(
-                f"loss: {name} has {weight.numel()} values, expected {num_outputs}, one for each of {list(data.classes)}"
+                f"loss: {name} has {weight.numel()} values, expected {num_outputs}, one each of {list(data.classes)}"
             )
 
 

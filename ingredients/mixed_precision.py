@@ -31,7 +31,7 @@ DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def auto_dtype(device: torch.device) -> str:
-    """Return the precision that pays on `device`: bfloat16 where the hardware has it, else float16 on GPUs, else off."""
+    """Return the precision that pays on `device`: bfloat16 where hardware has it, else float16 on GPUs, else off."""
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.type == "cpu":

@@ -111,7 +111,7 @@ def parameter_groups(
         decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay like the rest.
 
     Returns:
-        Dicts with `params` (named, as torch.optim takes them) and what is special to the group; empty ones are left out.
+        Dicts with `params` (named, as torch.optim takes them) and what is special to the group; none is empty.
 
     Raises:
         OptimizerError: If a group has no `match` or matches no parameter, or there is nothing to train.
