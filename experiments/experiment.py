@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-with warnings.catch_warnings():
-    # sacred 0.8.7 imports pkg_resources, whose deprecation is no news to its users.
-    warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
-    import sacred
-    from sacred import commands as sacred_commands
-    from sacred.dependencies import gather_sources_and_dependencies
-    from sacred.utils import get_by_dotted_path, set_by_dotted_path
+import sacred
+from sacred import commands as sacred_commands
+from sacred.dependencies import gather_sources_and_dependencies
+from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from experiments import commands, strictness
+from experiments.lab_run import LabRun, Terminated
 from experiments.terminal import remember_terminal
 from ingredients.config_files import guard_sacred
 from ingredients.entry_types import nearest
 from ingredients.errors import ConfigError, LabError
 from ingredients.ingredient import LabFunctions
 from ingredients.scope import lenient
+from observers import provenance
+from observers.destination import redact
+from observers.options import file_option, mongo_option
 
 __all__ = ["Experiment"]
 
@@ -36,12 +37,16 @@ _OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
 }
 
 
+# Command-line options that are the lab's own, by flag.
+_OPTIONS = {option.get_flag(): option for option in (file_option, mongo_option)}
+
+
 class Experiment(LabFunctions, sacred.Experiment):
     """Sacred's Experiment, strict: a setting that does not exist or does not fit stops the run before it starts.
 
     Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`.
     Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1;
-    Ctrl-C ends it with exit code 130.
+    Ctrl-C ends it with exit code 130, SIGTERM with 143. Runs are `experiments.lab_run.LabRun`.
 
     Args:
         name: Its name; by default that of the file that creates it.
@@ -61,6 +66,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._aliases: dict[str, str] = {}
         self._on_command_line = False
         super().__init__(name, ingredients, **options)
+        self.all_cli_options = [_OPTIONS.get(option.get_flag(), option) for option in self.all_cli_options]
         # Sacred took the frame above for the experiment's file; the caller's is meant.
         self.doc = caller.get("__doc__") or ""
         self.mainfile, self.sources, self.dependencies = gather_sources_and_dependencies(
@@ -95,6 +101,10 @@ class Experiment(LabFunctions, sacred.Experiment):
             if self._on_command_line:
                 _leave("interrupted (Ctrl-C)", 130)
             raise
+        except Terminated as end:
+            if self._on_command_line:
+                _leave(f"interrupted ({end.signal})", end.code)
+            raise
 
     def run_commandline(self, argv: Any = None) -> Any:
         """Run the command line; see `sacred.Experiment.run_commandline`."""
@@ -109,11 +119,13 @@ class Experiment(LabFunctions, sacred.Experiment):
 
     def _check_command(self, cmd_name: str | None) -> str | None:
         known = dict(self.gather_commands())
-        if cmd_name in known:
-            return None
-        near = nearest(cmd_name, list(known)) if cmd_name else None
+        if cmd_name is None or cmd_name in known:
+            return super()._check_command(cmd_name)
+        near = nearest(cmd_name, list(known))
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-        return f"error: {cmd_name}: there is no such command; {hint}"
+        if cmd_name in dict(self.gather_named_configs()) or Path(cmd_name).is_file():
+            hint = f"to use it as a config, write with {cmd_name}"
+        raise ConfigError(f"{cmd_name}: there is no such command; {hint}")
 
     def _debugging(self, options: Mapping | None) -> bool:
         options = options or {}
@@ -130,27 +142,49 @@ class Experiment(LabFunctions, sacred.Experiment):
     ) -> Any:
         remember_terminal()
         updates = strictness.nested(config_updates or {})
-        strictness.check_updates(self, updates, named_configs)
+        force = bool((options or {}).get("--force"))
+        strictness.check_updates(self, updates, named_configs, force=force)
         typed = {self._aliases[name]: name for name in self._aliases if name in updates}
         self._mirror_aliases(updates)
-        force = bool((options or {}).get("--force"))
+
+        given = dict(options or {})
+        ours = {flag: given[flag] for flag in _OPTIONS if given.get(flag)}
 
         def create(wanted: dict) -> Any:
-            # Sacred's own check only warns of most of what matters here, so it is switched off for ours.
+            # Sacred's own check only warns of most of what matters here, so it is switched off for ours, and so are
+            # the options that Sacred would take for its own observers.
+            without = {**given, "--force": True, **dict.fromkeys(ours)}
             with lenient(force), _named_as_typed(typed):
                 return super(Experiment, self)._create_run(
-                    command_name, wanted, named_configs, info, meta_info, {**(options or {}), "--force": True}
+                    command_name, wanted, named_configs, info, meta_info, without
                 )
 
         run = create(updates)
         if self._follow_aliases(run, updates):
             run = create(updates)
         run.force = force
-        run.meta_info["options"]["--force"] = force
+        run.meta_info["options"] |= {"--force": force} | {flag: redact(value) for flag, value in ours.items()}
         run.meta_info["config_updates"] = config_updates or {}
         if not force:
             strictness.check_known(self, run)
-        return run
+        for flag, value in ours.items():
+            try:
+                _OPTIONS[flag].apply(value, run)
+            except ValueError as error:
+                raise ConfigError(str(error)) from error
+        return LabRun.adopt(run, float(given["--beat-interval"]) if given.get("--beat-interval") else None)
+
+    def get_experiment_info(self) -> dict[str, Any]:
+        """Return name, sources (all of the lab's that are imported by now), dependencies and repositories."""
+        info = super().get_experiment_info()
+        mainfile = Path(self.base_dir) / info["mainfile"] if info["mainfile"] else None
+        git = provenance.git_state(self.base_dir, content=False)
+        repository = git and {"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}
+        return {
+            **info,
+            "sources": provenance.imported_sources(self.base_dir, mainfile),
+            "repositories": [repository] if repository else [],
+        }
 
     def _mirror_aliases(self, updates: dict) -> None:
         """Give both names of an aliased entry the value that the command line gave one of them."""
@@ -169,7 +203,11 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Carry an aliased entry that a named config or file set at the root over to its ingredient."""
         changed = False
         for name, target in self._aliases.items():
-            ours, theirs = run.config.get(name), get_by_dotted_path(run.config, target)
+            missing = object()
+            ours, theirs = run.config.get(name, missing), get_by_dotted_path(run.config, target, missing)
+            if missing in (ours, theirs):
+                entry = name if ours is missing else target
+                raise ConfigError(f"{entry}: there is no such entry, so {name} cannot be an alias of {target}; add it")
             if ours != theirs:
                 if target in run.config_modifications.modified:
                     _refuse_alias(name, ours, target, theirs)
@@ -187,7 +225,7 @@ def _named_as_typed(typed: Mapping[str, str]) -> Iterator[None]:
     except ConfigError as error:
         message = str(error)
         for target, name in typed.items():
-            message = message.replace(target, name)
+            message = re.sub(rf"\b{re.escape(target)}\b", name, message)
         raise ConfigError(message) from error
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from experiments.metrics import RunningMetrics
+from experiments.metrics import RunningMetrics, metric_names
 from experiments.progress import Progress
 from ingredients.batches import Batches, Data
 from ingredients.checkpoint_files import Checkpointer
@@ -64,8 +65,9 @@ def fit(
 ) -> FitResult:
     """Train `model` on `data.train`, looking at `data.val` in between.
 
-    Logs by optimizer step: `train/loss` (mean since the last value), `train/lr`, `train/grad_norm` (before clipping),
-    with float16 `amp/scale` and `amp/skipped`; after each validation the metrics of `evaluate` as `val/...`.
+    Logs every `log_interval` optimizer steps and at the last one: `train/loss` (mean since the last value),
+    `train/lr`, `train/grad_norm` (before clipping), with float16 `amp/scale` and `amp/skipped`; after each validation
+    the metrics of `evaluate` as `val/...`.
 
     Args:
         model: On the device of the data.
@@ -84,12 +86,13 @@ def fit(
     """
     amp = amp or MixedPrecision(next(model.parameters()).device)
     best = Monitor(monitor, mode, patience, min_delta)
-    _check(model, data, loss, epochs, val_interval, log_interval, best)
+    _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
+    num_steps = steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)
     result, losses = FitResult(), []
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
 
-    with Progress(epochs, steps_per_epoch(data.train, amp.accumulate)) as progress:
+    with Progress(epochs, num_steps) as progress:
         for epoch in range(1, epochs + 1):
             model.train()
             for group in grouped(data.train.epoch(epoch), amp.accumulate):
@@ -101,7 +104,7 @@ def fit(
                     losses.append(backward(model, group, loss, amp))
                     stepped = amp.step(optimizer)
                 result.steps += 1
-                if result.steps % log_interval == 0:
+                if result.steps % log_interval == 0 or result.steps == epochs * num_steps:
                     mean = log_training(log, result.steps, losses, optimizer, amp)
                     progress.step(result.steps, mean)
                     losses.clear()
@@ -146,8 +149,10 @@ def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, a
         amp.backward(batch_loss)
         return batch_loss.detach()
     weights = [loss.normalizer(targets) for _, targets in group]
-    total, whole = sum(weights), 0.0
+    total, whole = sum(weights), torch.zeros((), device=group[0][0].device)
     for (inputs, targets), weight in zip(group, weights, strict=True):
+        if weight == 0 and total > 0:
+            continue  # All its targets are ignored, and the mean over nothing is NaN.
         with amp.autocast():
             batch_loss = criterion(model(inputs), targets) * (weight / total)
         amp.backward(batch_loss)
@@ -176,7 +181,8 @@ def log_training(
 ) -> float:
     """Log the state of the training at `step`, and return the mean of `losses`.
 
-    This is the one place in the loop that waits for the device.
+    This is the one place in the loop that waits for the device, unless float16 looks for overflows, or micro-batches
+    are weighed by their classes.
     """
     values = torch.stack([torch.stack(losses).mean().float(), amp.grad_norm(optimizer).float()]).tolist()
     log("train/loss", values[0], step)
@@ -190,10 +196,14 @@ def log_training(
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, float]:
-    """Return the loss and the metrics of `RunningMetrics` over `batches`; empty if there are none."""
+    """Return the loss and the metrics of `RunningMetrics` over `batches`; empty if there are none.
+
+    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+    """
     metrics = RunningMetrics(loss)
-    for outputs, targets, batch_loss in _forward(model, batches, loss, amp):
-        metrics.update(outputs, targets, batch_loss)
+    with _evaluating(model):
+        for outputs, targets, batch_loss in _forward(model, batches, loss, amp):
+            metrics.update(outputs, targets, batch_loss)
     return metrics.compute()
 
 
@@ -201,25 +211,37 @@ def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision
 def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, Tensor]:
     """Return what the model makes of `batches`, in their order, on the CPU.
 
+    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+
     Returns:
         `predictions` (N,), (N, K) or (N, D) as by `Loss.predict`; `targets` likewise; `probabilities` (N, K), if any.
     """
     found: dict[str, list[Tensor]] = {"predictions": [], "targets": [], "probabilities": []}
-    for outputs, targets, _ in _forward(model, batches, loss, amp):
-        own_unit = loss.kind == "values" and loss.target_std is not None
-        found["predictions"].append(loss.predict(outputs).cpu())
-        found["targets"].append((targets * loss.target_std + loss.target_mean if own_unit else targets).cpu())
-        probabilities = loss.probabilities(outputs)
-        if probabilities is not None:
-            found["probabilities"].append(probabilities.cpu())
+    with _evaluating(model):
+        for outputs, targets, _ in _forward(model, batches, loss, amp):
+            found["predictions"].append(loss.predict(outputs).cpu())
+            found["targets"].append(loss.own_unit(targets).cpu())
+            probabilities = loss.probabilities(outputs)
+            if probabilities is not None:
+                found["probabilities"].append(probabilities.cpu())
     return {name: torch.cat(parts) for name, parts in found.items() if parts}
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _forward(
     model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     amp = amp or MixedPrecision(next(model.parameters()).device)
-    model.eval()
     for inputs, targets in batches.epoch():
         with amp.autocast():
             outputs = model(inputs)
@@ -267,16 +289,24 @@ class Monitor:
         """Whether patience is at its end."""
         return self.patience is not None and self.waited >= self.patience
 
+    def check(self, metrics: Collection[str]) -> None:
+        """Check that the metric is among the names of `metrics`.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+        if self.name not in metrics:
+            raise ConfigError(
+                f"training.monitor: got {self.name!r}, which is not measured; there are: {', '.join(metrics)}"
+            )
+
     def update(self, metrics: Mapping[str, float], epoch: int) -> bool:
         """Take in the metrics of a validation, and return whether they are the best so far.
 
         Raises:
             ConfigError: If the metric is not among them.
         """
-        if self.name not in metrics:
-            raise ConfigError(
-                f"training.monitor: got {self.name!r}, which is not measured; there are: {', '.join(metrics)}"
-            )
+        self.check(metrics)
         value = metrics[self.name]
         gain = value - self.value if self.larger_is_better else self.value - value
         # The first value is better than none, and a number is better than NaN.
@@ -297,7 +327,14 @@ class Monitor:
 
 
 def _check(
-    model: nn.Module, data: Data, loss: Loss, epochs: int, val_interval: int, log_interval: int, monitor: Monitor
+    model: nn.Module,
+    data: Data,
+    loss: Loss,
+    epochs: int,
+    val_interval: int,
+    log_interval: int,
+    monitor: Monitor,
+    scheduler: Schedule | None,
 ) -> None:
     """Refuse, before the first step, what would fail or surprise later."""
     for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
@@ -307,9 +344,13 @@ def _check(
         raise ConfigError(
             "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"
         )
-    flat = (nn.BatchNorm1d,)
-    if data.train.last_batch_size == 1 and any(isinstance(module, flat) for module in model.modules()):
-        raise ModelError(
-            "the last training batch holds one sample, which BatchNorm1d cannot take; set data.drop_last=True"
-        )
+    measured = [f"val/{name}" for name in metric_names(loss)] if data.val.num_samples else []
+    if measured:
+        monitor.check(measured)
+    if scheduler is not None:
+        scheduler.check(measured)
+    if data.train.last_batch_size == 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+        every = data.train.batch_size == 1
+        which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
+        raise ModelError(f"{which} training batch holds one sample, which BatchNorm1d cannot take; {remedy}")
     check_loss(loss, model, data)

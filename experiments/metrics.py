@@ -7,7 +7,12 @@ from torch import Tensor
 
 from ingredients.losses import Loss
 
-__all__ = ["RunningMetrics"]
+__all__ = ["RunningMetrics", "metric_names"]
+
+
+def metric_names(loss: Loss) -> tuple[str, ...]:
+    """Return the names of what `RunningMetrics` measures."""
+    return ("loss", "r2", "mae", "rmse") if loss.kind == "values" else ("loss", "accuracy")
 
 
 class RunningMetrics:
@@ -26,14 +31,15 @@ class RunningMetrics:
 
     def update(self, outputs: Tensor, targets: Tensor, batch_loss: Tensor) -> None:
         """Add a batch: outputs (B, K) or (B, D), targets as the loss takes them, its mean loss."""
-        weight = self._loss.normalizer(targets)
-        sums = [_double(batch_loss) * weight, _double(torch.as_tensor(weight, device=outputs.device))]
+        weight = _double(torch.as_tensor(self._loss.normalizer(targets), device=outputs.device))
+        # The mean over nothing is NaN: a batch whose targets are all ignored adds nothing.
+        sums = [torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]
         sums += self._value_sums(outputs, targets) if self._loss.kind == "values" else self._hits(outputs, targets)
         self._sums = sums if self._sums is None else [old + new for old, new in zip(self._sums, sums, strict=True)]
 
     def _hits(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
         hits = self._loss.predict(outputs).eq(targets)
-        return [hits.sum(), torch.tensor(hits.numel(), device=outputs.device)]
+        return [_double(hits.sum()), torch.tensor(hits.numel(), device=outputs.device)]
 
     def _value_sums(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
         scale = 1.0 if self._loss.target_std is None else self._loss.target_std

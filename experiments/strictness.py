@@ -7,14 +7,23 @@ checks that need the whole experiment: is there such an entry, such an ingredien
 from __future__ import annotations
 
 import inspect
+import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacred.utils import convert_to_nested_dict, get_by_dotted_path, iter_prefixes, iterate_flattened, join_paths
+from sacred.utils import (
+    convert_to_nested_dict,
+    get_by_dotted_path,
+    is_prefix,
+    iter_prefixes,
+    iterate_flattened,
+    join_paths,
+)
 
 from configs import to_plain
+from ingredients.config_files import read_config_file
 from ingredients.entry_types import conform, describe, infer, nearest
 from ingredients.errors import ConfigError
 
@@ -27,13 +36,17 @@ _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
 
 def check_assignments(argv: str | Sequence[str]) -> None:
-    """Refuse assignments after `with` that contradict each other's shape, such as `lr=1 lr.x=2`.
+    """Refuse assignments without `with`, and those that contradict each other's shape, such as `lr=1 lr.x=2`.
 
     Raises:
-        ConfigError: If one assignment makes a plain value of what another one takes for a group of entries.
+        ConfigError: If one stands before `with`, or makes a plain value of what another one takes for a group.
     """
     words = shlex.split(argv) if isinstance(argv, str) else list(argv)
-    words = words[words.index("with") + 1 :] if "with" in words else []
+    start = words.index("with") if "with" in words else len(words)
+    for before, word in itertools.pairwise(words[:start]):
+        if "=" in word and not word.startswith("-") and not before.startswith("-"):
+            raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
+    words = words[start + 1 :]
     names = [word.partition("=")[0].strip() for word in words if "=" in word and not word.startswith("-")]
     for name in names:
         for prefix in list(iter_prefixes(name))[:-1]:
@@ -49,25 +62,54 @@ def nested(config_updates: Mapping[str, Any]) -> dict:
     return convert_to_nested_dict(to_plain(config_updates))
 
 
-def check_updates(experiment: Experiment, updates: Mapping[str, Any], named_configs: Sequence[str]) -> None:
+def check_updates(
+    experiment: Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
+) -> None:
     """Check what can be checked before the config is computed.
 
     Raises:
-        ConfigError: If a named config does not exist, an ingredient is given a plain value, or the seed is no seed.
+        ConfigError: If a named config does not exist, an ingredient is given a plain value, a seed is no seed, or
+            (unless `force`) an ingredient's seed would have no effect.
     """
     _check_named_configs(experiment, updates, named_configs)
-    for ingredient, _ in experiment.traverse_ingredients():
-        if ingredient is experiment:
-            continue
-        value = get_by_dotted_path(updates, ingredient.path, {})
-        if not isinstance(value, dict):
-            raise ConfigError(
-                f"{ingredient.path}: got {value!r}, but {ingredient.path} is an ingredient with entries of its own; "
-                f"write {ingredient.path}.ENTRY=VALUE (see print_config)"
-            )
-    seed = updates.get("seed", 0)
+    files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
+    for given in (updates, *files):
+        for path in _paths(experiment):
+            values = get_by_dotted_path(given, path, {})
+            _check_group(path, values)
+            if "seed" in values:
+                _check_seed(experiment, path, values["seed"], force)
+
+
+def _paths(experiment: Experiment) -> list[str]:
+    """Return the dotted path of every ingredient, and first the experiment's, which is empty.
+
+    A list, because Sacred lets no one traverse the ingredients again after a traversal that was broken off.
+    """
+    return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
+
+
+def _check_seed(experiment: Experiment, path: str, seed: Any, force: bool) -> None:
+    name = join_paths(path, "seed")
     if type(seed) is not int or not 0 <= seed <= _MAX_SEED:
-        raise ConfigError(f"seed: got {seed!r}, expected an int from 0 to {_MAX_SEED}; write for example seed=1")
+        raise ConfigError(f"{name}: got {seed!r}, expected an int from 0 to {_MAX_SEED}; write for example {name}=1")
+    if path and not force and not _draws(experiment, path) and name not in _entry_names(experiment):
+        raise ConfigError(f"{name}: got {seed}, but {path} draws no random numbers of its own; set seed={seed}")
+
+
+def _draws(experiment: Experiment, path: str) -> bool:
+    """Tell whether a function of the ingredient `path`, or of one below it, depends on Sacred's seed for it."""
+    below = [part for part, _ in experiment.traverse_ingredients() if part.path == path or is_prefix(path, part.path)]
+    captured = [function for part in below for function in part.captured_functions]
+    return any(f.uses_randomness or "seed" in f.signature.kwargs for f in captured)
+
+
+def _check_group(path: str, values: Any) -> None:
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}: got {values!r}, but {path} is an ingredient with entries of its own; "
+            f"write {path}.ENTRY=VALUE (see print_config)"
+        )
 
 
 def _check_named_configs(experiment: Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -84,9 +126,8 @@ def _check_named_configs(experiment: Experiment, updates: Mapping[str, Any], nam
                 f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
             )
         if Path(name).suffix in (".yaml", ".yml", ".json"):
-            there = [str(path) for path in Path(name).parent.glob("*.*")] if Path(name).parent.is_dir() else []
-            near = nearest(name, there) if there else None
-            hint = f"did you mean {near}?" if near else "check the path"
+            near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
+            hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
             raise ConfigError(f"{name}: there is no such config file; {hint}")
         near = nearest(name, list(known))
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
@@ -116,6 +157,9 @@ def check_known(experiment: Experiment, run: Any) -> None:
     added = sorted(run.config_modifications.added)
     parameters = dict(_parameters(experiment, run.main_function))
     known = _dotted(run.config, without=added)
+    for path in _paths(experiment):
+        if "" in get_by_dotted_path(run.config, path, {}):
+            _check_group(path, get_by_dotted_path(run.config, path)[""])
     for name in added:
         value = get_by_dotted_path(run.config, name)
         if isinstance(value, dict) and value:
@@ -123,7 +167,7 @@ def check_known(experiment: Experiment, run: Any) -> None:
         if name in parameters:
             _check_parameter(name, value, parameters[name])
             continue
-        near = nearest(name, known)
+        near = nearest(name, [other for other in (*known, *parameters) if not is_prefix(other, name)])
         group = name.rpartition(".")[0]
         siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == group]
         hint = (

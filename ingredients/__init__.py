@@ -5,6 +5,13 @@ Each module holds one ingredient, called `ingredient`, with its config and its c
 before something is built. `Ingredient` is the class to write one's own with.
 """
 
+import warnings
+
+with warnings.catch_warnings():
+    # sacred 0.8.7 imports pkg_resources, whose deprecation is no news to its users.
+    warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
+    import sacred  # noqa: F401
+
 from ingredients.errors import LabError
 from ingredients.ingredient import Ingredient
 

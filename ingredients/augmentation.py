@@ -36,7 +36,7 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
         images = _shift(images, torch.randint(0, 2 * crop + 1, (count, 2), generator=generator), crop)
     if rotate:
         angles = (torch.rand(count, generator=generator) * 2 - 1) * math.radians(rotate)
-        images = _rotate(images, angles.to(images.device, images.dtype))
+        images = _rotate(images, angles.to(images.device))
     return images
 
 
@@ -57,4 +57,5 @@ def _rotate(images: Tensor, angles: Tensor) -> Tensor:
     cosine, sine, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
     rows = (torch.stack([cosine, -sine / ratio, zero], -1), torch.stack([sine * ratio, cosine, zero], -1))
     grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
-    return functional.grid_sample(images, grid, align_corners=False)
+    # In float32, because the places of pixels are beyond the precision of the half types.
+    return functional.grid_sample(images.to(grid.dtype), grid, align_corners=False).to(images.dtype)

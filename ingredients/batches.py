@@ -7,17 +7,18 @@ what was drawn before.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from ingredients.augmentation import augment
-from ingredients.errors import DataError
+from ingredients.errors import DataError, LabError
 from ingredients.preparation import Prepared
 from ingredients.seed import global_stream, stream_seed, torch_stream
 
@@ -117,12 +118,13 @@ class LoaderBatches(Batches):
     ) -> None:
         super().__init__(len(dataset), batch_size, **options)
         self.device = device
-        self._sampler = _EpochSampler(self)
+        self._sampler = _EpochSampler(self.num_samples)
         self._loader = DataLoader(
             dataset,
             batch_size=batch_size,
             sampler=self._sampler,
             drop_last=self.drop_last,
+            collate_fn=_collate,
             num_workers=num_workers,
             pin_memory=pin_memory and device.type == "cuda",
             persistent_workers=num_workers > 0,
@@ -131,23 +133,36 @@ class LoaderBatches(Batches):
         )
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        self._sampler.epoch = epoch
-        for inputs, targets in self._loader:
+        self._sampler.start(epoch, self.order(epoch).tolist())
+        for batch in self._loader:
+            if isinstance(batch, LabError):
+                try:
+                    raise batch
+                finally:
+                    del batch  # or the error's traceback would hold the error, and so the workers
+            inputs, targets = batch
             yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
 
 
 class _EpochSampler(Sampler):
-    """Yields (epoch, position): persistent workers learn the epoch from what they are asked for."""
+    """Yields (epoch, position): persistent workers learn the epoch from what they are asked for.
 
-    def __init__(self, batches: Batches) -> None:
-        self.batches = batches
-        self.epoch = 0
+    It does not refer to the batches: in a reference cycle a loader's workers would take 5 seconds each to end.
+    """
+
+    def __init__(self, num_samples: int) -> None:
+        self.num_samples = num_samples
+
+    def start(self, epoch: int, order: Sequence[int]) -> None:
+        """Yield the positions `order` of epoch `epoch` from now on."""
+        self.epoch = epoch
+        self.order = order
 
     def __len__(self) -> int:
-        return self.batches.num_samples
+        return self.num_samples
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        return ((self.epoch, position) for position in self.batches.order(self.epoch).tolist())
+        return zip(itertools.repeat(self.epoch), self.order, strict=False)
 
 
 class _SplitDataset(Dataset):
@@ -162,13 +177,23 @@ class _SplitDataset(Dataset):
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor] | LabError:
         epoch, position = key
-        with global_stream(self.seed, "items", epoch, int(self.indices[position])):
-            values, _ = self.prepared.inputs[int(self.indices[position])]
+        try:
+            with global_stream(self.seed, "items", epoch, int(self.indices[position])):
+                values, _ = self.prepared.inputs[int(self.indices[position])]
+        except LabError as error:
+            # Raised in a worker, it would arrive with the worker's traceback in its message.
+            return error
         if self.prepared.mean is not None:
             values = (values - self.prepared.mean) / self.prepared.std
         return torch.from_numpy(values), self.targets[position]
+
+
+def _collate(items: list[Any]) -> Any:
+    """Return the items as one batch, or the first error among them."""
+    error = next((item for item in items if isinstance(item, LabError)), None)
+    return default_collate(items) if error is None else error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,9 +241,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         raise DataError(f"data.batch_size: got {size}, expected 1 to {num_train}, the number of training samples")
     if config["num_workers"] < 0:
         raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
-    augmentation = dict(config["augment"]) if any(config["augment"].values()) else None
-    if augmentation and len(prepared.input_shape) != 3:
-        raise DataError(f"data.augment: got {augmentation} on inputs of shape {prepared.input_shape}, expected images")
+    augmentation = _augmentation(config["augment"], prepared.input_shape)
     splits = {}
     for split in ("train", "val", "test"):
         training = split == "train"
@@ -240,6 +263,21 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         target_std=_on(device, prepared.target_std),
         fingerprint=prepared.fingerprint,
     )
+
+
+def _augmentation(config: Mapping[str, Any], input_shape: tuple[int, ...]) -> dict[str, Any] | None:
+    if not any(config.values()):
+        return None
+    if len(input_shape) != 3:
+        raise DataError(f"data.augment: got {dict(config)} on inputs of shape {input_shape}, expected images")
+    if not 0 <= config["crop"] < min(input_shape[1:]):
+        raise DataError(
+            f"data.augment.crop: got {config['crop']}, expected 0 to {min(input_shape[1:]) - 1}, less than images of "
+            f"shape {input_shape} measure"
+        )
+    if config["rotate"] < 0:
+        raise DataError(f"data.augment.rotate: got {config['rotate']}, expected 0 or more degrees, either way")
+    return dict(config)
 
 
 def _batches_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ingredients.checkpoint_files import Checkpointer
 
 __all__ = ["ingredient", "load_model", "make_checkpointer"]
+
+_log = logging.getLogger(__name__)
 
 ingredient = Ingredient("checkpoint")
 
@@ -56,6 +59,8 @@ def make_checkpointer(folder: Path, config: Map, _config: Map) -> Checkpointer:
 def load_model(model: nn.Module, config: Map, path: str | None) -> None:
     """Load the weights of the configured checkpoint into `model`.
 
+    Warns if it was trained on other data, or on another split of them.
+
     Args:
         model: Built as it was when the checkpoint was saved.
         config: The run's whole config, to say what differs from the checkpoint's if it does not fit.
@@ -63,8 +68,16 @@ def load_model(model: nn.Module, config: Map, path: str | None) -> None:
     Raises:
         CheckpointError: If it is missing, damaged, or of another model.
     """
-    from ingredients.checkpoint_files import load_weights
+    from ingredients.checkpoint_files import load_weights, other_data
 
     if path is None:
         raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")
-    load_weights(model, Path(path), to_plain(config))
+    state = load_weights(model, Path(path), to_plain(config))
+    differing = other_data(state.get("config", {}), config)
+    if differing:
+        _log.warning(
+            "%s was trained with %s, so the test part here may hold samples it was trained on; "
+            "take the settings of its run, with its config.json",
+            path,
+            ", ".join(differing),
+        )

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ingredients.atomic_file import replacing
+from configs.atomic_file import replacing
 from ingredients.errors import CheckpointError
 
-__all__ = ["Checkpointer", "load_checkpoint", "load_weights", "save_checkpoint"]
+__all__ = ["Checkpointer", "load_checkpoint", "load_weights", "other_data", "save_checkpoint"]
 
 FORMAT = 1
 
@@ -31,7 +31,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:
             torch.save({"format": FORMAT, **state}, stream)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, pickle.PicklingError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: cannot be written: {error}; the checkpoint before it stays") from error
 
 
@@ -46,8 +46,18 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         hint = f"there are: {', '.join(near)}" if near else "check the path"
         raise CheckpointError(f"checkpoint.path: there is no file {path}; {hint}")
     try:
+        # torch itself does not compare checksums, and would load weights with flipped bits.
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+        if damaged is not None:
+            raise zipfile.BadZipFile(f"{damaged} has another checksum than when it was saved")
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, zipfile.BadZipFile, ValueError, KeyError) as error:
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: is damaged, or holds more than tensors and plain values; it is not loaded, as that could run code"
+        ) from error
+    except Exception as error:
+        # Damage shows as any exception of the unpickler, whose words help nobody.
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path}: is damaged, or no checkpoint: {reason[:200]}") from error
     if not isinstance(state, dict) or "model" not in state or "format" not in state:
@@ -77,6 +87,8 @@ def load_weights(model: nn.Module, path: Path, config: Mapping[str, Any]) -> dic
         found += [f"{name} is only here" for name in missing[:2]] + [f"{name} is only there" for name in extra[:2]]
         differing = _differences(state.get("config", {}), config, ("data", "loss", "model"))
         hint = f"; it was saved with {', '.join(differing)}" if differing else ""
+        run_config = path.absolute().parent.parent / "config.json"
+        hint += f"; take the settings of its run: with {run_config}" if run_config.is_file() else ""
         raise CheckpointError(f"{path}: does not fit this model: {'; '.join(found)}{hint}")
     model.load_state_dict(theirs)
     return state
@@ -89,6 +101,15 @@ def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple
         for key, value in saved.get(part, {}).items()
         if mine.get(part, {}).get(key) != value
     ]
+
+
+def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a `saved` config that made its inputs or their split other than those of `mine`."""
+    harmless = ("path", "augment", "batch_size", "drop_last", "num_workers", "pin_memory")
+    found = [text for text in _differences(saved, mine, ("data",)) if text[5:].partition("=")[0] not in harmless]
+    if saved.get("data", {}).get("split_seed") is None and saved.get("seed") != mine.get("seed"):
+        found.append(f"seed={saved.get('seed')!r}")
+    return found
 
 
 class Checkpointer:

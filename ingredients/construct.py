@@ -16,10 +16,7 @@ __all__ = ["build", "check_options", "import_object", "is_dotted_path", "require
 
 def is_dotted_path(name: str) -> bool:
     """Tell whether `name` names an object in a module: `package.module:object` or `package.module.object`."""
-    head, _, _ = name.partition(":")
-    return ("." in name or ":" in name) and all(
-        part.isidentifier() for part in name.replace(":", ".").split(".") if head
-    )
+    return ("." in name or ":" in name) and all(part.isidentifier() for part in name.replace(":", ".").split("."))
 
 
 def import_object(path: str, entry: str) -> Any:

@@ -97,7 +97,7 @@ def stats(_config: Map, _run: Any) -> None:
 
 def load(config: Map, seed: int, *, strict: bool = True) -> Prepared:
     """Return the data of a config, split and normalised; see `preparation.prepare`."""
-    source = load_source(config.name, config.path, config.target, config.image_size, config.options)
+    source = load_source(config.name, config.path, config.target, config.image_size, config.options, seed)
     return prepare(source, config, seed, strict=strict)
 
 
@@ -109,9 +109,10 @@ def print_stats(name: str, stats: dict) -> None:
     print(f"{name}: {stats['task']}, inputs {shape} {stats['dtype']}, sha256 {stats['fingerprint']}")
     rows = []
     for split, row in stats["splits"].items():
-        low_high = (
-            "{:.4g} to {:.4g}".format(*row["targets"]) if "targets" in row else str(len(stats["classes"])) + " classes"
-        )
+        if stats["task"] == "regression":
+            low_high = "{:.4g} to {:.4g}".format(*row["targets"]) if row["count"] else "none"
+        else:
+            low_high = f"{len(stats['classes'])} classes"
         rows.append([split, row["count"], low_high, f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]])
     print_table(["split", "count", "targets", "mean", "std", "missing"], rows)
     if stats["classes"]:

@@ -104,11 +104,12 @@ def nearest(name: str, known: list[str]) -> str | None:
 
 
 def _likeness(name: str, other: str) -> float:
-    whole = _ratio(name, other)
     mine, theirs = name.split("."), other.split(".")
     if len(mine) == len(theirs):
-        parts = sum(_part_likeness(a, b) for a, b in zip(mine, theirs, strict=True)) / len(mine)
-        return max(whole, parts)
+        # Every part must be alike: a group in common says little about what was meant in it.
+        parts = [_part_likeness(a, b) for a, b in zip(mine, theirs, strict=True)]
+        return sum(parts) / len(parts) if min(parts) >= 0.5 else 0.0
+    whole = _ratio(name, other) if len(mine) == 1 else 0.0
     return max(whole, 0.95 * _ratio(mine[-1], theirs[-1]))
 
 

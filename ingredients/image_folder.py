@@ -24,6 +24,8 @@ class ImageFolder:
 
     def __init__(self, root: Path, image_size: int | None, part_names: Mapping[str, int]) -> None:
         require("PIL", "images", "data.name=image_folder")
+        if image_size is not None and image_size < 1:
+            raise DataError(f"data.image_size: got {image_size}, expected at least 1, or None to keep the images' size")
         self.root = root
         self.image_size = image_size
         parts = {word: part for word, part in part_names.items() if (root / word).is_dir()}
@@ -48,12 +50,12 @@ class ImageFolder:
     def _check_sizes(self) -> None:
         from PIL import Image
 
-        sizes, modes = {}, set()
+        sizes, modes = {}, {}
         for file in self.files:
             try:
                 with Image.open(file) as image:
                     sizes.setdefault(image.size, file)
-                    modes.add(image.mode)
+                    modes.setdefault(image.mode, file)
             except OSError as error:
                 raise DataError(f"data.path: {file} cannot be read as an image: {error}") from error
         if len(sizes) > 1 and self.image_size is None:
@@ -61,7 +63,11 @@ class ImageFolder:
             raise DataError(
                 f"data.path: {first} is {one} and {second} is {other} pixels; resize all with data.image_size=N"
             )
-        self._mode = "L" if modes <= {"L", "1", "I;16"} else "RGB"
+        if "F" in modes:
+            raise DataError(
+                f"data.path: {modes['F']} holds floating-point pixels, expected 8 or 16 bits; use data.name=npz"
+            )
+        self._grey = all(mode in ("L", "1") or mode.startswith("I") for mode in modes)
 
     def digest(self) -> str:
         """Return the SHA-256 over every file's relative path and content."""
@@ -77,11 +83,19 @@ class ImageFolder:
         from PIL import Image
 
         with Image.open(self.files[index]) as image:
-            image = image.convert(self._mode)
+            # 16 bits of grey go through F, since L would clip them at 255.
+            deep = image.mode.startswith("I")
+            try:
+                image = image.convert("F" if deep else "L" if self._grey else "RGB")
+            except (OSError, SyntaxError) as error:
+                raise DataError(f"data.path: {self.files[index]} cannot be read as an image: {error}") from error
             if self.image_size is not None:
                 image = image.resize((self.image_size, self.image_size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(image, np.float32) / np.float32(255)
-        pixels = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+            pixels = np.asarray(image, np.float32) / np.float32(65535 if deep else 255)
+        if pixels.ndim == 2:
+            pixels = np.repeat(pixels[None], 1 if self._grey else 3, axis=0)
+        else:
+            pixels = np.moveaxis(pixels, -1, 0)
         return np.ascontiguousarray(pixels), int(self.targets[index])
 
 

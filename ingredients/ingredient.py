@@ -124,9 +124,15 @@ class Ingredient(LabFunctions, sacred.Ingredient):
         twin.configurations = [scope.at(path) for scope in self.configurations]
         twin.named_configs = dict(self.named_configs)
         twin.config_hooks = list(self.config_hooks)
+        modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.
-            again = twin.capture(_copy_function(captured.__wrapped__), prefix=captured.prefix)
+            function = captured.__wrapped__
+            names = modules.setdefault(id(function.__globals__), dict(function.__globals__))
+            again = twin.capture(_copy_function(function, names), prefix=captured.prefix)
+            if names.get(captured.__name__) is captured:
+                # The twin's functions call each other, not the original's.
+                names[captured.__name__] = again
             if captured.__name__ in self.commands:
                 again.unobserved = captured.unobserved
                 twin.commands[captured.__name__] = again
@@ -142,10 +148,8 @@ class Ingredient(LabFunctions, sacred.Ingredient):
         raise AttributeError(f"the ingredient {self.__dict__.get('path')!r} has no function {name!r}")
 
 
-def _copy_function(function: Callable) -> Callable:
-    copy = types.FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
+def _copy_function(function: Callable, names: dict) -> Callable:
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
     copy.__annotations__ = function.__annotations__
     copy.__doc__ = function.__doc__

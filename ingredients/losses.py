@@ -116,14 +116,19 @@ class Loss:
             return outputs.gt(0).long()[:, 0]
         if self.kind == "labels":
             return outputs.gt(0).long()
-        values = outputs.float()
-        return values if self.target_std is None else values * self.target_std + self.target_mean
+        return self.own_unit(outputs.float())
+
+    def own_unit(self, targets: Tensor) -> Tensor:
+        """Return targets as `predict` returns predictions: labels as 0 and 1, values in the targets' own unit."""
+        if self.kind != "values":
+            return targets.long()
+        return targets if self.target_std is None else targets * self.target_std + self.target_mean
 
     def probabilities(self, outputs: Tensor) -> Tensor | None:
         """Return probabilities (B, K), None for values; of a binary loss both classes'."""
         if self.kind == "classes":
-            scores = outputs.float()
-            return scores.exp() if isinstance(self.module, nn.NLLLoss) else scores.softmax(-1)
+            # Of log-probabilities, too, this gives the probabilities.
+            return outputs.float().softmax(-1)
         if self.kind == "values":
             return None
         positive = outputs.float().sigmoid()
@@ -217,7 +222,7 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
     """Put one batch through model and loss, in evaluation mode, to see before training that they fit together.
 
     Raises:
-        LossError: If the loss refuses the model's outputs, or is no finite scalar.
+        LossError: If the loss refuses the model's outputs, would broadcast them, or is no finite scalar.
     """
     inputs, targets = _first_batch(data)
     training = model.training
@@ -225,7 +230,10 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
     try:
         with torch.no_grad():
             outputs = model(inputs)
+            _check_outputs(outputs, targets, loss)
             value = loss(outputs, targets)
+    except LossError:
+        raise
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise LossError(
@@ -236,8 +244,21 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
         model.train(training)
     if value.ndim:
         raise LossError(f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar")
+    if not value.isfinite() and loss.normalizer(targets) > 0:
+        raise LossError(f"loss: is {float(value)} before the first step; look for infinite inputs, targets or weights")
     if isinstance(loss.module, nn.NLLLoss) and not _are_log_probabilities(outputs):
         raise LossError("loss.name: nll needs log-probabilities, which these outputs are not; use cross_entropy")
+
+
+def _check_outputs(outputs: Any, targets: Tensor, loss: Loss) -> None:
+    if not isinstance(outputs, Tensor):
+        raise LossError(f"loss: the model returns a {type(outputs).__name__}, expected a tensor (batch, outputs)")
+    # Losses of values broadcast (B,) against (B, 1) without a word that stops anyone.
+    if loss.kind == "values" and outputs.shape != targets.shape:
+        raise LossError(
+            f"loss: the model returns shape {tuple(outputs.shape)}, expected that of the targets, "
+            f"{tuple(targets.shape)}"
+        )
 
 
 def _first_batch(data: Data) -> tuple[Tensor, Tensor]:

@@ -83,6 +83,8 @@ class MixedPrecision:
                 f"growth_interval={growth_interval}; expected above 0, above 1, between 0 and 1, at least 1"
             )
         self.dtype = auto_dtype(device) if dtype == "auto" else dtype
+        if self.dtype not in DTYPES:
+            raise PrecisionError(f"amp.dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}, auto")
         self.device = device
         self.clip_norm = clip_norm
         self.clip_value = clip_value
@@ -100,7 +102,7 @@ class MixedPrecision:
         self._autocast: Any = contextlib.nullcontext()
         if DTYPES[self.dtype] is not None:
             self._autocast = torch.autocast(device.type, DTYPES[self.dtype])
-        self._norm: Tensor | None = None
+        self._norms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._watched: weakref.WeakSet = weakref.WeakSet()
         self._found_inf: list[Tensor | None] = []
 
@@ -152,14 +154,16 @@ class MixedPrecision:
 
         It is a tensor on the device, so that nothing waits for it here.
         """
-        if self.clip_norm is not None and self._norm is not None:
-            return self._norm
-        return torch.nn.utils.get_total_norm([p.grad for p in _parameters(optimizer) if p.grad is not None])
+        if optimizer in self._norms:
+            return self._norms[optimizer]
+        return _total_norm(_parameters(optimizer))
 
     def _clip(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = _parameters(optimizer)
         if self.clip_norm is not None:
-            self._norm = torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+            self._norms[optimizer] = torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
+        else:
+            self._norms[optimizer] = _total_norm(parameters)
         if self.clip_value is not None:
             torch.nn.utils.clip_grad_value_(parameters, self.clip_value)
 
@@ -202,6 +206,11 @@ class MixedPrecision:
         self.num_skipped = state["num_skipped"]
         if state["scaler"] and self._scaling:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def _total_norm(parameters: list[Tensor]) -> Tensor:
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return torch.nn.utils.get_total_norm([g.coalesce().values() if g.is_sparse else g for g in gradients])
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

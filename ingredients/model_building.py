@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ingredients.construct import build, import_object, is_dotted_path, require
@@ -132,7 +134,7 @@ def summarize(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Any]:
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), _countable(), FlopCounterMode(display=False) as counter:
             model(torch.zeros(1, *input_shape, device=device))
     finally:
         model.train(training)
@@ -144,6 +146,18 @@ def summarize(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Any]:
         "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "operations": counter.get_total_flops(),
     }
+
+
+@contextlib.contextmanager
+def _countable() -> Iterator[None]:
+    """Let attention be computed by matrix products, which the counter knows, instead of by fused kernels."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _shape_recorder(shapes: dict[str, list[int]], name: str) -> Any:

@@ -30,6 +30,12 @@ def _probability(name: str, value: float) -> float:
     return value
 
 
+def _at_least_one(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} is {size}, expected at least 1")
+
+
 def _image(input_shape: Sequence[int]) -> tuple[int, int, int]:
     if len(input_shape) != 3:
         raise ValueError(f"inputs have shape {tuple(input_shape)}, expected images (channels, height, width)")
@@ -59,6 +65,7 @@ class MLP(nn.Sequential):
         widths = [math.prod(input_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in itertools.pairwise(widths):
+            _at_least_one(hidden=after)
             layers += [nn.Linear(before, after), _activation(activation)]
             if _probability("dropout", dropout):
                 layers.append(nn.Dropout(dropout))
@@ -111,6 +118,7 @@ class CNN(nn.Sequential):
         dropout: float = 0.0,
     ) -> None:
         channels, height, width = _image(input_shape)
+        _at_least_one(blocks=blocks, **{f"widths[{stage}]": size for stage, size in enumerate(widths)})
         if not widths:
             raise ValueError("widths is empty, expected the channels of at least one stage")
         if min(height, width) < 2 ** (len(widths) - 1):
@@ -202,6 +210,9 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         channels, image_height, image_width = _image(input_shape)
+        _at_least_one(
+            patch=patch, width=width, depth=depth, heads=heads, **{"width * mlp_ratio": int(width * mlp_ratio)}
+        )
         if image_height % patch or image_width % patch:
             raise ValueError(f"patches of {patch} do not divide images of {image_height}x{image_width} pixels")
         if width % heads:

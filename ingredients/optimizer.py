@@ -79,6 +79,10 @@ def build_optimizer(
     made = parameter_groups(model, groups, decay_bias_and_norm)
     parameters = made if len(made) > 1 or set(made[0]) > {"params", "name"} else made[0]["params"]
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})
+    for group in groups:
+        # torch.optim keeps any key of a group, a misspelt one too.
+        own = {key: value for key, value in group.items() if key != "match"}
+        check_options(cls, {**given, **options, **own}, "optimizer.groups", {"params": parameters})
     return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
 
 
@@ -111,7 +115,8 @@ def parameter_groups(
         decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay like the rest.
 
     Returns:
-        Dicts with `params` (named, as torch.optim takes them) and what is special to the group; none is empty.
+        Dicts with `params` (named, as torch.optim takes them) and what is special to the group; none is empty. The
+        parameters that match nothing come first, so that the first learning rate is the config's.
 
     Raises:
         OptimizerError: If a group has no `match` or matches no parameter, or there is nothing to train.
@@ -131,7 +136,8 @@ def parameter_groups(
             names = ", ".join(name for name, _ in named[:6])
             raise OptimizerError(f"optimizer.groups: {_pattern(group)!r} matches no parameter; there are {names}, ...")
     made = []
-    for (position, without_decay), params in sorted(buckets.items(), key=lambda item: item[0]):
+    for position, without_decay in sorted(buckets, key=lambda bucket: (bucket[0] < len(groups), bucket)):
+        params = buckets[position, without_decay]
         special = {k: v for k, v in groups[position].items() if k != "match"} if position < len(groups) else {}
         if without_decay:
             special = {**special, "weight_decay": 0.0}

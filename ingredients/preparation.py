@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ingredients.errors import DataError
-from ingredients.seed import numpy_stream
+from ingredients.seed import global_stream, numpy_stream
 from ingredients.sources import TEST, TRAIN, VAL, Source, Task
 
 __all__ = ["Prepared", "describe", "fingerprint", "prepare", "resolve_task", "split"]
@@ -47,8 +48,10 @@ class Prepared:
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        first = self.inputs[0] if isinstance(self.inputs, np.ndarray) else self.inputs[0][0]
-        return tuple(first.shape)
+        if isinstance(self.inputs, np.ndarray):
+            return self.inputs.shape[1:]
+        with global_stream(0, "fingerprint"):
+            return tuple(self.inputs[0][0].shape)
 
 
 def fingerprint(source: Source) -> str:
@@ -56,7 +59,9 @@ def fingerprint(source: Source) -> str:
     if source.digest is not None:
         return source.digest
     total = hashlib.sha256()
-    targets = source.targets if source.targets.dtype.kind in "biuf" else source.targets.astype("S")
+    targets = source.targets
+    if targets.dtype.kind not in "biufS":
+        targets = np.char.encode(targets.astype(str), "utf-8")
     for array in (source.inputs, targets):
         total.update(f"{array.dtype.str} {array.shape}".encode())
         total.update(np.ascontiguousarray(array).data)
@@ -73,12 +78,16 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
     """
     targets = source.targets
     if targets.dtype.kind not in "biufUSO":
-        raise DataError(f"got targets of type {targets.dtype}, expected numbers or text")
+        raise DataError(f"data.target: got targets of type {targets.dtype}, expected numbers or text")
+    if targets.dtype.kind == "O":
+        if bad := sum(value is None or value != value for value in targets.flat):
+            raise DataError(f"data.target: {bad} of the {targets.size} targets are missing; remove those samples")
+        targets = targets.astype(str)
     if targets.ndim == 2 and targets.shape[1] == 1:
         targets = targets[:, 0]
     if targets.dtype.kind == "f" and not np.isfinite(targets).all():
         bad = int((~np.isfinite(targets)).sum())
-        raise DataError(f"{bad} of the {targets.size} targets are NaN or infinite; remove those samples")
+        raise DataError(f"data.target: {bad} of the {targets.size} targets are NaN or infinite; remove those samples")
     if task == "auto":
         task = "regression" if targets.dtype.kind == "f" else "classification" if targets.ndim == 1 else "multilabel"
     if task == "classification":
@@ -104,19 +113,28 @@ def _labels(
         raise DataError(
             "data.task=classification: got targets with fractions, expected labels; use data.task=regression"
         )
+    if num_classes is not None and num_classes < 2:
+        raise DataError(f"data.num_classes: got {num_classes}, expected at least 2, or None to count them")
     count = num_classes or (len(classes) if classes else None)
     if count is not None and targets.dtype.kind in "biuf":
         bad = np.flatnonzero((targets < 0) | (targets >= count))
         if len(bad):
             raise DataError(
-                f"label out of range: sample {bad[0]} has label {targets[bad[0]]}, expected 0 to {count - 1}"
-                f" ({len(bad)} such samples); correct them, or data.num_classes"
+                f"data.num_classes: label out of range: sample {bad[0]} has label {targets[bad[0]]}, expected 0 to"
+                f" {count - 1} ({len(bad)} such samples); correct them, or data.num_classes"
             )
-        return targets.astype(np.int64), classes or tuple(map(str, range(count)))
+        names = classes or ()
+        return targets.astype(np.int64), (*names[:count], *map(str, range(len(names), count)))
     values, labels = np.unique(targets, return_inverse=True)
     if len(values) > 100 and len(values) > len(targets) / 2 and targets.dtype.kind in "iuf":
         raise DataError(
-            f"got {len(values)} labels in {len(targets)} samples; if they are numbers, use data.task=regression"
+            f"data.task: got {len(values)} labels in {len(targets)} samples; "
+            "if they are numbers, use data.task=regression"
+        )
+    if num_classes is not None and len(values) != num_classes:
+        raise DataError(
+            f"data.num_classes: got {num_classes}, but there are {len(values)} classes: "
+            f"{', '.join(map(str, values[:10]))}{', ...' if len(values) > 10 else ''}; correct one of them"
         )
     return labels.astype(np.int64).reshape(-1), tuple(str(value) for value in values)
 
@@ -155,7 +173,8 @@ def split(
     indices = {name: np.flatnonzero(where == code) for name, code in zip(SPLITS, (TRAIN, VAL, TEST), strict=True)}
     if not len(indices["train"]):
         raise DataError(
-            f"nothing is left to train on: of {len(targets)} samples, all went to val and test; lower data.*_fraction"
+            f"data.val_fraction, data.test_fraction: nothing is left to train on: of {len(targets)} samples, all went "
+            "to val and test; lower them"
         )
     return indices
 
@@ -186,27 +205,31 @@ def prepare(source: Source, config: Any, seed: int, *, strict: bool = True) -> P
         DataError: If the data are empty, have missing values, only one class, or targets that do not fit.
     """
     if len(source.targets) == 0:
-        raise DataError(f"data.name={config['name']}: there are no samples in it")
+        raise DataError(f"data.name={config['name']}: there are no samples in it; check data.path or the factory")
     content = fingerprint(source)
-    source = _limited(source, config["limit"], seed)
     task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
+    source = _limited(dataclasses.replace(source, targets=targets), config["limit"], seed)
+    targets = source.targets
     if strict:
-        _refuse_unusable(source, task, targets)
+        _refuse_unusable(source, task, targets, config["name"])
     split_seed = seed if config["split_seed"] is None else config["split_seed"]
     stratify = config["stratify"] and task == "classification"
     indices = split(targets, source.part, config["val_fraction"], config["test_fraction"], stratify, split_seed)
     if strict and task == "classification" and len(np.unique(targets[indices["train"]])) < 2:
-        raise DataError("the training part has one class only, expected at least two; change the split or the data")
+        raise DataError(
+            f"data.name={config['name']}: the training part has one class only, expected at least two; "
+            "change data.split_seed or data.stratify, or the data"
+        )
     mean = std = target_mean = target_std = None
     inputs = source.inputs
     if config["normalize"] == "standard":
-        mean, std = _statistics(inputs, indices["train"])
+        with global_stream(seed, "statistics"):
+            mean, std = _statistics(inputs, indices["train"])
         if source.in_memory:
             inputs = (inputs - mean) / std
     if task == "regression" and config["normalize_targets"]:
-        target_mean, target_std = targets[indices["train"]].mean(0), targets[indices["train"]].std(0)
-        target_std = np.where(target_std > 0, target_std, 1).astype(np.float32)
-        targets = ((targets - target_mean) / target_std).astype(np.float32)
+        target_mean, target_std = _statistics(targets, indices["train"])
+        targets = (targets - target_mean) / target_std
     return Prepared(inputs, targets, indices, task, classes, mean, std, target_mean, target_std, content)
 
 
@@ -219,7 +242,8 @@ def _limited(source: Source, limit: int | None, seed: int) -> Source:
     kept = np.sort(numpy_stream(seed, "limit").permutation(len(source.targets))[:limit])
     inputs = source.inputs[kept] if source.in_memory else Subset(source.inputs, kept)
     part = None if source.part is None else source.part[kept]
-    return dataclasses.replace(source, inputs=inputs, targets=source.targets[kept], part=part)
+    missing = None if source.missing is None else source.missing[kept]
+    return dataclasses.replace(source, inputs=inputs, targets=source.targets[kept], part=part, missing=missing)
 
 
 class Subset:
@@ -236,43 +260,60 @@ class Subset:
         return self.dataset[int(self.indices[index])]
 
 
-def _refuse_unusable(source: Source, task: str, targets: np.ndarray) -> None:
-    if source.in_memory and not np.isfinite(source.inputs).all():
+def _refuse_unusable(source: Source, task: str, targets: np.ndarray, name: str) -> None:
+    missing, named = source.missing, ""
+    if source.in_memory:
         bad = ~np.isfinite(source.inputs)
-        rows = int(bad.reshape(len(bad), -1).any(1).sum())
-        named = ""
+        missing = np.count_nonzero(bad.reshape(len(bad), -1), axis=1)
         if source.features is not None:
-            columns = [name for name, column in zip(source.features, bad.any(0), strict=True) if column]
+            columns = [feature for feature, column in zip(source.features, bad.any(0), strict=True) if column]
             named = f" in the columns {', '.join(columns)}"
+    if missing is not None and missing.any():
         raise DataError(
-            f"{int(bad.sum())} input values are NaN or infinite, in {rows} of {len(bad)} samples{named}; "
-            "fill them in or remove those samples (`data.stats` counts them)"
+            f"data.name={name}: {missing.sum()} input values are NaN or infinite, in {np.count_nonzero(missing)} of "
+            f"{len(missing)} samples{named}; fill them in or remove those samples (`data.stats` counts them)"
         )
     if task == "classification" and len(np.unique(targets)) < 2:
-        raise DataError(f"all {len(targets)} samples have one class only, expected at least two")
+        raise DataError(
+            f"data.name={name}: all {len(targets)} samples have one class only, expected at least two; "
+            "check the labels (`data.stats` counts them)"
+        )
 
 
 def _statistics(inputs: Any, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the training inputs: per channel of images, else per feature."""
-    if isinstance(inputs, np.ndarray):
-        axes = (0, *range(2, inputs.ndim)) if inputs.ndim == 4 else (0,)
-        part = inputs[train]
-        mean, square = np.nanmean(part, axes, np.float64), np.nanstd(part, axes, np.float64)
-        shape = (-1, *(1,) * (inputs.ndim - 2)) if inputs.ndim == 4 else inputs.shape[1:]
-    else:
-        count, total, squares = 0, 0.0, 0.0
-        for index in train:
-            values = inputs[index][0].astype(np.float64)
-            axes = tuple(range(1, values.ndim)) if values.ndim == 3 else ()
-            total, squares = total + values.mean(axes), squares + (values**2).mean(axes)
-            count += 1
-            shape = (-1, 1, 1) if values.ndim == 3 else values.shape
-        mean = total / count
-        square = np.sqrt(np.maximum(squares / count - mean**2, 0))
-        if not np.isfinite(mean).all():
-            raise DataError("input values are NaN or infinite; fill them in or remove those samples")
-    std = np.where(square > 0, square, 1.0)
+    """Return mean and deviation of the training inputs: per channel of images, else per feature.
+
+    Values that are NaN or infinite do not count. What does not vary has a deviation of 1, so that it can be divided by.
+    A constant is found out exactly: sums of one float32 value are exact in float64 up to 2**29 samples.
+    Blocks are merged as in Chan, Golub, LeVeque (1979), http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
+    """
+    count = mean = squares = np.zeros(())
+    for block in _blocks(inputs, train):
+        columns = (
+            np.moveaxis(block, 1, 0).reshape(block.shape[1], -1) if block.ndim == 4 else block.reshape(len(block), -1).T
+        )
+        good = np.isfinite(columns)
+        here = good.sum(1)
+        values = np.where(good, columns, 0).astype(np.float64)
+        mean_here = values.sum(1) / np.maximum(here, 1)
+        squares_here = (np.where(good, values - mean_here[:, None], 0) ** 2).sum(1)
+        total = np.maximum(count + here, 1)
+        delta = mean_here - mean
+        squares = squares + squares_here + delta**2 * count * here / total
+        mean = mean + delta * here / total
+        count = count + here
+    std = np.sqrt(squares / np.maximum(count, 1))
+    std = np.where(std > 0, std, 1.0)
+    shape = (-1, 1, 1) if block.ndim == 4 else block.shape[1:]
     return mean.astype(np.float32).reshape(shape), std.astype(np.float32).reshape(shape)
+
+
+def _blocks(inputs: Any, chosen: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the chosen inputs as arrays (samples, *shape) of bounded size."""
+    if isinstance(inputs, np.ndarray):
+        yield from (inputs[part] for part in np.array_split(chosen, math.ceil(len(chosen) / 256)))
+    else:
+        yield from (inputs[index][0][None] for index in chosen)
 
 
 def describe(prepared: Prepared) -> dict[str, Any]:
@@ -297,7 +338,7 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
         values = _normalized(prepared, part)
         good = values[np.isfinite(values)].astype(np.float64)
         missing += values.size - good.size
-        count, total, squares = count + good.size, total + good.sum(), squares + (good**2).sum()
+        count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
     mean = total / count if count else math.nan
     std = math.sqrt(max(squares / count - mean**2, 0)) if count else math.nan
     row = {"count": len(index), "mean": mean, "std": std, "missing": missing}

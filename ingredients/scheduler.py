@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
@@ -70,6 +71,26 @@ class Schedule:
         self._warmup = LinearLR(optimizer, 1 / warmup_steps, 1.0, warmup_steps - 1) if warmup_steps > 1 else None
         self._warmup_left = max(warmup_steps - 1, 0)
 
+    def check(self, metrics: Collection[str]) -> None:
+        """Check, before training, that what a plateau is looked for in will be measured.
+
+        Args:
+            metrics: Names of what validations measure; empty if there are none.
+
+        Raises:
+            SchedulerError: If it will not.
+        """
+        if not self._on_plateau or self.metric in metrics:
+            return
+        if not metrics:
+            raise SchedulerError(
+                "scheduler.name: ReduceLROnPlateau looks at validations, but there is no validation part; "
+                "set data.val_fraction above 0"
+            )
+        raise SchedulerError(
+            f"scheduler.metric: got {self.metric!r}, which is not measured; there are: {', '.join(metrics)}"
+        )
+
     def after_step(self) -> None:
         """Move on by one optimizer step."""
         if self._warmup_left:
@@ -92,10 +113,7 @@ class Schedule:
         if not self._on_plateau:
             self.scheduler.step()
         elif metrics:
-            if self.metric not in metrics:
-                raise SchedulerError(
-                    f"scheduler.metric: got {self.metric!r}, which is not measured; there are: {', '.join(metrics)}"
-                )
+            self.check(metrics)
             self.scheduler.step(metrics[self.metric])
 
     def state_dict(self) -> dict[str, Any]:
@@ -145,7 +163,12 @@ def build_schedule(
         raise SchedulerError(
             "scheduler.interval: got 'step', but ReduceLROnPlateau looks at validations; use interval=epoch"
         )
-    length = epochs * steps_per_epoch - warmup_steps if interval == "step" else epochs
+    # The first step has a rate of the warm-up already, so it takes one call less than it has steps.
+    waits = max(warmup_steps - 1, 0)
+    if interval == "step":
+        length = epochs * steps_per_epoch - waits
+    else:
+        length = epochs - max(math.ceil(waits / steps_per_epoch) - 1, 0)
     options = {**_lengths(cls, options, max(length, 1)), **options}
     scheduler = build(cls, options, "scheduler.options", SchedulerError, optimizer=optimizer)
     return Schedule(optimizer, scheduler, interval, metric, warmup_steps)
@@ -154,11 +177,13 @@ def build_schedule(
 def _lengths(cls: type, options: Mapping[str, Any], length: int) -> dict[str, Any]:
     """Return the lengths that were left to the training's own."""
     parameters = inspect.signature(cls).parameters
-    if "total_steps" in parameters:
-        return {} if {"total_steps", "epochs"} & set(options) else {"total_steps": length}
-    wanted = {"CosineAnnealingLR": "T_max", "PolynomialLR": "total_iters"}
-    name = wanted.get(cls.__name__)
-    return {name: length} if name is not None and name not in options else {}
+    if "total_steps" in parameters and "epochs" in options:
+        return {}
+    names = ("T_max", "total_steps", "total_iters")
+    return {name: length for name in names if name in parameters and name not in options}
+
+
+_MADE_OF_OBJECTS = ("LambdaLR", "MultiplicativeLR", "SequentialLR", "ChainedScheduler")
 
 
 def _scheduler_class(name: str) -> type:
@@ -166,17 +191,21 @@ def _scheduler_class(name: str) -> type:
 
     if is_dotted_path(name):
         return import_object(name, "scheduler.name")
-    # These three are built from other schedulers, which a config cannot hold.
-    composed = {"SequentialLR", "ChainedScheduler", "LRScheduler", "_LRScheduler"}
+    if name in _MADE_OF_OBJECTS:
+        raise SchedulerError(
+            f"scheduler.name: got {name!r}, which takes functions or schedulers, and a config cannot hold them; "
+            "write package.module:function, a function of your own that takes the optimizer and returns the scheduler"
+        )
     known = {
         key: value
         for key, value in vars(lr_scheduler).items()
-        if isinstance(value, type) and issubclass(value, lr_scheduler.LRScheduler) and key not in composed
+        if isinstance(value, type)
+        and issubclass(value, lr_scheduler.LRScheduler)
+        and not key.endswith("LRScheduler")
+        and key not in _MADE_OF_OBJECTS
     }
     if name not in known:
         near = nearest(name, list(known))
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(known))}"
-        raise SchedulerError(
-            f"scheduler.name: got {name!r}, which torch.optim.lr_scheduler does not have by a config; {hint}"
-        )
+        raise SchedulerError(f"scheduler.name: got {name!r}, which torch.optim.lr_scheduler does not have; {hint}")
     return known[name]

@@ -33,6 +33,7 @@ from sacred.config.utils import dogmatize, normalize_or_die, recursive_fill_in, 
 from sacred.utils import ConfigError as SacredConfigError
 from sacred.utils import iterate_flattened, join_paths
 
+from configs import to_plain
 from ingredients.entry_types import conform, describe, infer, nearest
 from ingredients.errors import ConfigError
 
@@ -60,11 +61,13 @@ class _Checked(DogmaticDict):
         self._updates = updates
         self._path = path
         self._declared = declared or {}
+        self._met: set[str] = set()
 
     def __setitem__(self, key: str, default: Any) -> None:
         if key in self._updates:
             kind = self._declared.get(key, infer(default))
             self.fixed[key] = self._fit(key, self._updates[key], kind, default)
+            self._met.add(key)
         elif key in self._declared:
             default = self._fit(key, default, self._declared[key], default)
         super().__setitem__(key, default)
@@ -83,12 +86,26 @@ class _Checked(DogmaticDict):
             return _Checked(value, name) if isinstance(default, dict) and default else value
         return dogmatize(value)
 
+    def take_over(self, key: str, value: Any) -> None:
+        """Set an entry that an earlier scope has computed; the updates that are in it met no default here."""
+        self[key] = value
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        value = dict.__getitem__(self, key)
+        if isinstance(value, _Checked):
+            for inner in value:
+                value._forget(inner)
+        else:
+            self._met.discard(key)
+
     def revelation(self) -> set[str]:
         """Fill in the updates that met no default, and return their dotted names."""
         unknown = set()
         for key, value in self._updates.items():
-            if not dict.__contains__(self, key):
-                dict.__setitem__(self, key, value)
+            if key not in self._met:
+                if not dict.__contains__(self, key):
+                    dict.__setitem__(self, key, value)
                 inner = iterate_flattened(value) if isinstance(value, dict) else ()
                 unknown |= {key} | {join_paths(key, name) for name, _ in inner}
             elif isinstance(self[key], _Checked):
@@ -99,11 +116,14 @@ class _Checked(DogmaticDict):
 def _misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
     got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
     name, default = entry, undogmatize(default)
-    near = nearest(value, [c for c in get_args(kind) if isinstance(c, str)]) if isinstance(value, str) else None
+    choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
+    near = nearest(value, choices) if isinstance(value, str) else None
     if isinstance(default, dict) and default:
         key, inner = next(iter(default.items()))
         name, default = f"{name}.{key}", inner
     hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(str(default))}"
+    if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
+        hint += "; in YAML write 'off' in quotes"
     return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
 
 
@@ -120,10 +140,10 @@ class DeclaredDict(ConfigDict):
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         entries = _Checked(fixed or {}, self._path)
-        for key, value in {**(preset or {}), **self._conf}.items():
-            entries[key] = value
+        entries.update(to_plain(self._conf))
         summary = ConfigSummary(entries.revelation(), entries.modified, entries.typechanges)
-        summary.update(undogmatize(entries))
+        recursive_fill_in(entries, preset or {})
+        summary.update(normalize_or_die(entries))
         return summary
 
 
@@ -158,10 +178,11 @@ class Scope(ConfigScope):
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         preset, fallback = preset or {}, fallback or {}
         entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else dogmatize(fixed or {})
+        take_over = entries.take_over if self._strict else entries.__setitem__
         visible = {}
         for name in self.args:
             if name in preset:
-                entries[name] = preset[name]
+                take_over(name, preset[name])
             elif name in fallback:
                 visible[name] = fallback[name]
             else:

@@ -1,8 +1,8 @@
 """Random streams with names: each is derived from (seed, name) alone.
 
 What one stream draws never depends on whether another one is used, on the order of calls, or on the number of workers.
-The streams of the lab: `split`, `shuffle`, `augment`, `workers`, `items`, `init`, and `global` for the generators that
-dropout and code of others draw from.
+The streams of the lab: `factory`, `fingerprint`, `limit`, `split`, `statistics`, `shuffle`, `augment`, `workers`,
+`items`, `init`, and `global` for the generators that dropout and code of others draw from.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -51,17 +52,22 @@ def seed_globals(seed: int, *name: str | int) -> None:
 
 @contextlib.contextmanager
 def global_stream(seed: int, *name: str | int) -> Iterator[None]:
-    """Let code that draws from the global generators draw from the stream `name`, and put them back afterwards."""
-    import torch
+    """Let code that draws from the global generators draw from the stream `name`, and put them back afterwards.
 
-    python, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.random.get_rng_state()
+    torch's generator is the CPU's, and only looked after where torch has been imported.
+    """
+    torch = sys.modules.get("torch")
+    python, numpy_state = random.getstate(), np.random.get_state()
+    torch_state = torch.random.get_rng_state() if torch else None
     value = stream_seed(seed, *name)
     random.seed(value)
     np.random.seed(value % 2**32)
-    torch.random.default_generator.manual_seed(value)
+    if torch:
+        torch.random.default_generator.manual_seed(value)
     try:
         yield
     finally:
         random.setstate(python)
         np.random.set_state(numpy_state)
-        torch.random.set_rng_state(torch_state)
+        if torch:
+            torch.random.set_rng_state(torch_state)

@@ -10,6 +10,7 @@ import dataclasses
 import gzip
 import hashlib
 import math
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ import numpy as np
 from ingredients.construct import build, import_object, is_dotted_path, require
 from ingredients.entry_types import nearest
 from ingredients.errors import DataError
+from ingredients.seed import global_stream
 
 __all__ = ["BUNDLED", "FILES", "TEST", "TRAIN", "VAL", "Source", "load_source"]
 
@@ -43,6 +45,8 @@ class Source:
         part: Array (samples,) of TRAIN, VAL, TEST where the source itself says so, else None.
         features: Names of the inputs' columns, if they have any.
         digest: SHA-256 of the content of a dataset; arrays are hashed as they are.
+        missing: Array (samples,) of how many values of a dataset's inputs are NaN or infinite; arrays are counted as
+            they are.
     """
 
     inputs: Any
@@ -51,6 +55,7 @@ class Source:
     part: np.ndarray | None = None
     features: tuple[str, ...] | None = None
     digest: str | None = None
+    missing: np.ndarray | None = None
 
     @property
     def in_memory(self) -> bool:
@@ -64,8 +69,11 @@ def load_source(
     target: str | Sequence[str] | None = None,
     image_size: int | None = None,
     options: Mapping[str, Any] = {},
+    seed: int = 0,
 ) -> Source:
     """Load the data called `name`; the arguments are those of the data ingredient's config.
+
+    A factory that draws from the global generators draws from the stream `factory` of `seed`.
 
     Raises:
         DataError: If there are no such data, or they cannot be read.
@@ -75,20 +83,28 @@ def load_source(
     if name in FILES:
         if path is None:
             raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
-        if not Path(path).exists():
+        where = Path(path).expanduser()
+        if not where.exists():
             raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
         readers: dict[str, Callable[[], Source]] = {
-            "npz": lambda: _npz(Path(path)),
-            "csv": lambda: _csv(Path(path), target),
-            "idx": lambda: _idx(Path(path)),
-            "image_folder": lambda: _image_folder(Path(path), image_size),
+            "npz": lambda: _npz(where),
+            "csv": lambda: _csv(where, target),
+            "idx": lambda: _idx(where),
+            "image_folder": lambda: _image_folder(where, image_size),
         }
         return readers[name]()
     if name.startswith("torchvision:"):
         return _torchvision(name.partition(":")[2], path, options)
+    if Path(name).suffix in (".npz", ".csv"):
+        kind = Path(name).suffix[1:]
+        raise DataError(f"data.name: got {name!r}, which is a path; write data.name={kind} data.path={name}")
     if is_dotted_path(name):
         factory = import_object(name, "data.name")
-        return _from_factory(build(factory, options, "data.options", DataError), name)
+        if not callable(factory):
+            raise DataError(f"data.name: {name} is a {type(factory).__name__}, expected a function that makes the data")
+        with global_stream(seed, "factory"):
+            made = build(factory, options, "data.options", DataError)
+        return _from_factory(made, f"data.name={name}")
     known = [*BUNDLED, *FILES, "torchvision:NAME", "package.module:factory"]
     near = nearest(name, known)
     hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
@@ -114,30 +130,32 @@ def _npz(path: Path) -> Source:
         raise DataError(f"data.path: {path} cannot be read as .npz: {error}") from error
     for inputs, targets in (("x", "y"), ("X", "y"), ("inputs", "targets"), ("data", "target"), ("images", "labels")):
         if inputs in arrays and targets in arrays:
-            return _from_arrays([(None, arrays[inputs], arrays[targets])], str(path))
+            return _from_arrays([(None, arrays[inputs], arrays[targets])], f"data.path: {path}")
         parts = [
             (part, arrays[f"{inputs}_{word}"], arrays[f"{targets}_{word}"])
             for word, part in _PARTS.items()
             if f"{inputs}_{word}" in arrays and f"{targets}_{word}" in arrays
         ]
         if parts:
-            return _from_arrays(parts, str(path))
+            return _from_arrays(parts, f"data.path: {path}")
     raise DataError(
         f"data.path: {path} holds {', '.join(arrays) or 'no arrays'}; "
         "expected x and y, or x_train, y_train, x_test, y_test"
     )
 
 
-def _from_arrays(parts: list[tuple[int | None, Any, Any]], where: str) -> Source:
+def _from_arrays(parts: list[tuple[int | None, np.ndarray, np.ndarray]], where: str) -> Source:
     """Join (part, inputs, targets) triples into one source; a part of None leaves the split to the lab."""
     for _, inputs, targets in parts:
+        if not (inputs.ndim and targets.ndim):
+            raise DataError(f"{where}: got a single number, expected arrays with one row per sample")
         if len(inputs) != len(targets):
             raise DataError(f"{where}: got {len(inputs)} inputs and {len(targets)} targets, expected as many of each")
     shapes = {tuple(inputs.shape[1:]) for _, inputs, _ in parts}
     if len(shapes) > 1:
         raise DataError(f"{where}: the parts have inputs of different shapes {sorted(shapes)}, expected one shape")
-    inputs = _as_samples(np.concatenate([np.asarray(inputs) for _, inputs, _ in parts]), where)
-    targets = np.concatenate([np.asarray(targets) for _, _, targets in parts])
+    inputs = _as_samples(np.concatenate([inputs for _, inputs, _ in parts]), where)
+    targets = np.concatenate([targets for _, _, targets in parts])
     given = [part for part, _, _ in parts]
     part = None
     if None not in given:
@@ -171,6 +189,8 @@ def _csv(path: Path, target: str | Sequence[str] | None) -> Source:
         raise DataError(
             f"data.path: {path} has {frame.shape[1]} columns, expected inputs and a target, split by commas"
         )
+    if frame.empty:
+        raise DataError(f"data.path: {path} has a header and no rows below it; expected one row per sample")
     names = [frame.columns[-1]] if target is None else [target] if isinstance(target, str) else list(target)
     for name in names:
         if name not in frame.columns:
@@ -186,10 +206,11 @@ def _csv(path: Path, target: str | Sequence[str] | None) -> Source:
         raise DataError(
             f"data.target: {path} lacks {int(targets.isna().to_numpy().sum())} values of {names}; remove those rows"
         )
-    values = targets.to_numpy()
+    kinds = [frame[name].dtype for name in names]
+    numbers = all(kind.kind in "biuf" for kind in kinds)
     return Source(
         inputs.to_numpy(np.float32),
-        values.astype(str) if values.dtype == object else values,
+        targets.to_numpy(np.result_type(*kinds) if numbers else str),
         features=tuple(map(str, inputs)),
     )
 
@@ -199,16 +220,18 @@ def _idx(path: Path) -> Source:
     folder = path if path.is_dir() else path.parent
     parts = []
     for images in sorted(folder.glob("*images*idx3*")):
-        prefix = images.name.partition("-")[0]
+        if images.suffix == ".gz" and images.with_suffix("").exists():
+            continue
+        part = next((_PARTS[word] for word in images.name.split("-") if word in _PARTS), None)
         labels = folder / images.name.replace("images", "labels").replace("idx3", "idx1")
         if not labels.exists():
             raise DataError(f"data.path: {images} has no labels beside it; expected {labels.name}")
-        parts.append((_PARTS.get(prefix), _read_idx(images), _read_idx(labels)))
+        parts.append((part, _read_idx(images), _read_idx(labels)))
     if not parts:
         raise DataError(
             f"data.path: {folder} has no files like train-images-idx3-ubyte(.gz), which data.name=idx reads"
         )
-    return _from_arrays(parts, str(folder))
+    return _from_arrays(parts, f"data.path: {folder}")
 
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -217,8 +240,8 @@ _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 def _read_idx(path: Path) -> np.ndarray:
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"data.path: {path} cannot be read: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"data.path: {path} cannot be read: {error}; fetch it again") from error
     if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
         raise DataError(
             f"data.path: {path} is not in the IDX format; expected it to begin with two zero bytes and a type"
@@ -228,11 +251,7 @@ def _read_idx(path: Path) -> np.ndarray:
     expected = 4 + 4 * ndim + math.prod(int(size) for size in shape) * kind.itemsize
     if len(shape) < ndim or len(raw) != expected:
         raise DataError(f"data.path: {path} has {len(raw)} bytes, expected {expected} by its header; fetch it again")
-    return (
-        np.frombuffer(raw, kind, offset=4 + 4 * ndim)
-        .reshape([int(size) for size in shape])
-        .astype(kind.newbyteorder("="))
-    )
+    return np.frombuffer(raw, kind, offset=4 + 4 * ndim).reshape([int(size) for size in shape])
 
 
 def _image_folder(path: Path, image_size: int | None) -> Source:
@@ -257,12 +276,12 @@ def _torchvision(name: str, path: str | None, options: Mapping[str, Any]) -> Sou
             (code, np.asarray(part.data), np.asarray(part.targets))
             for code, part in zip((TRAIN, TEST), both, strict=True)
         ]
-        source = _from_arrays(parts, f"torchvision:{name}")
+        source = _from_arrays(parts, f"data.name=torchvision:{name}")
         classes = tuple(getattr(both[0], "classes", ())) or None
         return dataclasses.replace(source, classes=classes)
     joined = Joined(both)
     part = np.repeat(np.array([TRAIN, TEST], np.int8), [len(part) for part in both])
-    return dataclasses.replace(_from_factory(joined, f"torchvision:{name}"), part=part)
+    return dataclasses.replace(_from_factory(joined, f"data.name=torchvision:{name}"), part=part)
 
 
 class Joined:
@@ -300,12 +319,14 @@ class Items:
         if values.dtype == np.uint8 and values.ndim in (2, 3):
             values = values[None] if values.ndim == 2 else np.moveaxis(values, -1, 0)
             values = values / np.float32(255)
+        if values.dtype.kind not in "biuf":
+            raise DataError(f"{self.where}: the input of item {index} is of type {values.dtype}, expected numbers")
         return np.ascontiguousarray(values, np.float32), target
 
 
 def _from_factory(made: Any, where: str) -> Source:
     if isinstance(made, Source):
-        return made
+        return dataclasses.replace(made, inputs=_as_samples(made.inputs, where)) if made.in_memory else made
     if isinstance(made, Mapping):
         unknown = sorted(set(made) - set(_PARTS))
         if unknown or "train" not in made:
@@ -328,11 +349,21 @@ def _pair(pair: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _from_dataset(items: Items, dataset: Any) -> Source:
-    """Read every item once, for the targets and the digest of the content."""
-    total, targets = hashlib.sha256(), []
-    for index in range(len(items)):
-        values, target = items[index]
-        total.update(values.tobytes() + np.asarray(target).tobytes())
-        targets.append(target)
+    """Read every item once, for the targets, the missing values and the digest of the content."""
+    total, targets, missing, shapes = hashlib.sha256(), [], [], {}
+    # Items may be drawn at random; the digest is to be that of the same draws each time.
+    with global_stream(0, "fingerprint"):
+        for index in range(len(items)):
+            values, target = items[index]
+            total.update(values.tobytes() + target.tobytes())
+            targets.append(target)
+            missing.append(np.count_nonzero(~np.isfinite(values)))
+            shapes.setdefault((values.shape, target.shape), index)
+    if len(shapes) > 1:
+        (one, first), (other, second) = list(shapes.items())[:2]
+        raise DataError(
+            f"{items.where}: the items {first} and {second} have (inputs, targets) of shapes {one} and {other}, "
+            "expected one shape of each"
+        )
     classes = tuple(map(str, getattr(dataset, "classes", ()))) or None
-    return Source(items, np.array(targets), classes, digest=total.hexdigest())
+    return Source(items, np.array(targets), classes, digest=total.hexdigest(), missing=np.array(missing, np.int64))

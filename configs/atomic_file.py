@@ -13,10 +13,14 @@ __all__ = ["replacing"]
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Give a stream to write the new content of `path` to; on success it takes the place of the old content.
 
     If anything fails, the old file stays as it was and nothing half-written is left beside it.
+
+    Args:
+        path: The file.
+        durable: Whether to wait until it is on the disk. A process that is killed never needs that, a power cut does.
 
     Raises:
         OSError: If the file cannot be written.
@@ -27,7 +31,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
+            if durable:
+                os.fsync(stream.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException:

@@ -1,0 +1,193 @@
+"""`LabRun`: Sacred's Run, with metrics that are cheap to log, and signals that end it truthfully."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sacred.metrics_logger import ScalarMetricLogEntry
+from sacred.run import Run
+from sacred.utils import SacredInterrupt
+
+__all__ = ["LabRun", "MetricsBuffer", "Terminated"]
+
+BEAT_INTERVAL_S = 1.0
+_SIGNALS = ("SIGTERM", "SIGHUP")
+
+
+class Terminated(SacredInterrupt):
+    """The run was ended by a signal, such as SIGTERM; its status is INTERRUPTED.
+
+    Attributes:
+        signal: Name of the signal.
+        code: Exit code by convention, 128 and the signal's number.
+    """
+
+    STATUS = "INTERRUPTED"
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number).name
+        self.code = 128 + number
+        super().__init__(f"ended by {self.signal}")
+
+
+class MetricsBuffer:
+    """Takes logged values until the next beat, in the place of Sacred's MetricsLogger.
+
+    A value of torch on a GPU is copied there and fetched with the beat, so that logging never waits for the device.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple] = []
+        self._next_step: dict[str, int] = {}
+
+    def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
+        """Take one value; without a step, one above the metric's last."""
+        if step is None:
+            step = self._next_step.get(name, -1) + 1
+        self._next_step[name] = step
+        kind = type(value)
+        if kind is not float and kind is not int:
+            value = _snapshot(value)
+        # One append is atomic, so that the beat's thread needs no lock.
+        self._rows.append((name, step, time.time(), value))
+
+    def get_last_metrics(self) -> list[ScalarMetricLogEntry]:
+        """Return what came since the last call."""
+        rows, count = self._rows, len(self._rows)
+        taken = rows[:count]
+        del rows[:count]
+        return [ScalarMetricLogEntry(name, _plain(step), _utc(at), _plain(value)) for name, step, at, value in taken]
+
+
+def _snapshot(value: Any) -> Any:
+    """Return what later changes of `value` in place do not reach, without waiting for a GPU."""
+    if hasattr(value, "detach"):
+        value = value.detach()
+        return value.item() if value.device.type == "cpu" and value.numel() == 1 else value.clone()
+    return value.copy() if hasattr(value, "copy") else value
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+
+
+class LabRun(Run):
+    """A run of Sacred as the lab runs it.
+
+    Made from a `sacred.run.Run` by `LabRun.adopt`, because Sacred builds its runs itself.
+    """
+
+    @classmethod
+    def adopt(cls, run: Run, beat_interval_s: float | None = None) -> LabRun:
+        """Turn Sacred's `run`, which has not started, into one of the lab's."""
+        run.__class__ = cls
+        run._metrics = MetricsBuffer()
+        run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
+        return run
+
+    def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
+        """Log many metrics at one step.
+
+        Args:
+            values: By name; numbers, or scalars of numpy and torch.
+            step: The step of all; without one, each metric goes on by itself.
+        """
+        for name, value in values.items():
+            self._metrics.log_scalar_metric(name, value, step)
+
+    def __call__(self, *args: Any) -> Any:
+        """Start the run; SIGTERM and SIGHUP end it as INTERRUPTED, with the signal's name in its meta entry."""
+        with _signals_raise():
+            return super().__call__(*args)
+
+    def _emit_interrupted(self, status: str) -> None:
+        error = sys.exc_info()[1]
+        self.meta_info["interrupted_by"] = getattr(
+            error, "signal", "SIGINT" if isinstance(error, KeyboardInterrupt) else status
+        )
+        super()._emit_interrupted(status)
+
+    def _start_heartbeat(self) -> None:
+        # Output that is no UTF-8 would end the run where Sacred decodes it.
+        with contextlib.suppress(AttributeError, OSError):
+            self._output_file.buffer.reconfigure(errors="replace")
+        super()._start_heartbeat()
+
+    def _stop_heartbeat(self) -> None:
+        # Sacred gives the last beat two seconds, and then ends the record without what it still had to write.
+        if self._heartbeat is not None:
+            self._stop_heartbeat_event.set()
+            self._heartbeat.join()
+            self._heartbeat = None
+
+    def _get_captured_output(self) -> None:
+        """Read what is new of the captured output, up to the last whole character.
+
+        Sacred decodes the file while it grows, where a character may be half written, and leaves out what a failing run
+        wrote last.
+        """
+        out = self._output_file
+        if out is None:
+            return
+        if out.closed:
+            self._add_output(out.final or "")
+            out.final = None
+            return
+        try:
+            descriptor = out.buffer.fileno()
+        except (AttributeError, OSError):
+            self._add_output(out.get())
+            return
+        size = os.fstat(descriptor).st_size
+        data = os.pread(descriptor, size - out.read_position, out.read_position)
+        data = data[: _whole_characters(data)]
+        out.read_position += len(data)
+        self._add_output(data.decode("utf-8", "replace"))
+
+    def _add_output(self, text: str) -> None:
+        if text:
+            self.captured_out += text if self.captured_out_filter is None else self.captured_out_filter(text)
+
+
+def _whole_characters(data: bytes) -> int:
+    """Return the length of `data` without a UTF-8 character that is cut off at its end."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return len(data) - back if length > back else len(data)
+    return len(data)
+
+
+@contextlib.contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn the signals that end a process into exceptions; only the main thread can, others go on without."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        raise Terminated(number)
+
+    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    # nohup sets SIGHUP to be ignored, and means it.
+    before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,66 @@
+"""README and docs, executed as they stand: `$` lines of console blocks, and python blocks.
+
+A block opened with `python file=NAME` is written to that file, for the commands after it. A line `error: ...` below a
+command is what it must print, ending with exit code 1. All blocks of one page run in one copy of the lab, in order.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAB = Path(__file__).resolve().parents[2]
+PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(console|python)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def copy_lab(folder: Path) -> None:
+    for name in ("configs", "experiments", "ingredients", "observers", "runs"):
+        shutil.copytree(LAB / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(LAB / "exp.py", folder)
+
+
+def run(command: list[str] | str, folder: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        command, cwd=folder, shell=isinstance(command, str), capture_output=True, text=True, timeout=120
+    )
+
+
+def commands(block: str) -> list[tuple[str, list[str]]]:
+    """Return each command with the lines that stand below it."""
+    found: list[tuple[str, list[str]]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:].replace("python ", f"{sys.executable} ", 1), []))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_page_as_typed_does_what_it_says(page, tmp_path):
+    copy_lab(tmp_path)
+    for kind, name, block in BLOCK.findall(page.read_text()):
+        if kind == "python":
+            script = tmp_path / (name or "example.py")
+            script.write_text(block)
+            if not name:
+                done = run([sys.executable, script.name], tmp_path)
+                assert done.returncode == 0, f"{block}\n{done.stderr}"
+            continue
+        for command, expected in commands(block):
+            done = run(command, tmp_path)
+            assert done.returncode == (1 if expected else 0), f"{command}\n{done.stdout}\n{done.stderr}"
+            for line in expected:
+                assert line in done.stderr.splitlines(), f"{command}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, LAB / "CONTRIBUTING.md", LAB / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []

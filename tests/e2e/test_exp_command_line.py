@@ -1,0 +1,141 @@
+"""`python exp.py ...` as a process: what looks is quick, what is mistyped stops, Ctrl-C ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXP = Path(__file__).parents[2] / "exp.py"
+# Python runs it at its start, so that what a process has imported can be read when it has ended.
+SITECUSTOMIZE = """
+import atexit, os, sys
+atexit.register(lambda: open(os.environ["IMPORTED"], "w").write("\\n".join(sys.modules)))
+"""
+
+
+class Lab:
+    """A folder to work in, and `exp.py` started there."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.records = folder / "my_runs"
+        self._site = folder / "site"
+        self._site.mkdir()
+        (self._site / "sitecustomize.py").write_text(SITECUSTOMIZE)
+
+    @property
+    def command(self):
+        return [sys.executable, str(EXP)]
+
+    @property
+    def env(self):
+        return {**os.environ, "PYTHONPATH": str(self._site), "IMPORTED": str(self._site / "imported")}
+
+    def run(self, *words):
+        return subprocess.run([*self.command, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
+
+    def imported(self):
+        """Return the modules that the last process has imported."""
+        return set((self._site / "imported").read_text().split("\n"))
+
+
+@pytest.fixture
+def lab(tmp_path):
+    return Lab(tmp_path)
+
+
+# Looking
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["print_config", "with", "model.name=vit"], "heads = 4"),
+        (["print_named_configs"], "A few hundred samples, to try things out."),
+        (["help", "evaluate"], "Measure a checkpoint"),
+        (["-h"], "data.stats"),
+    ],
+)
+def test_looking_shows_it_without_torch_and_records_nothing(lab, words, shown):
+    done = lab.run(*words)
+    assert done.returncode == 0
+    assert shown in done.stdout
+    assert "sacred" in lab.imported()
+    assert "torch" not in lab.imported()
+    assert not lab.records.exists()
+
+
+def test_save_config_writes_a_file_that_with_takes(lab):
+    assert lab.run("save_config", "with", "lr=1", "data.fast", "config_filename=mine.yaml").returncode == 0
+    assert "torch" not in lab.imported()
+    done = lab.run("print_config", "with", "mine.yaml", "model.init=xavier")
+    assert done.returncode == 0
+    for line in ("lr = 1.0", "  limit = 300", "  batch_size = 32", "  init = 'xavier'"):
+        assert f"\n{line} " in f"\n{done.stdout}"
+    assert not lab.records.exists()
+
+
+# Typos
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "meant"),
+    [
+        (["with", "lr=abc"], "lr", "expected a float"),
+        (["with", "lr="], "lr", "got nothing"),
+        (["with", "data.batch_size=3.7"], "data.batch_size", "expected an int"),
+        (["with", "optimizer.nmae=adam"], "optimizer.nmae", "did you mean optimizer.name?"),
+        (["with", "model.optoins.hidden=[3]"], "model.optoins.hidden", "did you mean model.options.hidden?"),
+        (["with", "data.seed=3"], "data.seed", "set seed=3"),
+        (["with", "data.fats"], "data.fats", "did you mean data.fast?"),
+        (["data.stast"], "data.stast", "did you mean data.stats?"),
+    ],
+)
+def test_typo_ends_with_one_line_that_names_it_and_records_nothing(lab, words, named, meant):
+    done = lab.run(*words)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {named}: ")
+    assert done.stderr.endswith("\n")
+    assert done.stderr.count("\n") == 1
+    assert meant in done.stderr
+    assert "torch" not in lab.imported()
+    assert not lab.records.exists()
+
+
+def test_force_trains_with_an_entry_that_does_not_exist(lab):
+    done = lab.run("--force", "with", "training.fast", "data.fast", "data.note=tried")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((lab.records / "1" / "config.json").read_text())["data"]["note"] == "tried"
+
+
+# Ctrl-C
+
+
+def test_interrupt_ends_with_130_and_no_traceback(lab):
+    previous = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a process inherits that it is ignored
+    try:
+        process = subprocess.Popen(
+            [*lab.command, "with", "epochs=200", "data.batch_size=8"],
+            cwd=lab.folder,
+            env=lab.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    with process:
+        seen = next((line for line in process.stderr if "epoch 10/200" in line), None)
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+    assert seen is not None
+    assert process.returncode == 130
+    assert "Traceback" not in rest
+    assert rest.endswith("interrupted (Ctrl-C)\n")
+    assert json.loads((lab.records / "1" / "run.json").read_text())["status"] == "INTERRUPTED"

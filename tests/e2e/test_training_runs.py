@@ -1,0 +1,159 @@
+"""Whole runs as processes, the way a user starts them."""
+
+import csv
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+LAB = Path(__file__).parents[2]
+BEST = "checkpoint.path=my_runs/1/checkpoints/best.pt"
+
+PAIR = '''
+"""Two halves of an autoencoder, each with an optimizer of its own."""
+
+import torch
+
+from experiments import Experiment
+from ingredients import amp, device, optimizer
+from ingredients.seed import torch_stream
+
+decoder_optimizer = optimizer.ingredient.twin("decoder_optimizer")
+ex = Experiment("pair", ingredients=[device.ingredient, amp.ingredient, optimizer.ingredient, decoder_optimizer])
+
+
+@ex.automain
+def main(_run, seed):
+    where = device.make_device(seed)
+    precision = amp.make_amp(where)
+    inputs = torch.randn(64, 6, generator=torch_stream(seed, "inputs"))
+    encoder, decoder = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+    optimizers = optimizer.make_optimizer(encoder), decoder_optimizer.make_optimizer(decoder)
+    losses = []
+    for step in range(200):
+        with precision.autocast():
+            loss = (decoder(encoder(inputs)) - inputs).square().mean()
+        precision.backward(loss)
+        for one in optimizers:
+            precision.step(one)
+        precision.update()
+        for one in optimizers:
+            one.zero_grad()
+        losses.append(loss.item())
+    print([(type(one).__name__, one.param_groups[0]["lr"]) for one in optimizers])
+    return losses[-1] / losses[0]
+'''
+
+
+def start(folder, *words, script=LAB / "exp.py"):
+    env = {**os.environ, "PYTHONPATH": str(LAB)}
+    return subprocess.run([sys.executable, str(script), *words], cwd=folder, env=env, capture_output=True, text=True)
+
+
+def result(done):
+    """Return the result that a run reports, after a good end."""
+    assert done.returncode == 0, done.stderr
+    return float(re.search(r"Result: (\S+)", done.stderr).group(1))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return the folder of one run with everything left at its default, and how it ended."""
+    folder = tmp_path_factory.mktemp("trained")
+    return folder, start(folder)
+
+
+def test_run_of_the_defaults_reaches_its_accuracy(trained):
+    assert result(trained[1]) >= 0.96
+
+
+def test_run_without_a_terminal_draws_no_bar_and_tells_about_twenty_epochs(trained):
+    _, done = trained
+    assert done.stdout == ""
+    assert "step/s" not in done.stderr
+    assert 10 <= done.stderr.count("epoch ") <= 21
+
+
+def test_evaluate_of_the_best_checkpoint_is_the_result_of_the_run(trained):
+    folder, done = trained
+    assert result(start(folder, "evaluate", "with", "my_runs/1/config.json", BEST)) == result(done)
+
+
+def test_predict_of_the_best_checkpoint_is_a_table_of_the_test_part(trained):
+    folder, done = trained
+    assert result(start(folder, "predict", "with", "my_runs/1/config.json", BEST)) == 270
+    (path,) = (folder / "my_runs").rglob("predictions.csv")
+    with path.open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert list(rows[0]) == ["target", "prediction", *(f"p({digit})" for digit in range(10))]
+    assert sum(row["target"] == row["prediction"] for row in rows) / 270 == pytest.approx(result(done))
+    for row in rows:
+        probabilities = {digit: float(row[f"p({digit})"]) for digit in range(10)}
+        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-4)
+        assert max(probabilities, key=probabilities.get) == int(row["prediction"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["with", "model.name=mpl"], r"model\.name: got 'mpl', which is unknown; did you mean mlp\?"),
+        (
+            ["with", "loss.name=mse"],
+            r"loss\.name: mse is for regression, but the data are for classification; use cross",
+        ),
+        (
+            ["evaluate", "with", BEST, "model.options.hidden=[16]"],
+            r"my_runs/1/checkpoints/best\.pt: does not fit this model: 1\.weight is \[128, 64\] there and \[16, 64\] "
+            r"here; .*; take the settings of its run: with .*/my_runs/1/config\.json",
+        ),
+    ],
+)
+def test_run_of_what_does_not_fit_ends_with_one_line_and_exit_code_one(trained, words, message):
+    done = start(trained[0], *words)
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert re.match(f"error: {message}", line)
+    assert "Traceback" not in done.stderr
+
+
+def test_run_of_the_cnn_reaches_its_accuracy(tmp_path):
+    assert result(start(tmp_path, "with", "model.name=cnn", "epochs=8")) >= 0.98
+
+
+def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(tmp_path):
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    command = [sys.executable, str(LAB / "exp.py"), "with", "epochs=20", "training.log_interval=10"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=slave) as process:
+        os.close(slave)
+        drawn = read_to_the_end(master)
+    os.close(master)
+    assert process.returncode == 0, drawn
+    assert re.search(r"\d+/400 \[.*loss \d", drawn)
+    recorded = [path for path in (tmp_path / "my_runs" / "1").rglob("*") if path.is_file()]
+    assert "epoch 20/20" in (tmp_path / "my_runs" / "1" / "cout.txt").read_text()
+    assert not [path for path in recorded if b"step/s" in path.read_bytes()]
+
+
+def read_to_the_end(terminal):
+    """Return what a process draws on its terminal until it ends."""
+    drawn = b""
+    while True:
+        try:
+            drawn += os.read(terminal, 100_000)
+        except OSError:  # Linux's way of telling that nobody writes any more
+            return drawn.decode()
+
+
+@pytest.mark.parametrize("dtype", ["off", "float16"])
+def test_run_of_two_optimizers_steps_each_with_its_own_settings(tmp_path, dtype):
+    (tmp_path / "pair.py").write_text(PAIR)
+    settings = ["optimizer.lr=0.01", "decoder_optimizer.name=SGD", "decoder_optimizer.lr=0.1", f"amp.dtype={dtype}"]
+    done = start(tmp_path, "with", *settings, script=tmp_path / "pair.py")
+    assert result(done) < 0.5
+    assert "[('AdamW', 0.01), ('SGD', 0.1)]" in done.stdout

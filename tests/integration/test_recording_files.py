@@ -1,0 +1,253 @@
+"""`FileObserver` with real runs: what is recorded, and what is left of runs that are killed."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacred
+import torch
+
+from experiments import Experiment
+from experiments.lab_run import MetricsBuffer
+from observers import FileObserver
+from observers.identity import is_alive
+from observers.schema import read_metrics, read_points
+from runs.folders import true_status
+from runs.syncing import reap
+
+
+def load(folder, name="run.json"):
+    return json.loads((Path(folder) / name).read_text())
+
+
+def record(tmp_path, main, **options):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(main)
+    return ex.run(options={"--capture": "sys"}, **options)
+
+
+def test_run_is_recorded_with_result_times_sources_and_uid(tmp_path):
+    def main(_run):
+        print("hello ä")
+        _run.info["note"] = {"x": 1}
+        return 42
+
+    record(tmp_path, main)
+    run = load(tmp_path / "runs" / "1")
+    assert run["status"] == "COMPLETED"
+    assert run["result"] == 42
+    assert run["start_time"] <= run["stop_time"]
+    assert len(run["uid"]) == 32
+    assert run["command_line"] == sys.argv
+    names = [name for name, _ in run["experiment"]["sources"]]
+    assert Path(__file__).name in names
+    for name, stored in run["experiment"]["sources"]:
+        assert (tmp_path / "runs" / stored).read_bytes() == (Path(__file__).parent / name).read_bytes()
+    assert load(tmp_path / "runs" / "1", "info.json") == {"note": {"x": 1}}
+    assert "hello ä" in (tmp_path / "runs" / "1" / "cout.txt").read_text()
+
+
+def test_provenance_holds_packages_machine_and_uncommitted_changes(tmp_path, start):
+    lab = tmp_path / "lab"
+    lab.mkdir()
+    git = "git -c user.name=t -c user.email=t@t.invalid"
+    os.system(f"cd {lab} && git init -q && echo 'x = 1' > part.py && {git} add . && {git} commit -qm one")
+    (lab / "part.py").write_text("x = 2\n")
+    (lab / "new.py").write_text("y = 3\n")
+    process = start(lab, "import part\nex.observers.append(FileObserver('r'))\n@ex.automain\ndef main(): return 1\n")
+    process.finish()
+    found = load(lab / "r" / "1", "provenance.json")
+    assert "-x = 1\n+x = 2" in found["git"]["diff"]
+    assert found["git"]["untracked"]["new.py"] == "y = 3\n"
+    assert len(found["git"]["commit"]) == 40
+    assert found["packages"]["sacred"] == "0.8.7"
+    assert found["machine"]["python"] == sys.version.split()[0]
+    assert {"part.py", "recorded.py"} <= {name for name, _ in load(lab / "r" / "1")["experiment"]["sources"]}
+
+
+def test_repository_without_a_commit_is_recorded_all_the_same(tmp_path, start):
+    os.system(f"cd {tmp_path} && git init -q")
+    process = start(tmp_path, "ex.observers.append(FileObserver('r'))\n@ex.automain\ndef main(): return 1\n")
+    process.finish()
+    assert load(tmp_path / "r" / "1", "provenance.json")["git"]["commit"] is None
+
+
+def test_metrics_of_all_kinds_come_back(tmp_path):
+    def main(_run):
+        _run.log_scalar("plain", 0.5)
+        _run.log_scalar("plain", float("nan"))
+        _run.log({"numpy": np.float32(1.5), "torch": torch.tensor(2.5, requires_grad=True)}, step=7)
+        _run.log_scalar("epochs", 1.0, 0.25)
+
+    record(tmp_path, main)
+    found = read_metrics(tmp_path / "runs" / "1")
+    assert found["plain"].steps.tolist() == [0, 1]
+    assert np.isnan(found["plain"].values[1])
+    assert (found["numpy"].values.tolist(), found["torch"].values.tolist()) == ([1.5], [2.5])
+    assert found["torch"].steps.tolist() == [7]
+    assert found["epochs"].steps.tolist() == [0.25]
+    summary = load(tmp_path / "runs" / "1", "summary.json")
+    assert summary["plain"]["count"] == 2
+    assert summary["torch"]["last"] == 2.5
+    sacred_form = load(tmp_path / "runs" / "1", "metrics.json")
+    assert sacred_form["plain"]["steps"] == [0, 1]
+    assert set(sacred_form["plain"]) == {"steps", "values", "timestamps"}
+
+
+def test_value_that_changes_in_place_after_logging_is_recorded_as_it_was():
+    buffer, value = MetricsBuffer(), torch.zeros(())
+    buffer.log_scalar_metric("x", value, 0)
+    value += 5
+    array = np.zeros(())
+    buffer.log_scalar_metric("x", array, 1)
+    array += 5
+    assert [entry.value for entry in buffer.get_last_metrics()] == [0.0, 0.0]
+
+
+def test_unchanged_stock_experiment_records_the_same(tmp_path):
+    ex = sacred.Experiment("stock", base_dir=str(Path(__file__).parent), save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.main
+    def main(_run):
+        for step in range(10):
+            _run.log_scalar("x", step / 3, step)
+
+    ex.run()
+    assert len(read_metrics(tmp_path / "runs" / "1")["x"]) == 10
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
+def test_identical_runs_keep_each_content_once(tmp_path):
+    resource = tmp_path / "resource.txt"
+    resource.write_text("content")
+
+    def main(_run):
+        _run.add_resource(str(resource))
+
+    for _ in range(5):
+        record(tmp_path, main)
+    kept = list((tmp_path / "runs" / "_resources").iterdir())
+    assert [path.read_text() for path in kept] == ["content"]
+    contents = [path.read_bytes() for path in (tmp_path / "runs" / "_sources").iterdir()]
+    assert len(contents) == len(set(contents))
+    assert load(tmp_path / "runs" / "5")["resources"] == [[str(resource), f"_resources/{kept[0].name}"]]
+
+
+@pytest.mark.parametrize("name", ["../outside", "run.json", "/etc/passwd_"])
+def test_artifact_name_outside_the_folder_is_refused_and_the_run_goes_on(tmp_path, name, caplog):
+    def main(_run):
+        _run.add_artifact(__file__, name)
+        _run.add_artifact(__file__, "fine.py")
+        return 1
+
+    record(tmp_path, main)
+    run = load(tmp_path / "runs" / "1")
+    assert run["artifacts"] == ["fine.py"]
+    assert run["result"] == 1
+    assert "expected a name within the run's folder" in caplog.text
+    assert not (tmp_path / "runs" / "outside").exists()
+
+
+def test_folder_that_cannot_be_made_moves_the_record_and_the_run_goes_on(tmp_path, caplog):
+    (tmp_path / "runs").write_text("a file stands in the way")
+    run = record(tmp_path, lambda: 3)
+    assert run.result == 3
+    folder = caplog.text.partition("this run is recorded in ")[2].split()[0]
+    assert load(folder)["result"] == 3
+
+
+def test_failed_run_says_so_with_its_traceback(tmp_path):
+    def main():
+        raise RuntimeError("broken on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        record(tmp_path, main)
+    run = load(tmp_path / "runs" / "1")
+    assert run["status"] == "FAILED"
+    assert "broken on purpose" in "".join(run["fail_trace"])
+
+
+LOGS_FOR_EVER = """
+ex.observers.append(FileObserver("runs"))
+@ex.automain
+def main(_run):
+    step = 0
+    while True:
+        _run.log_scalar("loss", step / 7, step)
+        step += 1
+        if step % 1000 == 0:
+            print(step, flush=True)
+            time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_killed_run_keeps_all_but_the_last_beat(tmp_path, attempt, start, wait_for):
+    recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")
+    folder = tmp_path / "runs" / "1"
+    wait_for(lambda: len(read_points(folder)) > 3000 * (attempt + 1), "points")
+    recorded.process.kill()
+    recorded.process.wait()
+    logged = int(recorded.out.read_text().split()[-1])
+    points = read_points(folder)
+    assert points["step"].tolist() == list(range(len(points)))
+    beat = (points["time"].max() - points["time"].min()) / max(1, len(points))
+    assert logged - len(points) < 0.5 * 100 / beat + 1000
+    run, lease = load(folder), load(folder, "lease.json")
+    assert run["status"] == "RUNNING"
+    assert not is_alive(lease)
+    assert true_status(run, lease) == "DEAD"
+    assert [where for where, _ in reap(tmp_path / "runs")] == [folder]
+    assert load(folder)["status"] == "DEAD"
+    assert list(reap(tmp_path / "runs")) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code, start, wait_for):
+    recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")
+    folder = tmp_path / "runs" / "1"
+    wait_for(lambda: len(read_points(folder)) > 0, "points")
+    assert true_status(load(folder), load(folder, "lease.json")) == "RUNNING"
+    recorded.process.send_signal(number)
+    assert recorded.process.wait(60) == code
+    assert "Traceback" not in recorded.err.read_text()
+    run = load(folder)
+    assert run["status"] == "INTERRUPTED"
+    assert run["meta"]["interrupted_by"] == signal.Signals(number).name
+    assert len(read_points(folder)) == load(folder, "summary.json")["loss"]["count"]
+
+
+def test_output_that_is_no_utf8_does_not_end_the_record(tmp_path, start):
+    body = """
+ex.observers.append(FileObserver("runs"))
+@ex.automain
+def main(_run):
+    os.write(1, b"bytes \\xff\\xfe here\\n")
+    time.sleep(0.5)
+    os.write(1, "half ä".encode()[:-1]); time.sleep(0.5); os.write(1, "ä".encode()[-1:] + b" whole\\n")
+    time.sleep(0.3)
+    _run.log_scalar("late", 1.0)
+"""
+    process = start(tmp_path, body, "-b", "0.1")
+    process.finish()
+    text = (tmp_path / "runs" / "1" / "cout.txt").read_text()
+    assert "bytes \N{REPLACEMENT CHARACTER}" in text
+    assert "half ä whole" in text
+    assert len(read_metrics(tmp_path / "runs" / "1")["late"]) == 1
+
+
+def test_many_processes_on_one_folder_make_a_run_each(tmp_path, start):
+    body = "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(_run): _run.log_scalar('x', 1.0)\n"
+    processes = [start(tmp_path, body) for _ in range(6)]
+    for process in processes:
+        process.finish()
+    folders = [path for path in (tmp_path / "runs").iterdir() if path.name.isdigit()]
+    assert sorted(path.name for path in folders) == list("123456")
+    assert len({load(path)["uid"] for path in folders}) == 6
+    assert all(load(path)["status"] == "COMPLETED" for path in folders)

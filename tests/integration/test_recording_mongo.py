@@ -1,0 +1,375 @@
+"""`MongoObserver` with real runs on a real server that is stopped and started: nothing is lost, nothing comes twice."""
+
+import json
+import math
+import random
+import shutil
+import time
+from pathlib import Path
+
+import gridfs
+import numpy as np
+import pymongo
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pymongo.errors import AutoReconnect
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from observers.delivery import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT, Delivery
+from observers.destination import Destination, explain
+from observers.schema import POINT, read_metrics
+from runs.__main__ import main as runs_command
+from runs.syncing import sync
+
+
+def record(main, *observers, **options):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers.extend(observers)
+    ex.main(main)
+    return ex.run(options={"--capture": "sys"}, **options)
+
+
+def mongo_of(database, url, **options):
+    return MongoObserver(url, db_name=database.name, **options)
+
+
+def points_in(database, run_id, name):
+    """Return all steps and values of a metric: of Sacred's document, and of the chunks beyond it."""
+    document = database.metrics.find_one({"run_id": run_id, "name": name})
+    steps, values = list(document["steps"]), list(document["values"])
+    assert len(document["timestamps"]) == len(steps) == document["count"]
+    for chunk in database.metrics_chunks.find({"run_id": run_id, "name": name}).sort("index"):
+        points = np.frombuffer(chunk["data"], POINT)
+        assert len(points) == chunk["count"]
+        steps += points["step"].tolist()
+        values += points["value"].tolist()
+    return steps, values
+
+
+def test_run_is_delivered_in_sacreds_schema(tmp_path, database, mongo_url):
+    artifact = tmp_path / "made.txt"
+    artifact.write_text("made")
+
+    def main(_run):
+        _run.log_scalar("loss", 0.5, 3)
+        _run.log_scalar("loss", math.nan, 4)
+        _run.info["a.b"] = 1
+        _run.add_artifact(str(artifact))
+        print("hello")
+        return 7
+
+    run = record(main, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    found = database.runs.find_one()
+    assert found["_id"] == 1
+    assert found["uid"] == run.meta_info["uid"]
+    assert (found["status"], found["result"]) == ("COMPLETED", 7)
+    assert found["stop_time"] >= found["start_time"]
+    assert "hello" in found["captured_out"]
+    assert found["info"]["a,b"] == 1
+    metric = database.metrics.find_one()
+    assert found["info"]["metrics"] == [{"name": "loss", "id": str(metric["_id"])}]
+    assert metric["steps"] == [3, 4]
+    assert metric["values"][0] == 0.5
+    assert math.isnan(metric["values"][1])
+    files = gridfs.GridFS(database)
+    assert files.get(found["artifacts"][0]["file_id"]).read() == b"made"
+    sources = {name: files.get(file_id).read() for name, file_id in found["experiment"]["sources"]}
+    assert sources[Path(__file__).name] == Path(__file__).read_bytes()
+
+
+def test_unmodified_incense_reads_the_run_and_a_queued_one(tmp_path, database, mongo_url):
+    incense = pytest.importorskip("incense")
+
+    def main(_run):
+        for step in range(5):
+            _run.log_scalar("loss", step / 2, step)
+        return 1
+
+    record(main, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers.extend([FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url)])
+    ex.main(main)
+    ex.run(options={"--queue": True})
+    loader = incense.ExperimentLoader(mongo_uri=mongo_url, db_name=database.name)
+    experiments = {exp.id: exp for exp in loader.find_all()}
+    assert experiments[1].metrics["loss"].tolist() == [0.0, 0.5, 1.0, 1.5, 2.0]
+    assert experiments[1].result == 1
+    assert experiments[2].status == "QUEUED"
+    loader._database.client.close()
+
+
+def test_spool_is_removed_when_all_is_delivered(tmp_path, database, mongo_url):
+    record(lambda: 3, mongo_of(database, mongo_url, failure_dir=tmp_path / "spool"))
+    assert database.runs.find_one()["result"] == 3
+    assert list((tmp_path / "spool").iterdir()) == []
+
+
+def test_metric_of_400_000_points_is_delivered_whole_in_bounded_documents(tmp_path, database, mongo_url):
+    def main(_run):
+        for step in range(400_000):
+            _run.log_scalar("loss", step / 7, step)
+        _run.log_scalar("later", 1.0)
+        return 1
+
+    record(main, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    steps, values = points_in(database, 1, "loss")
+    assert steps == list(range(400_000))
+    assert values[-1] == 399_999 / 7
+    assert len(points_in(database, 1, "later")[0]) == 1
+    assert database.runs.find_one()["status"] == "COMPLETED"
+    assert database.metrics.find_one({"name": "loss"})["count"] == POINTS_PER_DOCUMENT
+    assert max(chunk["count"] for chunk in database.metrics_chunks.find({}, {"count": 1})) == POINTS_PER_CHUNK
+
+
+def test_output_of_17_megabytes_is_kept_whole_and_bounded_in_the_document(tmp_path, database, mongo_url):
+    def main(_run):
+        for number in range(17):
+            print(f"{number:02d}" + "x" * 2**20)
+        return 5
+
+    record(main, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    found = database.runs.find_one()
+    assert (found["status"], found["result"]) == ("COMPLETED", 5)
+    assert len(found["captured_out"]) < 200_000
+    whole = gridfs.GridFS(database).get(found["captured_out_file"]).read()
+    assert whole == (tmp_path / "runs" / "1" / "cout.txt").read_bytes()
+    assert len(whole) > 17 * 2**20
+
+
+def test_identical_runs_store_each_content_once(tmp_path, database, mongo_url):
+    resource = tmp_path / "resource.txt"
+    resource.write_text("content")
+
+    def main(_run):
+        _run.add_resource(str(resource))
+
+    for _ in range(3):
+        record(main, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    hashes = [file["sha256"] for file in database.fs.files.find()]
+    assert len(hashes) == len(set(hashes))
+    stored = database.runs.find_one({"_id": 3})["resources"][0]
+    assert gridfs.GridFS(database).get(stored[1]).read() == b"content"
+
+
+def test_file_store_ahead_of_an_empty_database_records_in_both(tmp_path, database, mongo_url):
+    record(lambda: 1, FileObserver(tmp_path / "runs"))
+    database.runs.insert_one({"_id": 2, "status": "COMPLETED"})
+    record(lambda: 2, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    on_disk = json.loads((tmp_path / "runs" / "2" / "run.json").read_text())
+    found = database.runs.find_one({"uid": on_disk["uid"]})
+    assert found["_id"] == 3
+    assert found["result"] == 2
+
+
+def test_indexes_are_made_once(tmp_path, database, mongo_url):
+    for _ in range(2):
+        record(lambda _run: _run.log_scalar("x", 1), FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
+    assert {"uid_1", "start_time_-1", "status_1_start_time_-1"} <= set(database.runs.index_information())
+    assert "run_id_1_name_1" in database.metrics.index_information()
+
+
+# ---------------------------------------------------------------------- outages
+
+LOGS = """
+import pathlib
+ex.observers.append(FileObserver("runs"))
+ex.observers.append(MongoObserver("{url}", db_name="outage"))
+@ex.automain
+def main(_run):
+    for step in range(750):
+        _run.log_scalar("loss", step / 7, step)
+        time.sleep(0.004)
+        if step == 200:
+            pathlib.Path("reached").touch()
+            while not pathlib.Path("go").exists(): time.sleep(0.02)
+"""
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_outage_in_the_middle_loses_nothing(tmp_path, mongod, how, start, wait_for):
+    mongod.start()
+    recorded = start(tmp_path, LOGS.format(url=mongod.url))
+    wait_for((tmp_path / "reached").exists, "the middle")
+    getattr(mongod, how)()
+    (tmp_path / "go").touch()
+    wait_for(lambda: "not reachable" in recorded.err.read_text(), "the outage to be noticed")
+    mongod.start()
+    stderr = recorded.finish()
+    assert stderr.count("not reachable") == 1
+    with pymongo.MongoClient(mongod.url) as client:
+        steps, _ = points_in(client.outage, 1, "loss")
+        assert steps == list(range(750))
+        assert client.outage.runs.find_one()["status"] == "COMPLETED"
+
+
+def test_server_gone_at_the_end_is_bounded_and_sync_delivers(tmp_path, mongod, start, wait_for, capsys):
+    mongod.start()
+    recorded = start(tmp_path, LOGS.format(url=mongod.url))
+    wait_for((tmp_path / "reached").exists, "the middle")
+    mongod.kill()
+    (tmp_path / "go").touch()
+    began = time.monotonic()
+    stderr = recorded.finish()
+    assert time.monotonic() - began < 40
+    assert "not delivered" in stderr
+    assert "python -m runs sync runs" in stderr
+    mongod.start()
+    for outcome in ("delivered as run 1", "up to date as run 1"):
+        assert runs_command(["sync", str(tmp_path / "runs")]) == 0
+        assert outcome in capsys.readouterr().out
+        with pymongo.MongoClient(mongod.url) as client:
+            assert points_in(client.outage, 1, "loss")[0] == list(range(750))
+            assert client.outage.runs.find_one()["status"] == "COMPLETED"
+            assert client.outage.runs.count_documents({}) == 1
+
+
+def test_no_server_at_the_start_runs_at_once_with_one_line(tmp_path, mongod, start):
+    recorded = start(
+        tmp_path,
+        "began = time.monotonic()\n"
+        'ex.observers.append(MongoObserver("mongodb://127.0.0.1:9/", db_name="none", failure_dir="spool"))\n'
+        "@ex.automain\ndef main(): print('waited', time.monotonic() - began, flush=True)\n",
+    )
+    stderr = recorded.finish()
+    waited = float(recorded.out.read_text().split()[1])
+    assert waited < 10  # 3 s on a machine with nothing else to do; the benchmark has the figure
+    assert "Traceback" not in stderr
+    assert stderr.count("not reachable") == 1
+
+
+def test_killed_run_without_a_file_observer_is_delivered_by_sync_and_reaped(
+    tmp_path, mongo_url, database, start, wait_for
+):
+    body = f"""
+ex.observers.append(MongoObserver("{mongo_url}", db_name="{database.name}", failure_dir="spool"))
+@ex.automain
+def main(_run):
+    step = 0
+    while True:
+        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.001)
+"""
+    recorded = start(tmp_path, body, "-b", "0.2")
+    wait_for(lambda: database.metrics.find_one({"count": {"$gt": 100}}), "points in the database")
+    recorded.process.kill()
+    recorded.process.wait()
+    [folder] = (tmp_path / "spool").glob("*/run")
+    expected = len(read_metrics(folder)["loss"])
+    [result] = sync(tmp_path / "spool")
+    assert (result.outcome, result.run_id) == ("delivered", 1)
+    assert points_in(database, 1, "loss")[0] == list(range(expected))
+    assert runs_command(["reap", f"{mongo_url}/{database.name}"]) == 0
+    assert database.runs.find_one()["status"] == "DEAD"
+
+
+def test_many_processes_at_once_make_a_run_each_in_both_stores(tmp_path, mongo_url, database, start):
+    body = f"""
+ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name="{database.name}")])
+@ex.automain
+def main(_run): _run.log_scalar("x", 1.0)
+"""
+    for recorded in [start(tmp_path, body) for _ in range(6)]:
+        recorded.finish()
+    on_disk = {json.loads(path.read_text())["uid"] for path in (tmp_path / "runs").glob("*/run.json")}
+    in_database = {run["uid"] for run in database.runs.find()}
+    assert len(on_disk) == 6
+    assert on_disk == in_database
+
+
+# ---------------------------------------------------------------------- retries and resends
+
+
+class Flaky:
+    """A collection that breaks off at random, before or after the server has done what it was told."""
+
+    def __init__(self, real, rng):
+        self._real, self._rng = real, rng
+
+    def __getattr__(self, name):
+        method = getattr(self._real, name)
+        if name not in ("insert_one", "update_one", "find_one"):
+            return method
+
+        def call(*args, **kwargs):
+            fate = self._rng.random()
+            if fate < 0.15:
+                raise AutoReconnect("broken off before")
+            done = method(*args, **kwargs)
+            if fate < 0.3:
+                raise AutoReconnect("broken off after")
+            return done
+
+        return call
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, seed, monkeypatch):
+    monkeypatch.setattr("observers.delivery.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("observers.delivery.POINTS_PER_CHUNK", 16)
+    monkeypatch.setattr("observers.delivery._BATCH_POINTS", 25)
+    database.client.drop_database(database.name)
+    store = tmp_path / "runs"
+    shutil.rmtree(store, ignore_errors=True)
+
+    def main(_run):
+        for step in range(120):
+            _run.log_scalar("loss" if step % 3 else "other", step / 7, step)
+
+    record(main, FileObserver(store))
+    rng = random.Random(seed)
+
+    def fresh():
+        delivery = Delivery(store / "1", store, database)
+        for name in ("runs", "metrics", "chunks"):
+            setattr(delivery, name, Flaky(getattr(delivery, name), rng))
+        return delivery
+
+    deliveries = [fresh(), fresh()]
+    while True:
+        place = rng.randrange(2)
+        if rng.random() < 0.1:
+            deliveries[place] = fresh()
+        try:
+            deliveries[place].advance()
+        except AutoReconnect:
+            continue
+        if deliveries[place].is_complete:
+            break
+    for name, expected in read_metrics(store / "1").items():
+        assert points_in(database, 1, name) == (expected.steps.tolist(), expected.values.tolist())
+    assert database.runs.count_documents({}) == 1
+    assert database.runs.find_one()["status"] == "COMPLETED"
+
+
+# ---------------------------------------------------------------------- access
+
+
+def test_credentials_are_never_written_down(tmp_path, mongo_url, database, start):
+    host = mongo_url.partition("//")[2]
+    url = f"mongodb://me:s3cret@{host}/{database.name}?serverSelectionTimeoutMS=500"
+    body = "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(): return 1\n"
+    recorded = start(tmp_path, body, "-m", url)
+    stderr = recorded.finish()
+    assert "the user or password is wrong" in stderr, stderr
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in written if b"s3cret" in path.read_bytes()] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (pymongo.errors.OperationFailure("Authentication failed.", 18), "user or password is wrong"),
+        (pymongo.errors.OperationFailure("not authorized on x to execute command", 13), "no rights"),
+        (pymongo.errors.ServerSelectionTimeoutError("SSL handshake failed: certificate verify failed"), "TLS fails"),
+        (pymongo.errors.ServerSelectionTimeoutError("Connection refused"), "not reachable"),
+        (pymongo.errors.ConfigurationError("Unknown option"), "URL is wrong"),
+    ],
+)
+def test_explain_tells_access_from_outage(error, words):
+    assert words in explain(error)
+
+
+def test_label_of_a_destination_hides_credentials():
+    assert Destination("mongodb://me:pw@host:1/x?authSource=admin", "db").label == "mongodb://host:1/db"

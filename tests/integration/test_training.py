@@ -1,0 +1,305 @@
+"""The main experiment in this process: training, evaluating and predicting, from a config."""
+
+import csv
+import json
+
+import pytest
+import torch
+from sacred.observers import RunObserver
+
+import exp
+from ingredients import optimizer
+from ingredients.checkpoint_files import load_checkpoint
+from ingredients.errors import (
+    CheckpointError,
+    ConfigError,
+    LossError,
+    ModelError,
+    OptimizerError,
+    PrecisionError,
+    SchedulerError,
+)
+
+WINE = {"data.name": "wine", "epochs": 2, "training.log_interval": 1}
+
+
+class Recorder(RunObserver):
+    """Keeps the metrics of a run."""
+
+    def __init__(self):
+        self.metrics = {}
+
+    def log_metrics(self, metrics_by_name, info):
+        for name, entry in metrics_by_name.items():
+            self.metrics.setdefault(name, []).extend(entry["values"])
+
+
+@pytest.fixture
+def recorder():
+    """Return what records the metrics of the run."""
+    recorder = Recorder()
+    exp.ex.observers.append(recorder)
+    yield recorder
+    exp.ex.observers.remove(recorder)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Return the folder that runs are recorded in."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "my_runs"
+
+
+@pytest.fixture
+def run(folder, recorder):
+    """Return what runs a command of the main experiment."""
+
+    def run(settings={}, command="main"):
+        recorder.metrics.clear()
+        return exp.ex.run(command, config_updates=settings)
+
+    return run
+
+
+def weights_of(path):
+    return load_checkpoint(path)["model"]
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_main_on_the_digits_has_the_pinned_losses(run, recorder):
+    result = run({"epochs": 2, "training.log_interval": 20}).result
+    assert recorder.metrics["train/loss"] == pytest.approx([2.00548, 1.04467], rel=1e-3)
+    assert recorder.metrics["val/loss"] == pytest.approx([1.58397, 0.66767], rel=1e-3)
+    assert recorder.metrics["train/grad_norm"] == pytest.approx([1.30215, 2.19559], rel=1e-2)
+    assert recorder.metrics["train/lr"] == [0.001, 0.001]
+    assert result == pytest.approx(0.8815, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        WINE | {"model.options.dropout": 0.5},
+        {"data.limit": 300, "epochs": 2, "model.name": "cnn", "model.options.dropout": 0.5, "data.augment.crop": 1},
+    ],
+)
+def test_main_with_the_same_seed_gives_the_same_bits_and_with_another_not(run, recorder, folder, settings):
+    found = []
+    for seed in (1, 1, 2):
+        result = run(settings | {"seed": seed}).result
+        found.append(
+            (result, dict(recorder.metrics), weights_of(folder / str(len(found) + 1) / "checkpoints" / "last.pt"))
+        )
+        torch.rand(3)
+    assert found[0][:2] == found[1][:2]
+    assert same(found[0][2], found[1][2])
+    assert found[0][1] != found[2][1]
+    assert not same(found[0][2], found[2][2])
+
+
+def test_main_keeps_the_best_epoch_and_measures_it(run, recorder, folder):
+    done = run(WINE | {"epochs": 5, "lr": 0.3, "seed": 1})
+    best = load_checkpoint(folder / "1" / "checkpoints" / "best.pt")
+    losses = recorder.metrics["val/loss"]
+    assert best["epoch"] == losses.index(min(losses)) + 1
+    assert best["metrics"]["val/loss"] == min(losses)
+    assert best["config"]["seed"] == 1
+    evaluated = run(WINE | {"seed": 1, "checkpoint.path": str(folder / "1" / "checkpoints" / "best.pt")}, "evaluate")
+    assert evaluated.result == done.result == done.info["test"]["accuracy"]
+    assert evaluated.info["test"] == done.info["test"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "files"),
+    [
+        ({}, ["best.pt", "last.pt"]),
+        ({"checkpoint.best": False}, ["last.pt"]),
+        ({"checkpoint.last": False}, ["best.pt"]),
+        ({"checkpoint.keep": 2}, ["best.pt", "epoch-00002.pt", "epoch-00003.pt", "last.pt"]),
+        ({"checkpoint.keep": 5, "checkpoint.interval": 2}, ["best.pt", "epoch-00002.pt", "epoch-00003.pt", "last.pt"]),
+        ({"data.val_fraction": 0.0}, ["last.pt"]),
+    ],
+)
+def test_main_keeps_the_checkpoints_asked_for(run, folder, settings, files):
+    run(WINE | {"epochs": 3} | settings)
+    assert sorted(path.name for path in (folder / "1" / "checkpoints").iterdir()) == files
+
+
+def test_main_with_patience_stops_early(run, recorder):
+    run(WINE | {"epochs": 50, "lr": 1e-9, "training.patience": 2, "training.min_delta": 1e-3})
+    assert len(recorder.metrics["val/loss"]) == 3
+
+
+def test_main_without_a_test_part_returns_none(run):
+    done = run(WINE | {"data.test_fraction": 0.0})
+    assert done.result is None
+    assert "test" not in done.info
+
+
+def test_main_with_accumulation_is_that_of_big_batches(run, recorder):
+    settings = WINE | {"scheduler.name": "CosineAnnealingLR", "scheduler.interval": "step"}
+    whole = run(settings | {"data.batch_size": 64}).result, dict(recorder.metrics)
+    parts = run(settings | {"data.batch_size": 16, "amp.accumulate": 4}).result, dict(recorder.metrics)
+    assert parts[0] == whole[0]
+    assert parts[1]["train/lr"] == whole[1]["train/lr"] == pytest.approx([1e-3, 8.536e-4, 5e-4, 1.464e-4], rel=1e-3)
+    assert parts[1]["train/loss"] == pytest.approx(whole[1]["train/loss"], rel=1e-4)
+    assert parts[1]["val/loss"] == pytest.approx(whole[1]["val/loss"], rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["off", "bfloat16", "float16", "auto"])
+def test_main_in_each_precision_learns(run, recorder, dtype):
+    done = run(WINE | {"epochs": 10, "lr": 1e-2, "amp.dtype": dtype, "amp.clip_norm": 1.0})
+    assert done.result > 0.9
+    assert ("amp/scale" in recorder.metrics) == (dtype == "float16")
+
+
+def test_main_under_overflow_counts_what_it_skipped(run, recorder):
+    run(WINE | {"amp.dtype": "float16", "amp.init_scale": 2.0**100, "amp.backoff_factor": 2.0**-92})
+    assert recorder.metrics["amp/skipped"] == [1.0] * 4
+    assert recorder.metrics["amp/scale"] == [2.0**100, 2.0**8, 2.0**8, 2.0**8]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"loss.class_weights": "balanced"},
+        {"loss.name": "focal", "loss.options.gamma": 1.0},
+        {"loss.options.label_smoothing": 0.1},
+        {"data.name": "breast_cancer", "loss.name": "bce", "loss.options.pos_weight": 2.0},
+        {"optimizer.name": "SGD", "optimizer.options": {"momentum": 0.9, "nesterov": True}, "lr": 0.1},
+        {"optimizer.groups": [{"match": "*.bias", "lr": 0.1}], "optimizer.decay_bias_and_norm": False},
+        {"optimizer.name": "LBFGS", "lr": 0.1},
+        {"scheduler.name": "OneCycleLR", "scheduler.options": {"max_lr": 0.1}, "scheduler.interval": "step"},
+        {"scheduler.name": "CosineAnnealingLR", "scheduler.warmup_steps": 5},
+        {
+            "scheduler.name": "ReduceLROnPlateau",
+            "scheduler.options": {"patience": 0},
+            "scheduler.metric": "val/accuracy",
+        },
+        {"model.init": "orthogonal", "optimizer.options": {"fused": True}},
+    ],
+)
+def test_main_with_other_parts_learns(run, settings):
+    assert run({"data.name": "wine", "epochs": 10, "lr": 0.01} | settings).result > 0.85
+
+
+def test_main_on_numbers_returns_r2_and_predicts_in_their_own_unit(run, folder):
+    settings = {"data.name": "diabetes", "epochs": 10}
+    done = run(settings)
+    assert done.result == done.info["test"]["r2"] > 0.3
+    assert 30 < done.info["test"]["mae"] < done.info["test"]["rmse"] < 90
+    run(settings | {"checkpoint.path": str(folder / "1" / "checkpoints" / "best.pt")}, "predict")
+    with next((folder / "2").rglob("predictions.csv")).open(newline="") as stream:
+        rows = [(float(row["target"]), float(row["prediction"])) for row in csv.DictReader(stream)]
+    mean = sum(target for target, _ in rows) / len(rows)
+    errors, spread = (sum((a - b) ** 2 for a, b in pairs) for pairs in (rows, [(target, mean) for target, _ in rows]))
+    assert 25 <= min(target for target, _ in rows) < 100
+    assert 1 - errors / spread == pytest.approx(done.result, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        (
+            {"training.monitor": "val/acuracy"},
+            ConfigError,
+            "training.monitor: got 'val/acuracy', which is not measured",
+        ),
+        (
+            {"scheduler.name": "ReduceLROnPlateau", "scheduler.metric": "val/x"},
+            SchedulerError,
+            "scheduler.metric: got 'val/x', which is not measured",
+        ),
+        ({"amp.dtype": "float16", "amp.init_scale": 0.0}, PrecisionError, "amp: got init_scale=0.0"),
+        ({"optimizer.name": "Muon"}, OptimizerError, "Muon only supports 2D parameters"),
+        ({"optimizer.name": "LBFGS", "amp.dtype": "float16"}, PrecisionError, "amp.dtype: LBFGS recomputes its loss"),
+        ({"model.name": "cnn"}, ModelError, r"inputs have shape \(13,\), expected images"),
+        ({"loss.name": "mse"}, LossError, "loss.name: mse is for regression, but the data are for classification"),
+        ({"loss.name": "nll"}, LossError, "loss.name: nll needs log-probabilities"),
+        ({"checkpoint.keep": 0}, CheckpointError, "checkpoint.keep: got 0, expected at least 1"),
+        ({"training.val_interval": 0}, ConfigError, "training.val_interval: got 0, expected at least 1"),
+    ],
+)
+def test_main_with_what_does_not_fit_raises_before_the_first_step(run, recorder, folder, settings, error, message):
+    with pytest.raises(error, match=message):
+        run(WINE | settings)
+    assert recorder.metrics == {}
+    assert not (folder / "1" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (None, "checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt"),
+        ("nowhere/best.pt", "checkpoint.path: there is no file nowhere/best.pt; check the path"),
+    ],
+)
+def test_evaluate_and_predict_without_a_checkpoint_raise(run, command, path, message):
+    with pytest.raises(CheckpointError, match=message):
+        run(WINE | {"checkpoint.path": path}, command)
+
+
+def test_evaluate_of_another_model_raises_with_the_settings_that_differ(run, folder):
+    run(WINE)
+    path = str(folder / "1" / "checkpoints" / "best.pt")
+    message = r"best.pt: does not fit this model: .* it was saved with model.options=\{.*'hidden': \[128, 128\]"
+    with pytest.raises(CheckpointError, match=message):
+        run(WINE | {"model.options.hidden": [7], "checkpoint.path": path}, "evaluate")
+
+
+def test_evaluate_on_another_split_warns_that_it_may_know_the_test_part(run, folder, caplog):
+    run(WINE | {"seed": 1})
+    path = str(folder / "1" / "checkpoints" / "best.pt")
+    run(WINE | {"checkpoint.path": path}, "evaluate")
+    assert any(message.startswith(f"{path} was trained with seed=1, so the test part") for message in caplog.messages)
+
+
+def test_evaluate_on_the_same_split_warns_of_nothing(run, folder, caplog):
+    run(WINE)
+    run(WINE | {"checkpoint.path": str(folder / "1" / "checkpoints" / "best.pt")}, "evaluate")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_amp_check_shows_the_configured_model_in_each_precision(run, capsys):
+    run(WINE, "amp.check")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("device: cpu; supports float16 yes, bfloat16 yes; amp.dtype=auto means ")
+    assert lines[1] == "one training step on 64 samples:"
+    assert [line.split()[0] for line in lines[3:6]] == ["float32", "float16", "bfloat16"]
+    assert lines[6:8] == [
+        "not a multiple of 8: 1 (Linear, in_features=13)",
+        "not a multiple of 8: 5 (Linear, out_features=3)",
+    ]
+
+
+def test_model_summary_shows_the_configured_model(run, capsys):
+    run(WINE | {"model.options.hidden": [16]}, "model.summary")
+    out = capsys.readouterr().out
+    assert "parameters: 275 (275 trainable)" in out
+    assert f"operations per sample, forward: {2 * (13 * 16 + 16 * 3)} FLOPs" in out
+
+
+def test_two_optimizers_of_twins_step_on_their_own_settings(folder):
+    twin = optimizer.ingredient.twin("critic_optimizer")
+    experiment = exp.Experiment("twins", ingredients=[optimizer.ingredient, twin])
+
+    @experiment.main
+    def main():
+        models = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+        made = optimizer.make_optimizer(models[0]), twin.make_optimizer(models[1])
+        return [(type(one).__name__, one.param_groups[0]["lr"]) for one in made]
+
+    settings = {"optimizer": {"lr": 0.5}, "critic_optimizer": {"name": "SGD", "lr": 0.25}}
+    assert experiment.run(config_updates=settings).result == [("AdamW", 0.5), ("SGD", 0.25)]
+
+
+def test_config_of_a_run_loaded_again_gives_the_same_run(run, recorder, folder):
+    run(WINE | {"model.options.hidden": [8], "seed": 5})
+    first = dict(recorder.metrics)
+    settings = json.loads((folder / "1" / "config.json").read_text())
+    recorder.metrics.clear()
+    exp.ex.run(config_updates={key: value for key, value in settings.items() if not key.startswith("__")})
+    assert recorder.metrics == first

@@ -1,0 +1,119 @@
+"""Where to compute, and how repeatably."""
+
+import os
+
+import pytest
+import torch
+
+from experiments import Experiment
+from ingredients import device
+from ingredients.device import choose_device
+from ingredients.errors import DeviceError
+from ingredients.seed import global_stream
+
+
+@pytest.fixture(autouse=True)
+def _restored_torch(monkeypatch):
+    # Set first, so that it is put back to what it was whatever the code sets.
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    yield
+    torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = benchmark
+    torch.use_deterministic_algorithms(False)
+
+
+def make(**settings):
+    """Return what `make_device` returns in a run with these settings."""
+    ex = Experiment("device", ingredients=[device.ingredient])
+    made = []
+    ex.main(lambda: made.append(device.make_device(0)))
+    ex.run(config_updates={"device": settings, "seed": 0})
+    return made[0]
+
+
+def test_device_auto_is_the_best_there_is():
+    best = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    assert choose_device("auto") == torch.device(best)
+
+
+def test_device_cpu_is_the_cpu():
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "CPU", "", "cuda:x", "cuda:-1", "meta", "xpu"])
+def test_device_unknown_is_refused_with_the_choices(name):
+    with pytest.raises(DeviceError, match=rf"device.name: got '{name}', expected auto, cpu, mps, cuda or cuda:N"):
+        choose_device(name)
+
+
+def test_device_cuda_index_that_does_not_exist_is_refused_with_the_count():
+    count = torch.cuda.device_count()
+    with pytest.raises(DeviceError, match=rf"got 'cuda:{count}', but this machine has {count} CUDA .*device.name=auto"):
+        choose_device(f"cuda:{count}")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA here")
+def test_device_cuda_without_cuda_is_refused():
+    with pytest.raises(DeviceError, match=r"device.name: got 'cuda', but this machine has 0 CUDA devices; try device."):
+        choose_device("cuda")
+
+
+@pytest.mark.skipif(torch.backends.mps.is_available(), reason="there is MPS here")
+def test_device_mps_without_mps_is_refused():
+    with pytest.raises(DeviceError, match=r"device.name: got 'mps', but this machine has none; try device.name=auto"):
+        choose_device("mps")
+
+
+def test_make_device_returns_the_configured_device():
+    assert make(name="cpu") == torch.device("cpu")
+
+
+def test_make_device_sets_the_number_of_threads():
+    torch.set_num_threads(2)
+    make(num_threads=1)
+    assert torch.get_num_threads() == 1
+
+
+def test_make_device_without_num_threads_leaves_them():
+    torch.set_num_threads(2)
+    make()
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("num_threads", [0, -2])
+def test_make_device_with_no_threads_is_refused(num_threads):
+    with pytest.raises(DeviceError, match=rf"device.num_threads: got {num_threads}, expected at least 1 or None"):
+        make(num_threads=num_threads)
+
+
+def test_make_device_deterministic_refuses_what_is_not_repeatable():
+    make(deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_make_device_without_deterministic_turns_it_off_again():
+    make(deterministic=True)
+    make()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_make_device_cudnn_benchmark_is_set():
+    make(cudnn_benchmark=True)
+    assert torch.backends.cudnn.benchmark
+    make()
+    assert not torch.backends.cudnn.benchmark
+
+
+def test_make_device_contradictory_switches_are_refused():
+    with pytest.raises(DeviceError, match=r"deterministic=True and cudnn_benchmark=True, which contradict; turn one"):
+        make(deterministic=True, cudnn_benchmark=True)
+
+
+def test_make_device_puts_the_global_generators_at_the_stream_global():
+    make()
+    drawn = torch.rand(3)
+    with global_stream(0, "global"):
+        assert torch.equal(torch.rand(3), drawn)

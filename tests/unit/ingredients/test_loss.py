@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import inspect
+
+from ingredients.loss import config
+from ingredients.losses import build_loss
+
+
+def test_config_has_the_arguments_of_build_loss():
+    assert [*config()] == [name for name in inspect.signature(build_loss).parameters if name not in ("data", "device")]

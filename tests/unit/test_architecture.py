@@ -1,0 +1,158 @@
+"""Which package may import which, what modules are called and export, and that every setting is described."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# What of the lab a package may import besides itself.
+MAY_IMPORT = {
+    "configs": set(),
+    "ingredients": {"configs"},
+    "observers": {"configs"},
+    "experiments": {"configs", "ingredients", "observers"},
+    "runs": {"configs", "observers"},
+}
+FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+INGREDIENTS = [
+    name
+    for name, path in MODULES.items()
+    if re.search(r"^ingredient = ", path.read_text(encoding="utf-8"), re.MULTILINE) and name.startswith("ingredients.")
+]
+
+
+def imported(nodes, importer):
+    """Yield the dotted name of everything that `nodes` of the module `importer` import."""
+    package = importer if MODULES[importer].name == "__init__.py" else importer.rpartition(".")[0]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def parse(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+# Imports
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_imports_only_what_its_package_may(name):
+    package = name.partition(".")[0]
+    tops = {found.partition(".")[0] for found in imported(ast.walk(parse(name)), name)}
+    assert tops & {*MAY_IMPORT, "exp", "tests"} - {package} <= MAY_IMPORT[package]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("runs")])
+def test_runs_import_no_torch(name):
+    assert "torch" not in {found.partition(".")[0] for found in imported(ast.walk(parse(name)), name)}
+
+
+def test_modules_import_each_other_without_a_cycle():
+    graph = {}
+    for name in MODULES:
+        found = imported(parse(name).body, name)
+        graph[name] = {n if n in MODULES else n.rpartition(".")[0] for n in found} & MODULES.keys() - {name}
+    while leaves := [name for name, needs in graph.items() if not needs & graph.keys()]:
+        for name in leaves:
+            del graph[name]
+    assert graph == {}
+
+
+def test_declaring_modules_import_no_torch():
+    script = """
+import importlib, json, sys
+loaded = {}
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+    loaded[name] = [heavy for heavy in ("torch", "sklearn", "incense") if heavy in sys.modules]
+print(json.dumps(loaded))
+"""
+    names = ["configs", "runs", *INGREDIENTS, "experiments", "exp"]
+    command = [sys.executable, "-c", script, *names]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == {name: [] for name in names}
+
+
+# Names
+
+
+def test_modules_are_called_after_what_they_hold():
+    parts = {part for name in MODULES for part in name.split(".")} | {"exp"}
+    assert not parts & {"util", "utils", "helper", "helpers", "common", "misc"}
+
+
+def test_modules_are_not_called_like_those_of_the_standard_library():
+    parts = {part for name in MODULES for part in name.split(".") if not part.startswith("__")} | {"exp"}
+    assert not parts & sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_exports_what_it_has_and_documents_it(name):
+    if name.endswith("__main__"):
+        return
+    module = importlib.import_module(name)
+    tree = parse(name)
+    assert module.__doc__
+    if not any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ImportFrom | ast.Assign) for node in tree.body):
+        return
+    assert module.__all__
+    for exported in module.__all__:
+        thing = getattr(module, exported)
+        if inspect.isroutine(thing) or inspect.isclass(thing):
+            assert inspect.getdoc(thing), f"{name}.{exported} has no docstring"
+
+
+def test_packages_of_the_lab_are_all_looked_at():
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages - {"tests", "benchmarks", "docs"} == MAY_IMPORT.keys()
+
+
+# Settings
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    spec = importlib.util.spec_from_file_location("exp_under_test", ROOT / "exp.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ex
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn", "vit"])
+def test_every_entry_has_a_description(experiment, capsys, model):
+    experiment.run("print_config", {"model.name": model})
+    lines = capsys.readouterr().out.splitlines()
+    heads = [f"{part.path}:" for part, depth in experiment.traverse_ingredients() if depth]
+    assert set(heads) <= set(lines)
+    assert [line for line in lines if line not in heads and not re.search(r"  # \w", line)] == []
+
+
+def test_every_named_config_and_command_has_a_description(experiment):
+    named = dict(experiment.gather_named_configs()) | dict(experiment.gather_commands())
+    assert [name for name, thing in named.items() if not thing.__doc__] == []
+
+
+def test_every_ingredient_module_is_part_of_the_experiment(experiment):
+    used = {part for part, _ in experiment.traverse_ingredients()}
+    assert [name for name in INGREDIENTS if importlib.import_module(name).ingredient not in used] == []
