@@ -1,32 +1,26 @@
-"""What writes a run down.
+"""What writes a run down: a journal on the local disk first, MongoDB fed from it.
 
-For now Sacred's own file observer; the lab's recorders take its place behind the same functions.
+`FileObserver` and `MongoObserver` take the place of Sacred's FileStorageObserver and MongoObserver.
+`observers.schema` says what a record looks like; it and `observers.delivery` are read by `runs` too, so nothing is
+loaded before it is asked for.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+import importlib
 from typing import Any
 
-from sacred.observers import FileStorageObserver, RunObserver
+_HOMES = {
+    "FileObserver": "observers.files",
+    "MongoObserver": "observers.mongo",
+    "file_observer": "observers.attaching",
+    "run_folder": "observers.attaching",
+}
 
-__all__ = ["file_observer", "run_folder"]
+__all__ = ["FileObserver", "MongoObserver", "file_observer", "run_folder"]
 
 
-def file_observer(folder: str | Path = "my_runs") -> RunObserver:
-    """Return an observer that records runs in `folder`, one numbered folder each."""
-    return FileStorageObserver(folder)
-
-
-@contextlib.contextmanager
-def run_folder(run: Any) -> Iterator[Path]:
-    """Give the folder that the run is recorded in; for an unobserved run, one that is removed afterwards."""
-    recorded = next((Path(o.dir) for o in run.observers if isinstance(o, FileStorageObserver) and o.dir), None)
-    if recorded is not None:
-        yield recorded
-        return
-    with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
-        yield Path(folder)
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'observers' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,400 @@
+"""`FileObserver`: records a run in a folder, so that a killed process loses at most the last beat.
+
+It takes the place of Sacred's FileStorageObserver: the same arguments, the same layout of a run's folder, and more
+beside it (see `observers.schema`). It never raises into a run: what cannot be written is said once, tried again, and
+counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sacred.observers import RunObserver
+from sacred.serializer import flatten
+
+from configs.atomic_file import replacing
+from observers import provenance
+from observers.destination import redact
+from observers.identity import lease, new_uid
+from observers.journal import Journal
+from observers.schema import CONFIG, INFO, LEASE, RUN, SACRED_METRICS, TICKS_PER_S, read_metrics
+
+__all__ = ["FileObserver", "journal_of"]
+
+_log = logging.getLogger(__name__)
+
+FORMAT = "sacristan-1"
+MAX_SACRED_POINTS = 200_000
+PROVENANCE = "provenance.json"
+
+# The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.
+_writers: dict[str, FileObserver] = {}
+
+_OWN_FILES = {RUN, CONFIG, INFO, "cout.txt", SACRED_METRICS, PROVENANCE, LEASE, "summary.json", "metrics.bin"}
+
+
+def journal_of(uid: str | None) -> FileObserver | None:
+    """Return the observer that writes the run `uid` down in this process, if there is one."""
+    return _writers.get(uid)
+
+
+def _guarded(method: Callable) -> Callable:
+    """Keep an event's errors from the run: they are logged, and the observer goes on with the next event."""
+
+    @functools.wraps(method)
+    def event(self: FileObserver, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            try:
+                return method(self, *args, **kwargs)
+            except Exception:
+                self.num_errors += 1
+                _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
+                return None
+
+    return event
+
+
+class FileObserver(RunObserver):
+    """Records runs below a folder, each in a numbered folder of its own.
+
+    Args:
+        basedir: Where to; made if it is not there.
+        resource_dir: Where contents of resources are kept, by default `basedir/_resources`.
+        source_dir: Where contents of sources are kept, by default `basedir/_sources`.
+        template: Taken for Sacred's sake; reports are not rendered.
+        priority: Observers of higher priority hear of events first.
+        copy_artifacts: Whether artifacts are copied into the run's folder.
+        copy_sources: Whether sources are copied into `source_dir`.
+
+    Attributes:
+        dir: The folder of the run, as text; None before it starts.
+        run_entry: What stands in `run.json`.
+        num_errors: Events that failed.
+    """
+
+    VERSION = FORMAT
+
+    def __init__(
+        self,
+        basedir: str | Path,
+        resource_dir: str | Path | None = None,
+        source_dir: str | Path | None = None,
+        template: str | Path | None = None,
+        priority: int = 40,
+        copy_artifacts: bool = True,
+        copy_sources: bool = True,
+    ) -> None:
+        self.basedir = str(basedir)
+        self.resource_dir = Path(resource_dir or Path(basedir) / "_resources")
+        self.source_dir = Path(source_dir or Path(basedir) / "_sources")
+        self.template = template
+        self.priority = priority
+        self.copy_artifacts = copy_artifacts
+        self.copy_sources = copy_sources
+        self.dir: str | None = None
+        self.run_entry: dict[str, Any] = {}
+        self.journal: Journal | None = None
+        self.num_errors = 0
+        self._lock = threading.RLock()
+        self._start: datetime | None = None
+        self._output_done = 0
+        self._info = "{}"
+        self._modules_seen = 0
+        self._provenance: threading.Thread | None = None
+
+    # ------------------------------------------------------------------ a run begins
+
+    def queued_event(
+        self,
+        ex_info: dict,
+        command: str,
+        host_info: dict,
+        queue_time: datetime,
+        config: dict,
+        meta_info: dict,
+        _id: Any,
+    ) -> Any:
+        """Write down a run that is to be started by somebody else."""
+        with self._lock:
+            return self._begin(ex_info, command, host_info, queue_time, config, meta_info, _id, "QUEUED")
+
+    def started_event(
+        self,
+        ex_info: dict,
+        command: str,
+        host_info: dict,
+        start_time: datetime,
+        config: dict,
+        meta_info: dict,
+        _id: Any,
+    ) -> Any:
+        """Write down a run that starts now; returns its id in this folder."""
+        with self._lock:
+            number = self._begin(ex_info, command, host_info, start_time, config, meta_info, _id, "RUNNING")
+            self._provenance = threading.Thread(target=self._write_provenance, args=(ex_info,), daemon=True)
+            self._provenance.start()
+            return number
+
+    def _begin(
+        self,
+        ex_info: dict,
+        command: str,
+        host_info: dict,
+        at: datetime,
+        config: dict,
+        meta_info: dict,
+        _id: Any,
+        status: str,
+    ) -> Any:
+        number = self._make_folder(_id)
+        self.journal = Journal(Path(self.dir))
+        self._start = at.replace(tzinfo=UTC)
+        self._output_done = 0
+        meta_info.setdefault("uid", new_uid())
+        _writers[meta_info["uid"]] = self
+        time_key = "start_time" if status == "RUNNING" else "queue_time"
+        self.run_entry = {
+            "format": FORMAT,
+            "uid": meta_info["uid"],
+            "experiment": copy.deepcopy(dict(ex_info)),
+            "command": command,
+            "host": dict(host_info),
+            time_key: at.isoformat(),
+            "meta": meta_info,
+            "status": status,
+            "command_line": [redact(word) for word in sys.argv],
+            "resources": [],
+            "artifacts": [],
+            "heartbeat": None,
+        }
+        self._save_sources()
+        self.journal.write(CONFIG, _plain(config))
+        self._write_lease()
+        self._write_run()
+        return number
+
+    def _make_folder(self, _id: Any) -> Any:
+        """Make the run's folder, and return its id: the one asked for if it is free, else the next number."""
+        base = Path(self.basedir)
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            if _id is not None:
+                with contextlib.suppress(FileExistsError):
+                    (base / str(_id)).mkdir()
+                    self.dir = str(base / str(_id))
+                    return _id
+            number = 1 + max((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), default=0)
+            while True:
+                try:
+                    (base / str(number)).mkdir()
+                except FileExistsError:  # another process was quicker
+                    number += 1
+                else:
+                    self.dir = str(base / str(number))
+                    return str(number) if _id is None else _id
+        except OSError as error:
+            # Somewhere else is better than nowhere, and nothing of this may stop the run.
+            elsewhere = Path(tempfile.mkdtemp(prefix="sacristan-"))
+            self.basedir, self.dir = str(elsewhere), str(elsewhere / "1")
+            self.source_dir, self.resource_dir = elsewhere / "_sources", elsewhere / "_resources"
+            Path(self.dir).mkdir()
+            _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, self.dir)
+            return "1" if _id is None else _id
+
+    def _write_provenance(self, ex_info: dict) -> None:
+        """Gather what takes a while beside the run: git, packages, the machine."""
+        try:
+            found = {
+                "git": provenance.git_state(ex_info["base_dir"]),
+                "packages": provenance.packages(),
+                "machine": provenance.machine(),
+            }
+            with self._lock:
+                self.journal.write(PROVENANCE, found)
+        except Exception:
+            self.num_errors += 1
+            _log.exception("what the run was made of could not be gathered")
+
+    def _save_sources(self) -> None:
+        """Keep every source of the lab that is imported by now; modules imported later come with later beats."""
+        if len(sys.modules) == self._modules_seen:
+            return
+        self._modules_seen = len(sys.modules)
+        experiment = self.run_entry["experiment"]
+        base = Path(experiment["base_dir"])
+        kept = {name: stored for name, stored in experiment["sources"] if str(stored).startswith("_")}
+        named = {name: digest for name, digest in experiment["sources"] if name not in kept}
+        mainfile = base / experiment["mainfile"] if experiment.get("mainfile") else None
+        named |= {name: md5 for name, md5 in provenance.imported_sources(base, mainfile) if name not in kept}
+        for name in named:
+            kept[name] = self._keep(base / name, self.source_dir) if self.copy_sources else str(base / name)
+        if kept != dict(experiment["sources"]):
+            experiment["sources"] = sorted([name, stored] for name, stored in kept.items())
+            self._write_run()
+
+    def _keep(self, path: Path, store: Path) -> str:
+        """Keep the content of `path` in `store` once, and return where, from the base folder."""
+        digest = hashlib.md5(usedforsecurity=False)
+        with path.open("rb") as stream:
+            while chunk := stream.read(2**20):
+                digest.update(chunk)
+        target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
+        if not target.exists():
+            store.mkdir(parents=True, exist_ok=True)
+            _copy(path, target)
+        return os.path.relpath(target, self.basedir)
+
+    # ------------------------------------------------------------------ a run goes on
+
+    @_guarded
+    def heartbeat_event(self, info: dict, captured_out: str, beat_time: datetime, result: Any) -> None:
+        """Write down what is new: output, info, result, and that the run is alive."""
+        self.journal.flush()
+        self._add_output(captured_out)
+        self._write_info(info)
+        self._save_sources()
+        changed = self.run_entry.get("result") != result
+        self.run_entry["result"] = _plain(result)
+        self.run_entry["heartbeat"] = beat_time.isoformat()
+        self._write_lease()
+        if changed:
+            self._write_run()
+
+    def _add_output(self, captured_out: str) -> None:
+        if len(captured_out) > self._output_done:
+            self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
+            self._output_done = len(captured_out)
+
+    def _write_info(self, info: dict) -> None:
+        plain = _plain(info)
+        text = json.dumps(plain, sort_keys=True)
+        if text != self._info:
+            self._info = text
+            self.journal.write(INFO, plain)
+
+    def _write_lease(self) -> None:
+        self.journal.write(LEASE, lease(1.0), durable=False)
+
+    def _write_run(self) -> None:
+        self.journal.write(RUN, _plain(self.run_entry))
+
+    @_guarded
+    def log_metrics(self, metrics_by_name: dict[str, dict], info: dict) -> None:
+        """Append new points."""
+        for name, new in metrics_by_name.items():
+            self.journal.add_points(name, new["steps"], new["values"], self._ticks(new["timestamps"]))
+        if metrics_by_name:
+            self.journal.write_summary()
+        if "stop_time" in self.run_entry:
+            # Sacred's own run waits two seconds for its last beat, which may come after the end.
+            self.journal.close()
+
+    def _ticks(self, timestamps: list[datetime]) -> np.ndarray:
+        start = self._start.replace(tzinfo=None)
+        seconds = np.array([(at - start).total_seconds() for at in timestamps])
+        return np.maximum(seconds * TICKS_PER_S, 0).astype(np.uint32)
+
+    @_guarded
+    def resource_event(self, filename: str) -> None:
+        """Keep the content of a file that the run read."""
+        stored = self._keep(Path(filename), self.resource_dir)
+        if [filename, stored] not in self.run_entry["resources"]:
+            self.run_entry["resources"].append([filename, stored])
+            self._write_run()
+
+    @_guarded
+    def artifact_event(
+        self, name: str, filename: str, metadata: dict | None = None, content_type: str | None = None
+    ) -> None:
+        """Keep a file that the run made, under `name` in the run's folder."""
+        target = (Path(self.dir) / name).resolve()
+        if not target.is_relative_to(Path(self.dir).resolve()) or target.name in _OWN_FILES:
+            raise ValueError(
+                f"artifact name: got {name!r}, expected a name within the run's folder, none of its own files"
+            )
+        if self.copy_artifacts and Path(filename).resolve() != target:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _copy(Path(filename), target)
+        if name not in self.run_entry["artifacts"]:
+            self.run_entry["artifacts"].append(name)
+        self._write_run()
+
+    # ------------------------------------------------------------------ a run ends
+
+    @_guarded
+    def completed_event(self, stop_time: datetime, result: Any) -> None:
+        """Write down that the run came to its end."""
+        self._end("COMPLETED", stop_time, result=_plain(result))
+
+    @_guarded
+    def interrupted_event(self, interrupt_time: datetime, status: str) -> None:
+        """Write down that the run was interrupted."""
+        self._end(status, interrupt_time)
+
+    @_guarded
+    def failed_event(self, fail_time: datetime, fail_trace: list[str]) -> None:
+        """Write down that the run failed, and how."""
+        self._end("FAILED", fail_time, fail_trace=fail_trace)
+
+    def _end(self, status: str, at: datetime, **entries: Any) -> None:
+        if self._provenance is not None:
+            self._lock.release()
+            self._provenance.join(timeout=20)
+            self._lock.acquire()
+        self.journal.flush()
+        self._save_sources()
+        lost = self.journal.num_lost_bytes
+        if lost and status == "COMPLETED":
+            status = "COMPLETED_WITH_LOSS"
+        self.run_entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries}
+        self.run_entry |= {"lost_bytes": lost} if lost else {}
+        self.journal.write_summary()
+        self._write_sacred_metrics()
+        self._write_run()
+        self.journal.close()
+        _writers.pop(self.run_entry["uid"], None)
+
+    def _write_sacred_metrics(self) -> None:
+        count = sum(row["count"] for row in self.journal.summary.values())
+        if not 0 < count <= MAX_SACRED_POINTS:
+            return
+        start = self._start.replace(tzinfo=None).timestamp()
+        document = {}
+        for name, series in read_metrics(Path(self.dir)).items():
+            stamps = [datetime.fromtimestamp(start + seconds).isoformat() for seconds in series.times.tolist()]
+            document[name] = {"steps": series.steps.tolist(), "values": series.values.tolist(), "timestamps": stamps}
+        self.journal.write(SACRED_METRICS, document)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileObserver) and self.basedir == other.basedir
+
+    __hash__ = None
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` as what JSON holds, by Sacred's serializer; text where that fails."""
+    try:
+        return flatten(value)
+    except Exception:
+        return json.loads(json.dumps(value, default=str))
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Copy a file so that `target` is whole or not there."""
+    with path.open("rb") as source, replacing(target, durable=False) as stream:
+        shutil.copyfileobj(source, stream)

@@ -1,0 +1,61 @@
+"""Who a run is, and who writes it: the globally unique id, and the lease."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+__all__ = ["is_alive", "lease", "new_uid"]
+
+# How many beats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
+_BEATS, _SECONDS = 10, 30.0
+
+
+def new_uid() -> str:
+    """Return a new id: 12 hex digits of milliseconds since 1970, then 20 random ones; it sorts by time."""
+    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def lease(beat_interval_s: float) -> dict[str, Any]:
+    """Return the lease of this process, as of now."""
+    return {
+        "host": socket.gethostname(),
+        "boot_id": _boot_id(),
+        "pid": os.getpid(),
+        "pid_start": _start_of(os.getpid()),
+        "beat_interval": beat_interval_s,
+        "heartbeat": time.time(),
+    }
+
+
+def is_alive(lease: dict[str, Any], now: float | None = None) -> bool:
+    """Tell whether the process that holds a lease still writes its run.
+
+    On the machine that wrote it, the process itself is looked at; from anywhere else the time since its last beat
+    counts, which wants clocks that agree to some seconds.
+    """
+    if lease.get("host") == socket.gethostname() and lease.get("boot_id") == _boot_id():
+        return lease.get("pid_start") is not None and _start_of(lease["pid"]) == lease["pid_start"]
+    allowed = max(_SECONDS, _BEATS * lease.get("beat_interval", 1.0))
+    return (time.time() if now is None else now) - lease.get("heartbeat", 0) <= allowed
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot, so that a reused pid is not taken for it."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return None if fields[0] == "Z" else int(fields[19])

