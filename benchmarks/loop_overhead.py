@@ -4,7 +4,7 @@
 
 The same 64-64-10 MLP, the same data in memory, the same order of batches, the same optimizer and AMP setting. Blocks of
 the two loops alternate, so that what else the machine does falls on both; the median of the differences counts.
-`fit` logs by Sacred's own `log_scalar` every 50 steps, the loop by hand logs nothing.
+`fit` logs as a run does every 50 steps, the loop by hand logs nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from sacred.metrics_logger import MetricsLogger
 
+from experiments.lab_run import MetricsBuffer
 from experiments.loop import fit
 from ingredients.batches import Data, TensorBatches
 from ingredients.losses import Loss
@@ -69,7 +69,7 @@ def by_fit(inputs, targets, epochs, dtype, device):
     train = TensorBatches(inputs, targets, BATCH, shuffle=True)
     empty = TensorBatches(inputs[:0], targets[:0], BATCH)
     data = Data(train, empty, empty, "classification", (64,), 10, (), (), None, None, "")
-    log = MetricsLogger().log_scalar_metric
+    log = MetricsBuffer().log_scalar_metric
     amp = MixedPrecision(device, dtype)
     start = time.perf_counter()
     fit(model, data, Loss(criterion, "classes", 10), optimizer, log=log, epochs=epochs, amp=amp, val_interval=epochs)
@@ -84,8 +84,8 @@ def wait(device, start):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--blocks", type=int, default=21)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=15)
     arguments = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1)

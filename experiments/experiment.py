@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import sacred
 from sacred import commands as sacred_commands
+from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
@@ -37,8 +39,8 @@ _OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
 }
 
 
-# Command-line options that are the lab's own, by flag.
-_OPTIONS = {option.get_flag(): option for option in (file_option, mongo_option)}
+# Command-line options that the lab applies itself, once a run has passed its checks.
+_OPTIONS = {option.get_flag(): option for option in (file_option, mongo_option, enforce_clean_option)}
 
 
 class Experiment(LabFunctions, sacred.Experiment):
@@ -100,6 +102,11 @@ class Experiment(LabFunctions, sacred.Experiment):
         except KeyboardInterrupt:
             if self._on_command_line:
                 _leave("interrupted (Ctrl-C)", 130)
+            raise
+        except BrokenPipeError:
+            if self._on_command_line:  # as in `print_config | head`
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                sys.exit(141)
             raise
         except Terminated as end:
             if self._on_command_line:
@@ -163,28 +170,26 @@ class Experiment(LabFunctions, sacred.Experiment):
         if self._follow_aliases(run, updates):
             run = create(updates)
         run.force = force
-        run.meta_info["options"] |= {"--force": force} | {flag: redact(value) for flag, value in ours.items()}
+        shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
+        run.meta_info["options"] |= {"--force": force, **shown}
         run.meta_info["config_updates"] = config_updates or {}
         if not force:
             strictness.check_known(self, run)
+        if not run.unobserved:
+            run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
         for flag, value in ours.items():
             try:
                 _OPTIONS[flag].apply(value, run)
-            except ValueError as error:
+            except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
         return LabRun.adopt(run, float(given["--beat-interval"]) if given.get("--beat-interval") else None)
 
-    def get_experiment_info(self) -> dict[str, Any]:
-        """Return name, sources (all of the lab's that are imported by now), dependencies and repositories."""
-        info = super().get_experiment_info()
-        mainfile = Path(self.base_dir) / info["mainfile"] if info["mainfile"] else None
+    def _provenance(self, mainfile: str | None) -> dict[str, Any]:
+        """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""
+        main = Path(self.base_dir) / mainfile if mainfile else None
         git = provenance.git_state(self.base_dir, content=False)
-        repository = git and {"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}
-        return {
-            **info,
-            "sources": provenance.imported_sources(self.base_dir, mainfile),
-            "repositories": [repository] if repository else [],
-        }
+        repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
+        return {"sources": provenance.imported_sources(self.base_dir, main), "repositories": repositories}
 
     def _mirror_aliases(self, updates: dict) -> None:
         """Give both names of an aliased entry the value that the command line gave one of them."""

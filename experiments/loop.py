@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from experiments.metrics import RunningMetrics, metric_names
+from experiments.monitor import Monitor
 from experiments.progress import Progress
 from ingredients.batches import Batches, Data
 from ingredients.checkpoint_files import Checkpointer
@@ -21,7 +21,7 @@ from ingredients.losses import Loss, check_loss
 from ingredients.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
 
-__all__ = ["FitResult", "Monitor", "evaluate", "fit", "predict", "steps_per_epoch"]
+__all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
 
 LogScalar = Callable[[str, float, int], None]
 
@@ -88,7 +88,6 @@ def fit(
     best = Monitor(monitor, mode, patience, min_delta)
     _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
     num_steps = steps_per_epoch(data.train, amp.accumulate)
-    closing = isinstance(optimizer, torch.optim.LBFGS)
     result, losses = FitResult(), []
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
 
@@ -96,13 +95,8 @@ def fit(
         for epoch in range(1, epochs + 1):
             model.train()
             for group in grouped(data.train.epoch(epoch), amp.accumulate):
-                if closing:
-                    batch_losses: list[Tensor] = []
-                    stepped = amp.step(optimizer, _closure(model, group, loss, amp, optimizer, batch_losses))
-                    losses.append(batch_losses[0])
-                else:
-                    losses.append(backward(model, group, loss, amp))
-                    stepped = amp.step(optimizer)
+                batch_loss, stepped = step(model, group, loss, optimizer, amp)
+                losses.append(batch_loss)
                 result.steps += 1
                 if result.steps % log_interval == 0 or result.steps == epochs * num_steps:
                     mean = log_training(log, result.steps, losses, optimizer, amp)
@@ -135,8 +129,28 @@ def fit(
     return result
 
 
-def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor:
-    """Add the gradients of one effective batch, given as micro-batches, and return its mean loss, detached.
+def step(
+    model: nn.Module, group: list, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision
+) -> tuple[Tensor | float, bool]:
+    """Take one optimizer step on an effective batch; return its mean loss, and whether the step took place."""
+    if not isinstance(optimizer, torch.optim.LBFGS):
+        batch_loss = backward(model, group, loss, amp)
+        return batch_loss, amp.step(optimizer)
+    losses = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses.append(backward(model, group, loss, amp))
+        return torch.as_tensor(losses[-1])
+
+    stepped = amp.step(optimizer, closure)
+    return losses[0], stepped
+
+
+def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor | float:
+    """Add the gradients of one effective batch, given as micro-batches, and return its mean loss.
+
+    The loss is a number on the CPU, and elsewhere a tensor on the device, so that nothing waits for it.
 
     Each micro-batch counts by its share of the whole, so that the gradients are those of one big batch, also when the
     last one is smaller or classes are weighted. (BatchNorm still sees one micro-batch at a time.)
@@ -147,7 +161,7 @@ def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, a
         with amp.autocast():
             batch_loss = criterion(model(inputs), targets)
         amp.backward(batch_loss)
-        return batch_loss.detach()
+        return _value(batch_loss)
     weights = [loss.normalizer(targets) for _, targets in group]
     total, whole = sum(weights), torch.zeros((), device=group[0][0].device)
     for (inputs, targets), weight in zip(group, weights, strict=True):
@@ -157,34 +171,27 @@ def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, a
             batch_loss = criterion(model(inputs), targets) * (weight / total)
         amp.backward(batch_loss)
         whole = whole + batch_loss.detach()
-    return whole
+    return _value(whole)
 
 
-def _closure(
-    model: nn.Module,
-    group: list,
-    loss: Loss,
-    amp: MixedPrecision,
-    optimizer: torch.optim.Optimizer,
-    losses: list[Tensor],
-) -> Callable[[], Tensor]:
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        losses.append(backward(model, group, loss, amp))
-        return losses[-1]
-
-    return closure
+def _value(loss: Tensor) -> Tensor | float:
+    """Return a loss as a number where that costs nothing, else detached."""
+    return loss.item() if loss.device.type == "cpu" else loss.detach()
 
 
 def log_training(
-    log: LogScalar, step: int, losses: list[Tensor], optimizer: torch.optim.Optimizer, amp: MixedPrecision
+    log: LogScalar, step: int, losses: list[Tensor | float], optimizer: torch.optim.Optimizer, amp: MixedPrecision
 ) -> float:
     """Log the state of the training at `step`, and return the mean of `losses`.
 
     This is the one place in the loop that waits for the device, unless float16 looks for overflows, or micro-batches
     are weighed by their classes.
     """
-    values = torch.stack([torch.stack(losses).mean().float(), amp.grad_norm(optimizer).float()]).tolist()
+    norm = amp.grad_norm(optimizer).float()
+    if isinstance(losses[0], float):
+        values = [sum(losses) / len(losses), norm.item()]
+    else:
+        values = torch.stack([torch.stack(losses).mean().float(), norm]).tolist()
     log("train/loss", values[0], step)
     log("train/grad_norm", values[1], step)
     log("train/lr", optimizer.param_groups[0]["lr"], step)
@@ -251,6 +258,9 @@ def _forward(
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:
     """Yield lists of `size` batches, the last one possibly shorter."""
+    if size == 1:
+        for batch in batches:
+            yield [batch]
     iterator = iter(batches)
     while group := list(itertools.islice(iterator, size)):
         yield group
@@ -259,71 +269,6 @@ def grouped(batches: Iterable, size: int) -> Iterator[list]:
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:
     """Return the optimizer steps of an epoch, the last one possibly of fewer micro-batches."""
     return math.ceil(len(batches) / accumulate)
-
-
-class Monitor:
-    """Follows one metric: which epoch was the best, and how long ago.
-
-    Args:
-        name: Name of the metric, such as `val/loss`.
-        mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
-        patience: Validations without improvement that exhaust it; None for no end.
-        min_delta: Smallest change that counts.
-    """
-
-    def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
-        if patience is not None and patience < 1:
-            raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
-        if min_delta < 0:
-            raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
-        self.name = name
-        self.larger_is_better = mode == "max" or (mode == "auto" and name.endswith(("accuracy", "r2")))
-        self.patience = patience
-        self.min_delta = min_delta
-        self.value = math.nan
-        self.epoch = 0
-        self.waited = 0
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether patience is at its end."""
-        return self.patience is not None and self.waited >= self.patience
-
-    def check(self, metrics: Collection[str]) -> None:
-        """Check that the metric is among the names of `metrics`.
-
-        Raises:
-            ConfigError: If it is not.
-        """
-        if self.name not in metrics:
-            raise ConfigError(
-                f"training.monitor: got {self.name!r}, which is not measured; there are: {', '.join(metrics)}"
-            )
-
-    def update(self, metrics: Mapping[str, float], epoch: int) -> bool:
-        """Take in the metrics of a validation, and return whether they are the best so far.
-
-        Raises:
-            ConfigError: If the metric is not among them.
-        """
-        self.check(metrics)
-        value = metrics[self.name]
-        gain = value - self.value if self.larger_is_better else self.value - value
-        # The first value is better than none, and a number is better than NaN.
-        better = gain > self.min_delta or (not math.isnan(value) and math.isnan(self.value)) or self.epoch == 0
-        if better:
-            self.value, self.epoch, self.waited = value, epoch, 0
-        else:
-            self.waited += 1
-        return better
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on from here."""
-        return {"value": self.value, "epoch": self.epoch, "waited": self.waited}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-        self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]
 
 
 def _check(

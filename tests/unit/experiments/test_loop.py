@@ -9,7 +9,8 @@ from sklearn import metrics as sklearn_metrics
 from torch import nn
 from torch.nn import functional
 
-from experiments.loop import Monitor, backward, evaluate, fit, grouped, predict, steps_per_epoch
+from experiments.loop import backward, evaluate, fit, grouped, predict, steps_per_epoch
+from experiments.monitor import Monitor
 from ingredients.checkpoint_files import Checkpointer, load_checkpoint
 from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError
 from ingredients.losses import build_loss
@@ -240,7 +241,7 @@ def test_accumulated_gradients_are_those_of_one_big_batch(data, composed, parts)
     whole, value = gradients_of(data, loss, [20])
     accumulated, mean = gradients_of(data, loss, parts)
     assert torch.allclose(accumulated, whole, atol=1e-6)
-    assert mean.item() == pytest.approx(value.item())
+    assert mean == pytest.approx(value)
 
 
 @pytest.mark.parametrize("name", ["mse", "l1", "smooth_l1"])
@@ -267,7 +268,7 @@ def test_accumulated_gradients_with_a_part_all_ignored_are_those_of_one_big_batc
     whole, value = gradients_of(data, loss, [20])
     accumulated, mean = gradients_of(data, loss, [num_ignored, 20 - num_ignored])
     assert torch.allclose(accumulated, whole, atol=1e-6)
-    assert mean.item() == pytest.approx(value.item())
+    assert mean == pytest.approx(value)
 
 
 def test_fit_with_accumulation_is_that_of_big_batches(data, tensor_data):

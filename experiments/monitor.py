@@ -1,0 +1,76 @@
+"""Following one metric: which epoch was the best, and when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ingredients.errors import ConfigError
+
+__all__ = ["Monitor"]
+
+
+class Monitor:
+    """Follows one metric: which epoch was the best, and how long ago.
+
+    Args:
+        name: Name of the metric, such as `val/loss`.
+        mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
+        patience: Validations without improvement that exhaust it; None for no end.
+        min_delta: Smallest change that counts.
+    """
+
+    def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
+        if patience is not None and patience < 1:
+            raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
+        if min_delta < 0:
+            raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
+        self.name = name
+        self.larger_is_better = mode == "max" or (mode == "auto" and name.endswith(("accuracy", "r2")))
+        self.patience = patience
+        self.min_delta = min_delta
+        self.value = math.nan
+        self.epoch = 0
+        self.waited = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience is at its end."""
+        return self.patience is not None and self.waited >= self.patience
+
+    def check(self, metrics: Collection[str]) -> None:
+        """Check that the metric is among the names of `metrics`.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+        if self.name not in metrics:
+            raise ConfigError(
+                f"training.monitor: got {self.name!r}, which is not measured; there are: {', '.join(metrics)}"
+            )
+
+    def update(self, metrics: Mapping[str, float], epoch: int) -> bool:
+        """Take in the metrics of a validation, and return whether they are the best so far.
+
+        Raises:
+            ConfigError: If the metric is not among them.
+        """
+        self.check(metrics)
+        value = metrics[self.name]
+        gain = value - self.value if self.larger_is_better else self.value - value
+        # The first value is better than none, and a number is better than NaN.
+        better = gain > self.min_delta or (not math.isnan(value) and math.isnan(self.value)) or self.epoch == 0
+        if better:
+            self.value, self.epoch, self.waited = value, epoch, 0
+        else:
+            self.waited += 1
+        return better
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on from here."""
+        return {"value": self.value, "epoch": self.epoch, "waited": self.waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]
