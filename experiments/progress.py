@@ -20,19 +20,17 @@ class Progress:
 
     Args:
         num_epochs: Epochs of the training.
-        steps_per_epoch: Optimizer steps of an epoch.
+        num_steps: Optimizer steps of it.
     """
 
-    def __init__(self, num_epochs: int, steps_per_epoch: int) -> None:
+    def __init__(self, num_epochs: int, num_steps: int) -> None:
         self.num_epochs = num_epochs
         self._bar: Any = None
         stream = terminal()
         if stream is not None:
             from tqdm import tqdm
 
-            self._bar = tqdm(
-                total=num_epochs * steps_per_epoch, file=stream, unit="step", leave=False, dynamic_ncols=True
-            )
+            self._bar = tqdm(total=num_steps, file=stream, unit="step", leave=False, dynamic_ncols=True)
 
     def __enter__(self) -> Progress:
         return self

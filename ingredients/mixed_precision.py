@@ -54,6 +54,7 @@ class MixedPrecision:
     Attributes:
         num_skipped: Optimizer steps skipped so far, because a gradient overflowed.
         scaler: The gradient scaler; disabled without float16.
+        context: What `autocast` returns; it can be entered again and again.
 
     Raises:
         PrecisionError: If a value is out of range.
@@ -99,16 +100,17 @@ class MixedPrecision:
             growth_interval=growth_interval,
         )
         self._scaling = self.scaler.is_enabled()
-        self._autocast: Any = contextlib.nullcontext()
+        self._plain = not self._scaling and clip_norm is None and clip_value is None
+        self.context: Any = contextlib.nullcontext()
         if DTYPES[self.dtype] is not None:
-            self._autocast = torch.autocast(device.type, DTYPES[self.dtype])
+            self.context = torch.autocast(device.type, DTYPES[self.dtype])
         self._norms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._watched: weakref.WeakSet = weakref.WeakSet()
         self._found_inf: list[Tensor | None] = []
 
     def autocast(self) -> Any:
         """Return the context to compute the forward pass and the loss in."""
-        return self._autocast
+        return self.context
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradients of `loss`, scaled where float16 needs it."""
@@ -131,6 +133,9 @@ class MixedPrecision:
         """
         if closure is not None:
             return self._step_with_closure(optimizer, closure)
+        if self._plain:
+            optimizer.step()
+            return True
         if self._scaling:
             self.scaler.unscale_(optimizer)
         if self.clip_norm is not None or self.clip_value is not None:
@@ -210,7 +215,13 @@ class MixedPrecision:
 
 def _total_norm(parameters: list[Tensor]) -> Tensor:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return torch.nn.utils.get_total_norm([g.coalesce().values() if g.is_sparse else g for g in gradients])
+    if any(gradient.is_sparse for gradient in gradients):
+        gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    if gradients and gradients[0].device.type == "cpu":
+        # The same, without the grouping by device that pays on GPUs alone.
+        norm = torch.linalg.vector_norm
+        return norm(torch.stack([norm(gradient) for gradient in gradients]))
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

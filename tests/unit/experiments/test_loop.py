@@ -230,7 +230,7 @@ COMPOSED = {
 def gradients_of(data, loss, parts, num_outputs=3, amp=None):
     model, inputs, targets = make_model(num_outputs), data.train.inputs, data.train.targets
     group = list(zip(inputs.split(parts), targets.split(parts), strict=True))
-    value = backward(model, group, loss, amp or MixedPrecision(CPU))
+    value = backward(model, group, loss, amp or MixedPrecision(CPU)).item()
     return gradients(model), value
 
 

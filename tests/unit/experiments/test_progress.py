@@ -51,13 +51,13 @@ def test_progress_tells_the_metrics(caplog):
 
 
 def test_progress_without_a_terminal_draws_nothing(capfd):
-    with Progress(2, 3) as progress:
+    with Progress(2, 6) as progress:
         progress.step(3, 0.5)
     assert capfd.readouterr() == ("", "")
 
 
 def test_progress_on_a_terminal_draws_a_bar_there_alone(watched, capfd):
-    with Progress(2, 3) as progress:
+    with Progress(2, 6) as progress:
         progress.step(3, 0.5)
         progress.epoch(1, {})
         progress.step(6, 0.25)
