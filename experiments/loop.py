@@ -186,11 +186,11 @@ def log_training(
     This is the one place in the loop that waits for the device, unless float16 looks for overflows, or micro-batches
     are weighed by their classes.
     """
-    norm = amp.grad_norm(optimizer).float()
+    norm = amp.grad_norm(optimizer)
     if isinstance(losses[0], float):
-        values = [sum(losses) / len(losses), norm.item()]
+        values = [sum(losses) / len(losses), float(norm)]
     else:
-        values = torch.stack([torch.stack(losses).mean().float(), norm]).tolist()
+        values = torch.stack([torch.stack(losses).mean().float(), norm.float()]).tolist()
     log("train/loss", values[0], step)
     log("train/grad_norm", values[1], step)
     log("train/lr", optimizer.param_groups[0]["lr"], step)
