@@ -4,64 +4,36 @@ Nothing here depends on the process that made the run: `Delivery` reads the run'
 it has already. Sending something again changes nothing:
 
 * a run has one document, found by its `uid`; its integer `_id` is the database's own;
-* a metric's points are appended on the condition that as many are there as were counted on;
-* what goes beyond `POINTS_PER_DOCUMENT` goes into chunks of fixed bounds, each replaced by a longer self;
-* contents of files are stored once, under an id made from their SHA-256.
+* points are appended on the condition that as many are there as were counted on (`observers.point_delivery`);
+* contents of files are stored once, under an id made from their SHA-256 (`observers.contents`).
 
-In the database, `runs`, `metrics` and `fs` have Sacred's schema. `metrics_chunks` holds the points beyond the cap:
-`data` is a run of `observers.schema.POINT` records, `index` counts the chunks of a metric.
+In the database, `runs`, `metrics` and `fs` have Sacred's schema; `metrics_chunks` holds what is beyond the cap of a
+metric's document.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import bson
-import gridfs
-import numpy as np
 import pymongo
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from configs.atomic_file import replacing
-from observers.schema import (
-    CONFIG,
-    INFO,
-    LEASE,
-    OUTPUT,
-    POINT,
-    POINTS,
-    RUN,
-    SUMMARY,
-    TICKS_PER_S,
-    read_names,
-    read_points,
-    to_steps,
-)
+from observers.contents import Contents, object_id
+from observers.point_delivery import Behind, PointDelivery, len_points
+from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY
 
-__all__ = ["POINTS_PER_CHUNK", "POINTS_PER_DOCUMENT", "Delivery", "object_id"]
+__all__ = ["Delivery", "storable"]
 
-POINTS_PER_DOCUMENT = 20_000
-POINTS_PER_CHUNK = 4_096
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
-_BATCH_POINTS = 100_000
 MARKER = "delivered.json"
 _PROVENANCE = "provenance.json"
-
-
-def object_id(*parts: str | int) -> bson.ObjectId:
-    """Return the ObjectId that stands for `parts`: the first 12 bytes of their SHA-256."""
-    return bson.ObjectId(hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:12])
-
-
-class _Behind(Exception):  # noqa: N818 - a turn of events, no error
-    """The database has fewer points than were counted on."""
 
 
 class Delivery:
@@ -84,16 +56,11 @@ class Delivery:
         self.runs = database[f"{prefix}runs"]
         self.metrics = database[f"{prefix}metrics"]
         self.chunks = database[f"{prefix}metrics_chunks"]
-        self.fs = gridfs.GridFS(database)
+        self.contents = Contents(database)
         self.wanted_id = wanted_id
         self.run_id: Any = None
-        self.num_points = 0
-        self._uid = ""
-        self._start = datetime.min
-        self._counts: dict[str, int] = {}
-        self._tails: dict[str, np.ndarray] = {}
+        self._points: PointDelivery | None = None
         self._sent: dict[str, Any] = {}
-        self._files: dict[str, Any] = {}
 
     # ------------------------------------------------------------------ the run's document
 
@@ -106,16 +73,14 @@ class Delivery:
         run = self._read(RUN)
         if run is None:
             return
-        self._uid, self._start = run["uid"], datetime.fromisoformat(run.get("start_time") or run["queue_time"])
-        if self.run_id is None:
+        if self._points is None:
             self._attach(run)
         # The points first: a document that says COMPLETED says so of points that are there.
         try:
-            while self._send_points():
+            while self._points.send():
                 pass
-        except _Behind:
-            # Somebody else delivers the same run, or took something away: ask the database anew, from the start.
-            self.num_points, self._counts, self._tails = 0, {}, {}
+        except Behind:
+            self._points.restart()
             return
         self._send_document(run)
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
@@ -156,6 +121,11 @@ class Delivery:
         """Return how many points of the folder are not delivered."""
         return len_points(self.folder) - self.num_points
 
+    @property
+    def num_points(self) -> int:
+        """How many points of the folder are delivered."""
+        return self._points.num_sent if self._points is not None else 0
+
     def _read(self, name: str) -> Any:
         try:
             return json.loads((self.folder / name).read_bytes())
@@ -167,6 +137,8 @@ class Delivery:
         make_indexes(self.runs, self.metrics, self.chunks)
         found = self.runs.find_one({"uid": run["uid"]}, {"_id": 1})
         self.run_id = found["_id"] if found else self._insert(run)
+        start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
+        self._points = PointDelivery(self.folder, self.metrics, self.chunks, self.run_id, run["uid"], start)
 
     def _insert(self, run: Mapping[str, Any]) -> Any:
         wanted = self.wanted_id
@@ -197,7 +169,7 @@ class Delivery:
             if document.get("status") == "RUNNING":
                 document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
         document["config"] = self._read(CONFIG) or {}
-        document["info"] = self._info()
+        document["info"] = self._info(run["uid"])
         document["summary"] = self._read(SUMMARY) or {}
         document["captured_out"] = self._output()
         document.setdefault("result", None)
@@ -207,10 +179,10 @@ class Delivery:
         document["experiment"] = {**document["experiment"], "sources": []}
         return storable({**document, "resources": [], "artifacts": []})
 
-    def _info(self) -> dict[str, Any]:
+    def _info(self, uid: str) -> dict[str, Any]:
         """Return the run's info with Sacred's list of its metrics, by which its readers find them."""
-        names = sorted(set(self._counts))
-        listed = [{"name": name, "id": str(object_id(self._uid, name))} for name in names] if names else []
+        names = sorted(self._points.counts) if self._points is not None else []
+        listed = [{"name": name, "id": str(object_id(uid, name))} for name in names]
         return {**(self._read(INFO) or {}), **({"metrics": listed} if listed else {})}
 
     def _output_size(self) -> int:
@@ -238,134 +210,23 @@ class Delivery:
         ended = run["status"] not in ("RUNNING", "QUEUED")
         document = self._document(run)
         document["experiment"]["sources"] = [
-            [name, self._store(self.base / stored, name)] for name, stored in run["experiment"]["sources"]
+            [name, self.contents.store(self.base / stored, name)] for name, stored in run["experiment"]["sources"]
         ]
         document["resources"] = [
-            [name, self._store(self.base / stored, name)] for name, stored in run.get("resources", ())
+            [name, self.contents.store(self.base / stored, name)] for name, stored in run.get("resources", ())
         ]
         document["artifacts"] = [
-            {"name": name, "file_id": self._store(self.folder / name, name)} for name in run.get("artifacts", ())
+            {"name": name, "file_id": self.contents.store(self.folder / name, name)}
+            for name in run.get("artifacts", ())
         ]
         size = self._output_size()
         if ended and size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
-            document["captured_out_file"] = self._store(self.folder / OUTPUT, OUTPUT)
+            document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT)
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
         if changed:
             self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, {"$set": changed})
         self._sent |= changed
         self._sent["_output"] = size
-
-    # ------------------------------------------------------------------ files
-
-    def _store(self, path: Path, name: str) -> Any:
-        """Store the content of a file once, and return its id; None if the file is not there."""
-        try:
-            stat = path.stat()
-        except FileNotFoundError:
-            return None
-        key = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}"
-        if key not in self._files:
-            with path.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-                stream.seek(0)
-                md5 = hashlib.file_digest(stream, "md5").hexdigest()
-                stream.seek(0)
-                self._files[key] = self._put(stream, sha256, filename=name, md5=md5)
-        return self._files[key]
-
-    def _put(self, stream: Any, sha256: str, **fields: Any) -> bson.ObjectId:
-        file_id = object_id("sha256", sha256)
-        if not self.fs.exists(file_id):
-            # What an upload that was broken off has left would stand in the way.
-            self.fs.delete(file_id)
-            with contextlib.suppress(gridfs.errors.FileExists, DuplicateKeyError):
-                self.fs.put(stream, _id=file_id, sha256=sha256, **fields)
-        return file_id
-
-    # ------------------------------------------------------------------ points
-
-    def _send_points(self) -> bool:
-        """Send a batch of points, and return whether there may be more."""
-        points = read_points(self.folder, self.num_points, self.num_points + _BATCH_POINTS)
-        if not len(points):
-            return False
-        names = read_names(self.folder)
-        by_name: dict[str, np.ndarray] = {}
-        for number in np.unique(points["metric"]).tolist():
-            if number not in names:
-                return False  # its name is not on the disk yet
-            by_name.setdefault(names[number][0], points["metric"] == number)
-            by_name[names[number][0]] = by_name[names[number][0]] | (points["metric"] == number)
-        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names) + 1)])
-        counts, tails = dict(self._counts), dict(self._tails)
-        for name, chosen in by_name.items():
-            new, start = points[chosen], self._counts.get(name, 0)
-            inside = max(0, POINTS_PER_DOCUMENT - start)
-            if inside:
-                self._push(name, start, new[:inside], floats)
-            if len(new) > inside:
-                tails[name] = self._send_chunks(name, max(start - POINTS_PER_DOCUMENT, 0), new[inside:])
-            counts[name] = start + len(new)
-        # Only now, so that a batch that was broken off is sent again as it was.
-        self._counts, self._tails = counts, tails
-        self.num_points += len(points)
-        return True
-
-    def _push(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> None:
-        """Append points `start` and on to the metric's document, unless they are there."""
-        metric_id = object_id(self._uid, name)
-        new = {"steps": _steps(points, floats), "values": points["value"].tolist(), "timestamps": self._times(points)}
-        if start == 0:
-            document = {"_id": metric_id, "run_id": self.run_id, "name": name, **new, "count": len(points)}
-            with contextlib.suppress(DuplicateKeyError):
-                self.metrics.insert_one(document)
-                return
-        found = self.metrics.find_one({"_id": metric_id}, {"count": 1})
-        if found is None or found["count"] < start:
-            raise _Behind
-        there, end = found["count"], start + len(points)
-        if there >= end:
-            return
-        push = {key: {"$each": values[there - start :]} for key, values in new.items()}
-        change = {"$push": push, "$set": {"count": end}}
-        if not self.metrics.update_one({"_id": metric_id, "count": there}, change).matched_count:
-            raise _Behind
-
-    def _times(self, points: np.ndarray) -> list[datetime]:
-        return [self._start + timedelta(seconds=tick / TICKS_PER_S) for tick in points["time"].tolist()]
-
-    def _send_chunks(self, name: str, start: int, points: np.ndarray) -> np.ndarray:
-        """Write the chunks that points `start` and on beyond the cap belong to, and return those of an open chunk."""
-        uid = self._uid
-        open_points = self._tails.get(name, np.empty(0, POINT))
-        index = (start - len(open_points)) // POINTS_PER_CHUNK
-        waiting = np.concatenate([open_points, points])
-        while len(waiting):
-            chunk, waiting = waiting[:POINTS_PER_CHUNK], waiting[POINTS_PER_CHUNK:]
-            fields = {"run_id": self.run_id, "uid": uid, "name": name, "index": index}
-            fields |= {"count": len(chunk), "data": chunk.tobytes()}
-            key = {"_id": object_id(uid, name, index)}
-            with contextlib.suppress(DuplicateKeyError):  # as long or longer already
-                self.chunks.update_one({**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True)
-            index += 1
-        return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
-
-
-def _steps(points: np.ndarray, floats: np.ndarray) -> list:
-    """Return steps as ints, or as floats where they were logged so."""
-    steps = points["step"].tolist()
-    as_float = floats[points["metric"]]
-    if not as_float.any():
-        return steps
-    decoded = to_steps(np.ascontiguousarray(points["step"]), True).tolist()
-    return [b if f else a for a, b, f in zip(steps, decoded, as_float.tolist(), strict=True)]
-
-
-def len_points(folder: Path) -> int:
-    """Return the number of points in a run's folder."""
-    with contextlib.suppress(FileNotFoundError):
-        return (folder / POINTS).stat().st_size // POINT.itemsize
-    return 0
 
 
 def make_indexes(runs: Any, metrics: Any, chunks: Any) -> None:
