@@ -117,7 +117,9 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Run the command line; see `sacred.Experiment.run_commandline`."""
         self._on_command_line = True
         try:
-            strictness.check_assignments(sys.argv if argv is None else argv)
+            given = sys.argv if argv is None else argv
+            strictness.check_options(given, self.all_cli_options)
+            strictness.check_assignments(given)
             return super().run_commandline(argv)
         except LabError as error:
             _leave(str(error), 1)

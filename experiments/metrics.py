@@ -18,8 +18,8 @@ def metric_names(loss: Loss) -> tuple[str, ...]:
 class RunningMetrics:
     """Loss and metrics of all batches given to `update`, weighted by their samples.
 
-    Of classes: `loss`, `accuracy`. Of values: `loss`, `r2` (over all outputs together), `mae` and `rmse` in the
-    targets' own unit.
+    Of classes: `loss`, `accuracy`, without the targets that the loss ignores. Of values: `loss`, `r2` (over all outputs
+    together), `mae` and `rmse` in the targets' own unit.
 
     Args:
         loss: How outputs are read.
@@ -39,7 +39,11 @@ class RunningMetrics:
 
     def _hits(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
         hits = self._loss.predict(outputs).eq(targets)
-        return [_double(hits.sum()), torch.tensor(hits.numel(), device=outputs.device)]
+        ignored = getattr(self._loss.module, "ignore_index", None)
+        if ignored is None or self._loss.kind != "classes":
+            return [_double(hits.sum()), torch.tensor(hits.numel(), device=outputs.device)]
+        counted = targets.ne(ignored)
+        return [_double((hits & counted).sum()), counted.sum()]
 
     def _value_sums(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
         scale = 1.0 if self._loss.target_std is None else self._loss.target_std

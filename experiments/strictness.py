@@ -28,9 +28,11 @@ from ingredients.entry_types import conform, describe, infer, nearest
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sacred.commandline_options import CLIOption
+
     from experiments.experiment import Experiment
 
-__all__ = ["check_assignments", "check_known", "check_updates", "nested"]
+__all__ = ["check_assignments", "check_known", "check_options", "check_updates", "nested"]
 
 _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
@@ -55,6 +57,33 @@ def check_assignments(argv: str | Sequence[str]) -> None:
                     f"{prefix} and {name}: got both, but {prefix} cannot be one value and a group of entries; "
                     "give one of them"
                 )
+
+
+def check_options(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
+    """Refuse command-line options that do not exist, or that lack their value.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    takes_value = {flag: bool(option.arg) for option in options for flag in option.get_flags()}
+    words = iter((shlex.split(argv) if isinstance(argv, str) else list(argv))[1:])
+    for word in words:
+        if not word.startswith("-") or word in ("-", "--"):
+            continue
+        name, equals, rest = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+        # As in other programs, the beginning of a long name is enough.
+        meant = {flag for flag in takes_value if flag == name} or {
+            flag for flag in takes_value if name.startswith("--") and flag.startswith(name)
+        }
+        if len(meant) != 1:
+            near = nearest(name, list(takes_value))
+            hint = f"did you mean {near}?" if near else "-h lists them"
+            raise ConfigError(f"{name}: there is no such option; {hint}")
+        flag = meant.pop()
+        if takes_value[flag] and not equals and not rest and next(words, None) is None:
+            raise ConfigError(f"{flag}: got no value; write {flag}{'=' if flag.startswith('--') else ' '}VALUE")
+        if not takes_value[flag] and equals:
+            raise ConfigError(f"{flag}: got the value {rest!r}, but it takes none; write {flag}")
 
 
 def nested(config_updates: Mapping[str, Any]) -> dict:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -43,7 +44,16 @@ def _image(input_shape: Sequence[int]) -> tuple[int, int, int]:
     return channels, height, width
 
 
-class MLP(nn.Sequential):
+class _Chain(nn.Sequential):
+    """A Sequential whose slices are plain ones; torch would call the constructor of the subclass for them."""
+
+    def __getitem__(self, index: int | slice) -> nn.Module:
+        if isinstance(index, slice):
+            return nn.Sequential(OrderedDict(list(self._modules.items())[index]))
+        return super().__getitem__(index)
+
+
+class MLP(_Chain):
     """Fully connected layers: (B, ...) -> (B, num_outputs).
 
     Args:
@@ -96,7 +106,7 @@ class ResidualBlock(nn.Module):
         return self.activation(self.body(images) + self.shortcut(images))
 
 
-class CNN(nn.Sequential):
+class CNN(_Chain):
     """A small residual network: (B, C, H, W) -> (B, num_outputs).
 
     Args:

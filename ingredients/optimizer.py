@@ -27,8 +27,8 @@ def config() -> None:
     name = "AdamW"
     # learning rate
     lr = 1e-3
-    # weight decay; None leaves the class's own default
-    weight_decay: float | None = 0.01
+    # weight decay; None leaves the class's own default: 0.01 of AdamW, 0 of most others
+    weight_decay: float | None = None
     # further arguments of the class, such as momentum, betas, nesterov, fused
     options = {}
     # groups of their own: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
@@ -65,17 +65,15 @@ def build_optimizer(
     import inspect
 
     cls = _optimizer_class(name)
-    if lr <= 0:
+    if not lr > 0:
         raise OptimizerError(f"optimizer.lr: got {lr}, expected more than 0")
     takes = inspect.signature(cls).parameters
     given: dict[str, Any] = {"lr": lr}
     if "weight_decay" in takes:
         if weight_decay is not None:
             given["weight_decay"] = weight_decay
-    elif any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
-        raise OptimizerError(
-            f"optimizer: {name} has no weight decay to set for groups; choose another class, such as AdamW"
-        )
+    elif weight_decay or any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
+        raise OptimizerError(f"optimizer: {name} has no weight decay to set; choose another class, such as AdamW")
     made = parameter_groups(model, groups, decay_bias_and_norm)
     parameters = made if len(made) > 1 or set(made[0]) > {"params", "name"} else made[0]["params"]
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})
@@ -83,6 +81,9 @@ def build_optimizer(
         # torch.optim keeps any key of a group, a misspelt one too.
         own = {key: value for key, value in group.items() if key != "match"}
         check_options(cls, {**given, **options, **own}, "optimizer.groups", {"params": parameters})
+        own_lr = own.get("lr", lr)
+        if not isinstance(own_lr, int | float) or not own_lr > 0:
+            raise OptimizerError(f"optimizer.groups: got lr={own_lr!r} for {group['match']!r}, expected more than 0")
     return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
 
 

@@ -423,3 +423,24 @@ def test_experiment_without_a_main_function_says_what_there_is(capfd):
 
 def test_experiment_is_called_like_its_file_by_default():
     assert Experiment().path == "test_ways_in"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--nmae=x"], "--nmae: there is no such option; did you mean --name?"),
+        (["main", "-Z", "with", "lr=1"], "-Z: there is no such option"),
+        (["with", "lr=1", "--zzzzzz"], "--zzzzzz: there is no such option; -h lists them"),
+        (["--p"], "--p: there is no such option"),
+        (["-F"], "-F: got no value; write -F VALUE"),
+        (["--name"], "--name: got no value; write --name=VALUE"),
+        (["--force=yes"], "--force: got the value 'yes', but it takes none; write --force"),
+    ],
+)
+def test_unknown_or_incomplete_option_refused(refused, words, message):
+    assert message in refused(*words)
+
+
+@pytest.mark.parametrize("words", [["-l", "-10"], ["--logl=ERROR"], ["-lERROR"], ["-u", "-fd"], ["--unobserved"]])
+def test_option_in_every_form_taken(result, words):
+    assert result(*words) is not None

@@ -36,6 +36,12 @@ def test_accuracy_is_a_plain_fraction():
     assert measured(CLASSES, (SCORES, torch.tensor([0, 1, 1])))["accuracy"] == 2 / 3
 
 
+def test_accuracy_leaves_out_targets_that_the_loss_ignores():
+    ignoring = Loss(nn.CrossEntropyLoss(ignore_index=1), "classes", 2)
+    assert measured(ignoring, (SCORES, torch.tensor([0, 1, 0])))["accuracy"] == 1.0
+    assert measured(ignoring, (SCORES, torch.tensor([0, 1, 1])), (SCORES[1:2], torch.tensor([0])))["accuracy"] == 0.5
+
+
 def test_metrics_of_batches_of_different_size_are_those_of_all_samples():
     targets = torch.tensor([0, 1, 1])
     parts = measured(CLASSES, (SCORES[:1], targets[:1]), (SCORES[1:], targets[1:]))

@@ -28,6 +28,14 @@ def test_network_by_default_has_the_pinned_number_of_parameters(network, count):
     assert num_parameters(network) == count
 
 
+@pytest.mark.parametrize("network", [MLP, CNN])
+def test_network_without_its_last_layer_is_a_slice(network):
+    model = network(IMAGE, 10).eval()
+    images = torch.rand(2, *IMAGE)
+    assert torch.equal(model[-1](model[:-1](images)), model(images))
+    assert list(model[:-1].state_dict()) == [name for name in model.state_dict() if name in model[:-1].state_dict()]
+
+
 @pytest.mark.parametrize("network", [MLP, CNN, ViT])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 8, 12)])
 def test_network_on_images_returns_one_row_of_scores_each(network, shape):

@@ -208,12 +208,19 @@ def test_optimizer_group_with_unknown_option_raises_with_the_nearest(model):
 
 
 @pytest.mark.parametrize(
-    "options", [{"groups": [{"match": "*.bias", "weight_decay": 0.0}]}, {"decay_bias_and_norm": False}]
+    "options",
+    [{"groups": [{"match": "*.bias", "weight_decay": 0.0}]}, {"decay_bias_and_norm": False}, {"weight_decay": 0.1}],
 )
 @pytest.mark.parametrize("name", ["LBFGS", "SparseAdam"])
-def test_optimizer_without_weight_decay_raises_where_groups_want_it(model, name, options):
-    with pytest.raises(OptimizerError, match=f"optimizer: {name} has no weight decay to set for groups"):
-        build_optimizer(model, name, 0.1, 0.1, **options)
+def test_optimizer_of_a_class_without_weight_decay_raises_where_some_is_wanted(model, name, options):
+    with pytest.raises(OptimizerError, match=f"optimizer: {name} has no weight decay to set; choose another class"):
+        build_optimizer(model, name, 0.1, **options)
+
+
+@pytest.mark.parametrize("lr", [0.0, -0.1, "fast", None])
+def test_optimizer_group_with_a_wrong_lr_raises(model, lr):
+    with pytest.raises(OptimizerError, match=rf"optimizer.groups: got lr={lr!r} for '\*.bias', expected more than 0"):
+        build_optimizer(model, "SGD", 0.1, groups=[{"match": "*.bias", "lr": lr}])
 
 
 def test_optimizer_lbfgs_with_groups_raises(model):
