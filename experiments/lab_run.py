@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sacred.metrics_logger import ScalarMetricLogEntry
@@ -19,6 +19,7 @@ from sacred.utils import SacredInterrupt
 __all__ = ["LabRun", "MetricsBuffer", "Terminated"]
 
 BEAT_INTERVAL_S = 1.0
+_EPOCH = datetime(1970, 1, 1)  # Sacred's times are UTC without saying so
 _SIGNALS = ("SIGTERM", "SIGHUP")
 
 
@@ -64,7 +65,15 @@ class MetricsBuffer:
         rows, count = self._rows, len(self._rows)
         taken = rows[:count]
         del rows[:count]
-        return [ScalarMetricLogEntry(name, _plain(step), _utc(at), _plain(value)) for name, step, at, value in taken]
+        return [
+            ScalarMetricLogEntry(
+                name,
+                step if type(step) is int else _plain(step),
+                _EPOCH + timedelta(seconds=at),
+                value if type(value) is float else _plain(value),
+            )
+            for name, step, at, value in taken
+        ]
 
 
 def _snapshot(value: Any) -> Any:
@@ -77,10 +86,6 @@ def _snapshot(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 class LabRun(Run):
