@@ -1,9 +1,11 @@
-"""What recording costs: the lab's FileObserver against Sacred's, TensorBoard's writer and a plain JSON-lines append.
+"""What recording costs: the lab's observers against Sacred's, TensorBoard's writer and a plain JSON-lines append.
 
     python benchmarks/recording.py [--points 100000] [--large 3000000]
 
 All in one run, so that what else the machine does falls on all. "caller" is what the training thread spends on a point,
-"in all" is the CPU time of the whole process over it, beats and end included; "bytes" is what lies on the disk.
+"in all" is the CPU time of the whole process over it, its start, beats and end included; "bytes" is what lies on the
+disk, or in the database. Stock observers are fed by a stock experiment. The rows of MongoDB need the extra `mongod`;
+the server's own CPU time is not in them.
 """
 
 from __future__ import annotations
@@ -23,22 +25,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+warnings.filterwarnings("ignore")  # Sacred's import says that pkg_resources is deprecated
+
+import pymongo
+import sacred
+from sacred.observers import FileStorageObserver
+from sacred.observers import MongoObserver as SacredMongoObserver
+
 from experiments import Experiment
-from observers import FileObserver
+from observers import FileObserver, MongoObserver
 from observers.schema import read_metrics, read_points
 
-warnings.filterwarnings("ignore")
 BEAT_POINTS = 1000
 
 
-def experiment(observer, main):
-    ex = Experiment("recording", base_dir=ROOT / "benchmarks")
+def experiment(kind, observer, main):
+    ex = kind("recording", base_dir=ROOT / "benchmarks", save_git_info=False)
     ex.observers.append(observer)
     ex.main(main)
     return ex
 
 
-def by_observer(make, folder, count):
+def by_observer(kind, observer, count):
     """Log `count` points with a beat every `BEAT_POINTS`, as a training that logs 1,000 points a second would."""
     caller = 0.0
 
@@ -51,7 +59,7 @@ def by_observer(make, folder, count):
             caller += time.perf_counter() - began
             _run._emit_heartbeat()
 
-    ex = experiment(make(folder), main)
+    ex = experiment(kind, observer, main)
     began = time.process_time()
     ex.run(options={"--capture": "no", "--beat-interval": "1000"})
     return caller, time.process_time() - began
@@ -89,35 +97,145 @@ def report(name, count, caller, cpu, size):
     )
 
 
-def kill_test(beat_s):
-    """Kill a process that logs for ever, and return points logged, points kept, and points of one beat."""
-    body = (
-        "import sys, time\n"
-        f"sys.path.insert(0, {str(ROOT)!r})\n"
-        "from experiments import Experiment\nfrom observers import FileObserver\n"
-        "ex = Experiment('kill')\nex.observers.append(FileObserver('runs'))\n"
-        "@ex.automain\ndef main(_run):\n"
-        "    step = 0\n"
-        "    while True:\n"
-        "        _run.log_scalar('x', step, step); step += 1\n"
-        "        if step % 500 == 0: time.sleep(0.01); open('count', 'w').write(str(step))\n"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "kill.py"
-        script.write_text(body)
+# What logs point `step`, for a process that is to be killed; each is a beginning and a line.
+_LAB = """
+from {module} import Experiment
+from {observers} import {observer}
+ex = Experiment('kill', save_git_info=False)
+ex.observers.append({observer}('runs'))
+@ex.main
+def main(_run):
+    log_for_ever(lambda step: _run.log_scalar('x', step, step))
+ex.run()
+"""
+KILLED = {
+    "sacristan FileObserver": _LAB.format(module="experiments", observers="observers", observer="FileObserver"),
+    "sacred FileStorageObserver": _LAB.format(
+        module="sacred", observers="sacred.observers", observer="FileStorageObserver"
+    ),
+    "JSON lines, append": """
+import json
+stream = open('metrics.jsonl', 'w')
+log_for_ever(lambda step: stream.write(json.dumps({'value': step, 'step': step}) + '\\n'))
+""",
+    "TensorBoard SummaryWriter": """
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter('board')
+log_for_ever(lambda step: writer.add_scalar('x', step, step))
+""",
+}
+_LOG_FOR_EVER = """
+import os, sys, time
+sys.path.insert(0, {root!r})
+def log_for_ever(log):
+    step, count = 0, os.open('count', os.O_CREAT | os.O_RDWR)
+    while True:
+        log(step)
+        step += 1
+        if step % 200 == 0:
+            os.pwrite(count, str(step).encode(), 0)
+            time.sleep(0.01)
+"""
+
+
+def kept_points(folder):
+    """Return how many points can be read from what a killed process left."""
+    if (folder / "runs" / "1" / "metrics.bin").exists():
+        return len(read_points(folder / "runs" / "1"))
+    if (folder / "runs" / "1" / "metrics.json").exists():
+        try:
+            return len(json.loads((folder / "runs" / "1" / "metrics.json").read_bytes())["x"]["steps"])
+        except (ValueError, KeyError):
+            return 0
+    if (folder / "board").exists():
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(folder / "board"), size_guidance={"scalars": 0}).Reload()
+        return len(events.Scalars("x"))
+    return (folder / "metrics.jsonl").read_bytes().count(b"\n") if (folder / "metrics.jsonl").exists() else 0
+
+
+def kill_test(body):
+    """Kill a process that has logged 50,000 points; return points logged, kept, and points a second."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "kill.py").write_text(_LOG_FOR_EVER.format(root=str(ROOT)) + body)
         silent = subprocess.DEVNULL
-        process = subprocess.Popen(
-            [sys.executable, script, "-b", str(beat_s)], cwd=folder, stdout=silent, stderr=silent
-        )
-        run = Path(folder) / "runs" / "1"
-        while len(read_points(run)) < 50_000:
-            time.sleep(0.05)
+        process = subprocess.Popen([sys.executable, "kill.py"], cwd=folder, stdout=silent, stderr=silent)
+        count = folder / "count"
+        began = None
+        while not count.exists() or int(count.read_bytes() or 0) < 50_000:
+            if began is None and count.exists() and count.stat().st_size:
+                began = time.perf_counter()
+            if process.poll() is not None:
+                return None
+            time.sleep(0.02)
         process.kill()
         process.wait()
-        logged = int((Path(folder) / "count").read_text() or 0)
-        points = read_points(run)
-        a_beat = len(points) / max(points["time"].max() / 100, 1e-9) * beat_s
-        return logged, len(points), a_beat
+        logged = int(count.read_bytes())
+        return logged, kept_points(folder), logged / (time.perf_counter() - began)
+
+
+def read_times(run, size):
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert len(read_metrics(run)["train/loss"]) == size
+        times.append(time.perf_counter() - began)
+    print(f"{'  reading them':<34}{size:>10,}{1e3 * min(times):>12.2f} ms")
+
+
+def report_files(top, count, large):
+    for size in (count, large):
+        report("JSON lines, append", size, *by_json_lines(top, size), size_of(top, {"metrics.jsonl"}))
+    with contextlib.suppress(ImportError):
+        folder = top / "board"
+        report("TensorBoard SummaryWriter", count, *by_tensorboard(folder, count), size_of(folder, ()))
+    for size in (10_000, count, large):
+        folder = top / f"ours{size}"
+        cost = by_observer(Experiment, FileObserver(folder), size)
+        report("sacristan FileObserver", size, *cost, size_of(folder, {"metrics.bin", "metrics.names.jsonl"}))
+        read_times(folder / "1", size)
+    for size in (10_000, count):
+        folder = top / f"stock{size}"
+        cost = by_observer(sacred.Experiment, FileStorageObserver(folder), size)
+        report("sacred FileStorageObserver", size, *cost, size_of(folder, {"metrics.json"}))
+
+
+def report_mongo(top, count):
+    from runs.errors import ServerError
+    from runs.mongod import Mongod
+
+    try:
+        server = Mongod(top / "mongod", 0)
+    except ServerError as error:
+        print(error)
+        return
+    with server, pymongo.MongoClient(server.url) as client:
+        ours = MongoObserver(server.url, "ours", failure_dir=top / "spool")
+        stock = SacredMongoObserver(url=server.url, db_name="stock")
+        for name, kind, observer in (
+            ("sacristan MongoObserver", Experiment, ours),
+            ("sacred MongoObserver", sacred.Experiment, stock),
+        ):
+            cost = by_observer(kind, observer, count)
+            database = client["ours" if observer is ours else "stock"]
+            size = sum(database.command("collStats", name)["size"] for name in ("metrics", "metrics_chunks"))
+            report(name, count, *cost, size)
+
+
+def report_empty(top):
+    for name, kind, observer in (
+        ("sacristan", Experiment, FileObserver(top / "empty-ours")),
+        ("sacred", sacred.Experiment, FileStorageObserver(top / "empty-stock")),
+    ):
+        times = []
+        for _ in range(5):
+            ex = experiment(kind, observer, lambda: None)
+            began = time.perf_counter()
+            ex.run(options={"--capture": "no"})
+            times.append(time.perf_counter() - began)
+        print(f"empty run, {name:<23}{1e3 * sorted(times)[2]:>22.1f} ms")
 
 
 def main():
@@ -126,42 +244,17 @@ def main():
     parser.add_argument("--large", type=int, default=3_000_000)
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    from sacred.observers import FileStorageObserver
-
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, a beat every {BEAT_POINTS} points")
     print(f"{'':<34}{'points':>10}{'caller us':>12}{'in all us':>12}{'bytes':>10}")
-    count = arguments.points
     with tempfile.TemporaryDirectory() as name:
-        top = Path(name)
-        report("JSON lines, append", count, *by_json_lines(top, count), size_of(top, {"metrics.jsonl"}))
-        with contextlib.suppress(ImportError):
-            folder = top / "board"
-            report("TensorBoard SummaryWriter", count, *by_tensorboard(folder, count), size_of(folder, ()))
-        for size in (10_000, count, arguments.large):
-            folder = top / f"ours{size}"
-            cost = by_observer(FileObserver, folder, size)
-            report("sacristan FileObserver", size, *cost, size_of(folder, {"metrics.bin", "metrics.names.jsonl"}))
-            run = folder / "1"
-            times = []
-            for _ in range(5):
-                began = time.perf_counter()
-                assert len(read_metrics(run)["train/loss"]) == size
-                times.append(time.perf_counter() - began)
-            print(f"{'  reading them':<34}{size:>10,}{1e3 * min(times):>12.2f} ms")
-        for size in (10_000, count):
-            folder = top / f"stock{size}"
-            cost = by_observer(FileStorageObserver, folder, size)
-            report("sacred FileStorageObserver", size, *cost, size_of(folder, {"metrics.json"}))
-        for label, kind in (("sacristan", FileObserver), ("sacred", FileStorageObserver)):
-            times = []
-            for _ in range(5):
-                ex = experiment(kind(top / f"empty-{label}"), lambda: None)
-                began = time.perf_counter()
-                ex.run(options={"--capture": "no"})
-                times.append(time.perf_counter() - began)
-            print(f"empty run, {label:<23}{1e3 * sorted(times)[2]:>22.1f} ms")
-    logged, kept, a_beat = kill_test(1.0)
-    print(f"kill -9: {logged:,} points logged, {kept:,} kept; a beat is {a_beat:,.0f} points")
+        report_files(Path(name), arguments.points, arguments.large)
+        report_mongo(Path(name), arguments.points)
+        report_empty(Path(name))
+    print(f"{'kill -9':<34}{'logged':>10}{'kept':>12}{'a second':>12}")
+    for name, body in KILLED.items():
+        found = kill_test(body)
+        if found is not None:
+            print(f"{name:<34}{found[0]:>10,}{found[1]:>12,}{found[2]:>12,.0f}")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
-        if file and file.endswith(".py") and _real_folder(os.path.dirname(file)).is_relative_to(base):
+        if file and file.endswith(".py") and _real_folder(file.rpartition(os.sep)[0]).is_relative_to(base):
             files.add(Path(file).resolve())
     found = []
     for file in sorted(files):
