@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,6 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     reap.add_argument("store", nargs="?", default="my_runs", help="folder of runs, or mongodb:// URL (my_runs)")
     reap.set_defaults(command=_reap)
 
+    reindex = commands.add_parser("reindex", help="build the index over the runs anew, and name what cannot be read")
+    reindex.add_argument("store", nargs="?", type=Path, default=Path("my_runs"), help="folder of runs (my_runs)")
+    reindex.set_defaults(command=_reindex)
+
     mongod = commands.add_parser("mongod", help="start a local MongoDB, until Ctrl-C")
     mongod.add_argument("--folder", type=Path, default=Path("my_runs") / "_mongod", help="its data (my_runs/_mongod)")
     mongod.add_argument("--port", type=int, default=27017, help="its port; 0 takes a free one (27017)")
@@ -69,6 +74,19 @@ def _reap(arguments: argparse.Namespace) -> int:
     is_url = arguments.store.startswith(("mongodb://", "mongodb+srv://"))
     for where, uid in reap_database(arguments.store) if is_url else reap(Path(arguments.store)):
         print(f"{where}: DEAD ({uid})")
+    return 0
+
+
+def _reindex(arguments: argparse.Namespace) -> int:
+    from runs.index import Index
+
+    with Index(arguments.store) as index:
+        began = time.monotonic()
+        done = index.rebuild()
+        for name, reason in index.problems():
+            print(f"{arguments.store / name}: {reason}")
+        where = index.path or "memory, as neither the folder nor a cache can be written"
+        print(f"{done.num_runs} runs in {time.monotonic() - began:.1f} s, {done.num_problems} with problems ({where})")
     return 0
 
 

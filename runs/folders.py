@@ -11,7 +11,7 @@ from observers.identity import is_alive
 from observers.schema import LEASE, RUN
 from runs.errors import StoreError
 
-__all__ = ["SPOOL", "SPOOLED", "read_json", "run_folders", "true_status"]
+__all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders", "true_status"]
 
 SPOOL, SPOOLED = "_spool", "run"
 
@@ -22,12 +22,21 @@ def run_folders(store: Path) -> Iterator[Path]:
     Raises:
         StoreError: If there is no such folder.
     """
-    if not store.is_dir():
-        raise StoreError(f"there is no folder {store}; give the one that runs are recorded in, such as my_runs")
+    require_folder(store)
     numbered = sorted((p for p in store.iterdir() if (p / RUN).exists()), key=lambda p: (len(p.name), p.name))
     yield from numbered
     # A spool has a folder for each run, with a store of its own in it.
     yield from sorted(path.parent for where in (store, store / SPOOL) for path in where.glob(f"*/{SPOOLED}/{RUN}"))
+
+
+def require_folder(store: Path) -> None:
+    """See to it that there is a folder `store`.
+
+    Raises:
+        StoreError: If there is none.
+    """
+    if not store.is_dir():
+        raise StoreError(f"there is no folder {store}; give the one that runs are recorded in, such as my_runs")
 
 
 def read_json(path: Path) -> Any:
