@@ -13,39 +13,24 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from runs import finding, scanning
-from runs.errors import StoreError
 from runs.fields import OF_RUN, TEXT, fields_of, read_documents
-from runs.folders import lease_of, require_folder, true_status
+from runs.folders import lease_of, true_status
+from runs.index_file import IndexFile, transaction
 
 __all__ = ["Index", "Update"]
 
-# Raised with every change of the tables or of what is put into them.
-VERSION = 1
-# Tells the file from what other programs keep in SQLite.
-_APPLICATION = 0x5AC51DEC
-_TABLES = """
-CREATE TABLE run(id INTEGER PRIMARY KEY, name NOT NULL UNIQUE, stamp TEXT NOT NULL, digest BLOB NOT NULL,
-    is_readable INTEGER NOT NULL, problems TEXT);
-CREATE TABLE key(id INTEGER PRIMARY KEY, origin INTEGER NOT NULL, name TEXT NOT NULL, UNIQUE(name, origin));
-CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT NULL, value,
-    PRIMARY KEY(key, run)) WITHOUT ROWID;
-"""
-# How long one batch holds the lock, and how long others wait for it.
-_BATCH_S, _BUSY_S = 0.5, 60.0
-# The file itself is bad. Everything else that SQLite says is the fault of the place where it lies.
-_DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
-_DAMAGED |= {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG}
+# How long one batch holds the lock.
+_BATCH_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,18 +61,16 @@ class Index:
 
     def __init__(self, store: str | Path) -> None:
         self.store = Path(store)
-        self._places = _places(self.store)
-        self._connection: sqlite3.Connection | None = None
-        self._inode: tuple[int, int] | None = None
-        self._is_updated = False
+        self._file = IndexFile(self.store)
         self._known: dict[str, tuple[int, str, bytes]] = {}
-        self._data_version: int | None = None
-        self._was_remade = False
+        # The connection of the last update, and SQLite's count of what others have written over it.
+        self._updated: sqlite3.Connection | None = None
+        self._loaded: tuple[sqlite3.Connection, int] | None = None
 
     @property
     def path(self) -> Path | None:
         """The file it lies in; None in memory."""
-        return self._places[0]
+        return self._file.path
 
     def update(self) -> Update:
         """Take in what changed in the folder.
@@ -95,7 +78,7 @@ class Index:
         Raises:
             StoreError: If the folder cannot be listed.
         """
-        return self._reliably(self._update)
+        return self._file.reliably(self._update)
 
     def rebuild(self) -> Update:
         """Build it anew from the folders.
@@ -103,8 +86,7 @@ class Index:
         Raises:
             StoreError: If the folder cannot be listed.
         """
-        self.close()
-        self._remake()
+        self._file.renew()
         return self.update()
 
     def find(
@@ -133,27 +115,27 @@ class Index:
         conditions = list(conditions)
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-            if not self._is_updated:
-                self._update(connection)
-            with _transaction(connection, "DEFERRED"):
+            self._catch_up(connection)
+            with transaction(connection, "DEFERRED"):
                 if "status" in {name for name, *_ in conditions} | {(sort or "").removeprefix("-")} | set(columns):
                     self._judge(connection)
                 return finding.find(connection, conditions, sort, limit, columns)
 
-        return self._reliably(ask)
+        return self._file.reliably(ask)
 
     def problems(self) -> list[tuple[str, str]]:
         """Return name and reason for every run of which something could not be read."""
         query = "SELECT name, problems FROM run WHERE problems IS NOT NULL ORDER BY length(name), name"
-        rows = self._reliably(lambda connection: connection.execute(query).fetchall())
-        return [(os.fsdecode(name), problems) for name, problems in rows]
+
+        def ask(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+            self._catch_up(connection)
+            return [(os.fsdecode(name), problems) for name, problems in connection.execute(query)]
+
+        return self._file.reliably(ask)
 
     def close(self) -> None:
         """Let go of the file; the next question opens it again."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = self._data_version = None
-        self._is_updated = False
+        self._file.close()
 
     def __enter__(self) -> Index:
         return self
@@ -161,77 +143,12 @@ class Index:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ a file that may be lost at any time
-
-    def _reliably(self, action: Callable[[sqlite3.Connection], Any]) -> Any:
-        """Do something with the index, if need be with a new one, if need be elsewhere."""
-        while True:
-            require_folder(self.store)
-            try:
-                done = action(self._open())
-                self._was_remade = False
-                return done
-            except (sqlite3.Error, _DamagedError) as error:
-                self.close()
-                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-                moved = code == sqlite3.SQLITE_READONLY_DBMOVED
-                if not moved and (self._was_remade or code & 0xFF not in _DAMAGED or not self._remake()):
-                    self._go_elsewhere(error)
-
-    def _go_elsewhere(self, error: Exception) -> None:
-        if len(self._places) == 1:
-            raise StoreError(f"the index over {self.store} fails even in memory: {error}") from error
-        del self._places[0]
-        self._was_remade = False
-
-    def _remake(self) -> bool:
-        """Remove the file; return whether that was possible."""
-        self._was_remade = True
-        if self.path is None:
-            return True
-        try:
-            for ending in ("", "-journal", "-wal", "-shm"):
-                Path(f"{self.path}{ending}").unlink(missing_ok=True)
-        except OSError:
-            return False
-        return True
-
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and self._inode != _inode(self.path):
-            self.close()  # somebody built it anew
-        if self._connection is None:
-            if self.path is not None:
-                with contextlib.suppress(OSError):
-                    self.path.parent.mkdir(parents=True, exist_ok=True)
-            connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
-            inode = _inode(self.path)
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection, self._inode = connection, inode
-        return self._connection
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        # A write-ahead log needs shared memory, which network file systems do not have.
-        connection.execute("PRAGMA journal_mode = TRUNCATE")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -65536")
-        if _version(connection) == (0, 0):
-            with _transaction(connection):
-                empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-                if empty and _version(connection) == (0, 0):
-                    for statement in _TABLES.split(";"):
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                    connection.execute(f"PRAGMA user_version = {VERSION}")
-        if _version(connection) != (_APPLICATION, VERSION):
-            raise _DamagedError("of another version")
-        connection.execute("CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY)")
-
     # ------------------------------------------------------------------ what changed
+
+    def _catch_up(self, connection: sqlite3.Connection) -> None:
+        """Update a file that was opened or made since the last update."""
+        if self._updated is not connection:
+            self._update(connection)
 
     def _update(self, connection: sqlite3.Connection) -> Update:
         self._load_known(connection)
@@ -248,9 +165,9 @@ class Index:
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
         num_read = num_removed = 0
         while todo:
-            batch = _Batch(connection, self.store)
-            with _transaction(connection):
+            with transaction(connection):
                 self._load_known(connection)
+                batch = _Batch(connection, self.store)
                 todo = batch.take(todo, self._known)
             # Only what is committed is known.
             self._known.update(batch.taken)
@@ -258,17 +175,17 @@ class Index:
                 del self._known[name]
             num_read += batch.num_read
             num_removed += len(batch.gone)
-        self._is_updated = True
+        self._updated = connection
         num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
         return Update(len(self._known), num_read, num_removed, num_problems)
 
     def _load_known(self, connection: sqlite3.Connection) -> None:
         """Load stamps and hashes of all runs, unless nobody else has written since."""
-        version = connection.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._data_version:
+        loaded = (connection, connection.execute("PRAGMA data_version").fetchone()[0])
+        if loaded != self._loaded:
             rows = connection.execute("SELECT name, id, stamp, digest FROM run")
             self._known = {os.fsdecode(name): (number, stamp, digest) for name, number, stamp, digest in rows}
-            self._data_version = version
+            self._loaded = loaded
 
     def _judge(self, connection: sqlite3.Connection) -> None:
         """Note which of the runs that say RUNNING have no process any more."""
@@ -283,10 +200,6 @@ class Index:
                     dead.append((number,))
         connection.execute("DELETE FROM temp.dead")
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
-
-
-class _DamagedError(Exception):
-    """The file is none of ours, or of another version."""
 
 
 class _Batch:
@@ -311,17 +224,15 @@ class _Batch:
             self._take(names[done], known.get(names[done]))
             done += 1
         for key in sorted(self._rows):
-            self.connection.executemany("INSERT INTO field VALUES (?, ?, ?, ?)", self._rows[key])
+            self.connection.executemany("INSERT OR REPLACE INTO field VALUES (?, ?, ?, ?)", self._rows[key])
         return names[done:]
 
     def _take(self, name: str, entry: tuple[int, str, bytes] | None) -> None:
         # The stamp is older than what is read, so that a change in between is seen the next time.
-        stamp = scanning.stamp_of(self.store, name)
+        stamp = scanning.look(self.store, name)
         if stamp is None:
             if entry is not None:
-                self._forget(entry[0])
-                self.connection.execute("DELETE FROM run WHERE id = ?", entry[:1])
-                self.gone.append(name)
+                self._remove(name, entry[0])
             return
         if entry is not None and entry[1] == stamp:
             return  # another process was quicker
@@ -342,15 +253,33 @@ class _Batch:
             number = self.connection.execute(query, row).lastrowid
         else:
             number = entry[0]
-            self._forget(number)
             query = "UPDATE run SET stamp = ?, digest = ?, is_readable = ?, problems = ? WHERE id = ?"
             self.connection.execute(query, (*row[1:], number))
-        for origin, flat in enumerate(fields):
-            for field, (kind, value) in flat.items():
-                key = self._keys.get((origin, field)) or self._new_key(origin, field)
-                self._rows[key].append((key, number, kind, value))
+        self._put(number, fields, is_new=entry is None)
         self.taken[name] = (number, stamp, digest)
         self.num_read += 1
+
+    def _put(self, run: int, fields: list[dict[str, tuple[int, Any]]], *, is_new: bool) -> None:
+        """Note the rows to write: of a run that is known only what changed, as each row lies in a page of its own."""
+        new = {
+            self._keys.get((origin, name)) or self._new_key(origin, name): encoded
+            for origin, flat in enumerate(fields)
+            for name, encoded in flat.items()
+        }
+        if not is_new:
+            query = "SELECT key, kind, value FROM field WHERE key IN (SELECT id FROM key) AND run = ?"
+            old = {key: (kind, value) for key, kind, value in self.connection.execute(query, (run,))}
+            gone = [(key, run) for key in old.keys() - new.keys()]
+            self.connection.executemany("DELETE FROM field WHERE key = ? AND run = ?", gone)
+            # By type, too: 1 and 1.0 are equal to Python.
+            same = {
+                key
+                for key in old.keys() & new.keys()
+                if old[key] == new[key] and type(old[key][1]) is type(new[key][1])
+            }
+            new = {key: encoded for key, encoded in new.items() if key not in same}
+        for key, (kind, value) in new.items():
+            self._rows[key].append((key, run, kind, value))
 
     def _new_key(self, origin: int, name: str) -> int:
         query = "INSERT INTO key(origin, name) VALUES (?, ?)"
@@ -358,46 +287,11 @@ class _Batch:
         self._keys[origin, name] = number
         return number
 
-    def _forget(self, run: int) -> None:
+    def _remove(self, name: str, run: int) -> None:
         # By (key, run): an index by run would double the file for the sake of the rare change.
         self.connection.execute("DELETE FROM field WHERE key IN (SELECT id FROM key) AND run = ?", (run,))
-
-
-def _places(store: Path) -> list[Path | None]:
-    """Return where the index may lie, best first; None is the memory."""
-    places: list[Path | None] = [store / ".index.sqlite"]
-    # Where there is no home either, the memory is left.
-    with contextlib.suppress(OSError, RuntimeError):
-        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = cache if cache.is_absolute() else Path.home() / ".cache"
-        digest = hashlib.sha256(os.fsencode(store.resolve())).hexdigest()[:20]
-        places.append(folder / "sacristan" / f"index-{digest}.sqlite")
-    return [*places, None]
-
-
-def _inode(path: Path | None) -> tuple[int, int] | None:
-    try:
-        info = path.stat() if path is not None else None
-    except OSError:
-        return None
-    return info and (info.st_dev, info.st_ino)
-
-
-def _version(connection: sqlite3.Connection) -> tuple[int, int]:
-    return tuple(connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """Hold the write lock from the start, or with DEFERRED a reader's, so that what is read stays true."""
-    connection.execute(f"BEGIN {kind}")
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
+        self.connection.execute("DELETE FROM run WHERE id = ?", (run,))
+        self.gone.append(name)
 
 
 def _storable(name: str) -> str | bytes:

@@ -17,7 +17,7 @@ from observers.schema import RUN
 from runs.errors import StoreError
 from runs.folders import SPOOL, SPOOLED
 
-__all__ = ["scan", "stamp_of", "was_touched_just_now"]
+__all__ = ["look", "scan", "was_touched_just_now"]
 
 _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod"))
 # Times of files are as coarse as two seconds on some file systems, and clocks of servers differ: a file that was read
@@ -41,10 +41,10 @@ def scan(store: Path) -> Iterator[tuple[str, str]]:
     for name in names:
         if name in _NO_RUNS:
             continue
-        stamp = stamp_of(store, name)
+        stamp = _stamp_of(store, name)
         if stamp is not None:
             yield name, stamp
-        elif (stamp := stamp_of(store, f"{name}/{SPOOLED}")) is not None:
+        elif (stamp := _stamp_of(store, f"{name}/{SPOOLED}")) is not None:
             yield f"{name}/{SPOOLED}", stamp
     if SPOOL in names:
         try:
@@ -52,12 +52,19 @@ def scan(store: Path) -> Iterator[tuple[str, str]]:
         except OSError:
             return
         for name in spooled:
-            if (stamp := stamp_of(store, f"{SPOOL}/{name}/{SPOOLED}")) is not None:
+            if (stamp := _stamp_of(store, f"{SPOOL}/{name}/{SPOOLED}")) is not None:
                 yield f"{SPOOL}/{name}/{SPOOLED}", stamp
 
 
-def stamp_of(store: Path, name: str) -> str | None:
-    """Return the stamp of the run `name`; None if there is no such run."""
+def look(store: Path, name: str) -> str | None:
+    """Return the stamp of the run `name` as a scan would give it now; None if there is no such run."""
+    outer, slash, _ = name.rpartition("/")
+    if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(store, outer) is not None:
+        return None  # the outer folder is a run itself
+    return _stamp_of(store, name)
+
+
+def _stamp_of(store: Path, name: str) -> str | None:
     # Plain os.stat on text: pathlib would double the time of a scan.
     folder = f"{store}/{name}"
     try:
