@@ -10,9 +10,11 @@ from typing import Any
 from runs.errors import StoreError
 from runs.fields import BIG, BOOL, JSON, LONG, NAN, NULL, NUMBER, OF_CONFIG, OF_RUN, TEXT, decode, encode
 
-__all__ = ["OPERATORS", "Condition", "find"]
+__all__ = ["OPERATORS", "Condition", "Prepared", "find", "prepare"]
 
 Condition = tuple[str, str, Any]
+Encoded = list[tuple[int, Any]]
+Prepared = tuple[str, str, Encoded]
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in")
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
@@ -24,9 +26,9 @@ _ORDER = f"""s.kind IS NULL, CASE s.kind WHEN {BIG} THEN {NUMBER} ELSE s.kind EN
 
 def find(
     connection: sqlite3.Connection,
-    conditions: Iterable[Condition],
+    conditions: Iterable[Prepared],
     sort: str | None,
-    limit: int | None,
+    limit: int,
     columns: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return name and `columns` of the runs that meet all conditions; see `Index.find`."""
@@ -43,7 +45,7 @@ def find(
         order = f"{_ORDER} {'DESC' if sort.startswith('-') else 'ASC'},"
     query = f"""SELECT r.id, r.name FROM run r {source} WHERE {" AND ".join(where)}
         ORDER BY {order} length(r.name), r.name LIMIT ?"""
-    rows = connection.execute(query, [*before, *values, -1 if limit is None else limit]).fetchall()
+    rows = connection.execute(query, [*before, *values, limit]).fetchall()
     found = {number: {"name": os.fsdecode(name), **dict.fromkeys(columns)} for number, name in rows}
     for column in columns:
         _fill(connection, column, found)
@@ -76,33 +78,48 @@ def _table(connection: sqlite3.Connection, key: int | None) -> str:
     return _TRUE_STATUS if status and status[0] == key else "field"
 
 
-def _matching(connection: sqlite3.Connection, name: str, operator: str, value: Any) -> tuple[str, list[Any]]:
-    """Return a condition as SQL, and its values."""
+def prepare(condition: Condition) -> Prepared:
+    """Return a condition with its value encoded, or for `in` all its values.
+
+    Raises:
+        StoreError: If it makes no sense.
+    """
+    name, operator, value = condition
     if operator not in OPERATORS:
         raise StoreError(f"got operator {operator!r}, expected one of {', '.join(OPERATORS)}")
+    if operator == "in":
+        return str(name), operator, [encode(each) for each in value]
+    kind, encoded = encode(value)
+    if operator not in ("==", "!=") and kind in (JSON, LONG, NULL):
+        raise StoreError(f"{name} {operator}: got {value!r:.80}, expected a number or a text to compare with")
+    return str(name), operator, [(kind, encoded)]
+
+
+def _matching(connection: sqlite3.Connection, name: str, operator: str, values: Encoded) -> tuple[str, list[Any]]:
+    """Return a condition as SQL, and its values."""
     key = _key(connection, name)
     runs = f"SELECT run FROM {_table(connection, key)} WHERE key = ?"
-    if operator in ("==", "!=") and value is None:
-        # What is missing and what is null are the same to those who ask.
-        negation = "NOT " if operator == "==" else ""
-        return f"r.id {negation}IN ({runs} AND kind <> {NULL})", [key]
-    if operator == "in":
-        parts = [_matching(connection, name, "==", each) for each in value]
-        return "(" + " OR ".join([text for text, _ in parts] or ["0"]) + ")", [v for _, new in parts for v in new]
-    kind, encoded = encode(value)
-    if operator in ("==", "!="):
-        text, new = ("kind = ?", [kind]) if kind == NAN else ("kind = ? AND value = ?", [kind, encoded])
-        return f"r.id {'NOT ' if operator == '!=' else ''}IN ({runs} AND {text})", [key, *new]
-    return _in_range(name, operator, runs, key, kind, encoded)
+    if operator not in ("==", "!=", "in"):
+        text, new = _in_range(operator, *values[0])
+        return f"r.id IN ({runs} AND ({text}))", [key, *new]
+    parts = [_equal(runs, key, kind, value) for kind, value in values]
+    text = " OR ".join([text for text, _ in parts] or ["0"])
+    return f"{'NOT ' if operator == '!=' else ''}({text})", [value for _, new in parts for value in new]
 
 
-def _in_range(name: str, operator: str, runs: str, key: int | None, kind: int, encoded: Any) -> tuple[str, list[Any]]:
-    if kind in (JSON, LONG, NULL):
-        raise StoreError(f"{name} {operator}: got {encoded!r}, expected a number or a text to compare with")
+def _equal(runs: str, key: int | None, kind: int, value: Any) -> tuple[str, list[Any]]:
+    if kind == NULL:  # what is missing and what is null are the same to those who ask
+        return f"r.id NOT IN ({runs} AND kind <> {NULL})", [key]
+    if kind == NAN:
+        return f"r.id IN ({runs} AND kind = {NAN})", [key]
+    return f"r.id IN ({runs} AND kind = ? AND value = ?)", [key, kind, value]
+
+
+def _in_range(operator: str, kind: int, value: Any) -> tuple[str, list[Any]]:
     if kind in (TEXT, BOOL):
-        return f"r.id IN ({runs} AND kind = ? AND value {operator} ?)", [key, kind, encoded]
+        return f"kind = ? AND value {operator} ?", [kind, value]
     if kind == NAN:
         return "0", []
-    number = encoded if kind == NUMBER else float(encoded)
-    compared = f"(kind = {NUMBER} AND value {operator} ?) OR (kind = {BIG} AND CAST(value AS REAL) {operator} ?)"
-    return f"r.id IN ({runs} AND ({compared}))", [key, number, number]
+    number = value if kind == NUMBER else float(value)
+    text = f"kind = {NUMBER} AND value {operator} ? OR kind = {BIG} AND CAST(value AS REAL) {operator} ?"
+    return text, [number, number]

@@ -112,14 +112,17 @@ class Index:
         Raises:
             StoreError: If a condition makes no sense.
         """
-        conditions = list(conditions)
+        # All that a question can have wrong shows here, so that what goes wrong below is the file's fault.
+        prepared = [finding.prepare(condition) for condition in conditions]
+        bound = -1 if limit is None else int(limit)
+        named = {name for name, *_ in prepared} | {(sort or "").removeprefix("-")} | set(columns)
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
             self._catch_up(connection)
             with transaction(connection, "DEFERRED"):
-                if "status" in {name for name, *_ in conditions} | {(sort or "").removeprefix("-")} | set(columns):
+                if "status" in named:
                     self._judge(connection)
-                return finding.find(connection, conditions, sort, limit, columns)
+                return finding.find(connection, prepared, sort, bound, columns)
 
         return self._file.reliably(ask)
 

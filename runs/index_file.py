@@ -86,12 +86,18 @@ class IndexFile:
                 done = action(self._open())
                 self._was_remade = False
                 return done
-            except (sqlite3.Error, _DamagedError) as error:
+            except sqlite3.Error as error:
                 self.close()
                 code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-                moved = code == sqlite3.SQLITE_READONLY_DBMOVED
-                if not moved and (self._was_remade or code & 0xFF not in _DAMAGED or not self._remove()):
+                if code == sqlite3.SQLITE_READONLY_DBMOVED:
+                    continue  # somebody built it anew
+                if self._was_remade or code & 0xFF not in _DAMAGED or not self._remove():
                     self._go_elsewhere(error)
+            except (LookupError, TypeError, ValueError):
+                # What was read from it makes no sense; unless that was not its fault.
+                if self._was_remade:
+                    raise
+                self.renew()
 
     def _go_elsewhere(self, error: Exception | None) -> None:
         if len(self._places) == 1:
@@ -131,12 +137,8 @@ class IndexFile:
                     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")
         if _version(connection) != (_APPLICATION, VERSION):
-            raise _DamagedError("of another version")
+            raise ValueError("an index of another version")
         connection.execute("CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY)")
-
-
-class _DamagedError(Exception):
-    """The file is none of ours, or of another version."""
 
 
 def _places(store: Path) -> list[Path | None]:

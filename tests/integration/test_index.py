@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import random
 import shutil
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sacred.observers import FileStorageObserver
 
+from observers import FileObserver
 from observers.identity import lease
 from runs import scanning
 from runs.__main__ import main as command
@@ -128,7 +130,7 @@ def test_name_of_the_run_goes_before_the_same_of_the_config(store, index):
 def test_questions_without_sense_are_refused(store, index):
     with pytest.raises(StoreError, match="got operator '~'"):
         index.find([("lr", "~", 1)])
-    with pytest.raises(StoreError, match=r"lr <: got '\[1\]', expected a number or a text"):
+    with pytest.raises(StoreError, match=r"lr <: got \[1\], expected a number or a text"):
         index.find([("lr", "<", [1])])
     with pytest.raises(StoreError, match="there is no folder"):
         Index(store / "nowhere").update()
@@ -244,9 +246,10 @@ def test_unreadable_runs_hide_no_others_and_are_taken_again(store, index):
     assert index.problems() == []
 
 
-def test_folders_of_sacreds_own_observer_are_indexed_with_their_metrics(store, index):
-    ex = sacred.Experiment("stock", save_git_info=False)
-    ex.observers.append(FileStorageObserver(store))
+@pytest.mark.parametrize("observer", [FileStorageObserver, FileObserver])
+def test_recorded_runs_are_indexed_with_config_metrics_and_info(store, index, observer):
+    ex = sacred.Experiment("stock", save_git_info=False, base_dir=str(Path(__file__).parent))
+    ex.observers.append(observer(store))
     ex.add_config({"lr": 0.25, "layers": [1, 2]})
 
     @ex.main
@@ -353,6 +356,28 @@ def test_damaged_index_is_built_anew_in_its_place(store, kind, is_open, changes)
         index.rebuild()
         assert content(index) == found
         assert index.path == path
+
+
+def test_bytes_gone_bad_never_show_as_errors(store):
+    for number in range(1, 30):
+        put(store, number, config={f"key{i}": [i, "x" * i, None][i % 3] for i in range(30)})
+    with Index(store) as index:
+        index.update()
+    path = store / ".index.sqlite"
+    good = path.read_bytes()
+    for seed in range(150):
+        chance = random.Random(seed)
+        bad = bytearray(good)
+        for _ in range(chance.choice([1, 30])):
+            bad[chance.randrange(len(bad))] = chance.randrange(256)
+        path.write_bytes(bad)
+        with Index(store) as index:
+            index.update()
+            index.find([("key3", "==", 3)], sort="-key0", columns=[*(f"key{i}" for i in range(30)), "status"])
+            index.problems()
+            assert index.path == path
+            index.rebuild()
+            assert len(names(index)) == 29
 
 
 def test_folder_that_cannot_hold_the_index_leaves_it_to_the_cache(store, cache):
