@@ -2,12 +2,14 @@
 
 RunsError           one clear sentence for the terminal
 ├── StoreError      a folder or database cannot be read or written
-└── ServerError     the embedded MongoDB does not start
+├── ServerError     the embedded MongoDB does not start
+├── FilterError     a filter makes no sense
+└── RunNotFoundError  no run, or more than one, is meant
 """
 
 from __future__ import annotations
 
-__all__ = ["RunsError", "ServerError", "StoreError"]
+__all__ = ["FilterError", "RunNotFoundError", "RunsError", "ServerError", "StoreError"]
 
 
 class RunsError(Exception):
@@ -20,3 +22,11 @@ class StoreError(RunsError):
 
 class ServerError(RunsError):
     """The embedded MongoDB does not start."""
+
+
+class FilterError(RunsError):
+    """A filter, a sort or a column makes no sense."""
+
+
+class RunNotFoundError(RunsError):
+    """No run is meant by an id, or more than one."""

@@ -38,6 +38,7 @@ __all__ = [
     "fields_of",
     "flatten",
     "read_documents",
+    "summary_of",
 ]
 
 # Kinds of values, in the order in which a sorted column shows them. SQLite holds neither NaN nor integers beyond 64
@@ -135,7 +136,7 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
     for name, origin, prefix in parts:
         document = _parse(documents, name, problems)
         if name == SUMMARY and document is None:
-            document = _summary_of(_parse(documents, SACRED_METRICS, problems))
+            document = summary_of(_parse(documents, SACRED_METRICS, problems))
         if document is None:
             if name == RUN:
                 break
@@ -238,7 +239,7 @@ def decode(kind: int, value: Any) -> Any:
     return int(value) if kind == BIG else value[:-32]
 
 
-def _summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
+def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the summary of what Sacred's own observer writes; passes over metrics that hold no numbers."""
     if metrics is None:
         return None

@@ -4,47 +4,62 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from runs.errors import StoreError
-from runs.fields import BIG, BOOL, JSON, LONG, NAN, NULL, NUMBER, OF_CONFIG, OF_RUN, TEXT, decode, encode
+from runs.errors import FilterError
+from runs.fields import (
+    BIG,
+    BOOL,
+    JSON,
+    LONG,
+    NAN,
+    NULL,
+    NUMBER,
+    OF_CONFIG,
+    OF_INFO,
+    OF_RUN,
+    OF_SUMMARY,
+    TEXT,
+    decode,
+    encode,
+)
+from runs.filters import AllOf, Condition, Filter, Not, OneOf
+from runs.names import full_name
 
-__all__ = ["OPERATORS", "Condition", "Prepared", "find", "prepare"]
-
-Condition = tuple[str, str, Any]
-Encoded = list[tuple[int, Any]]
-Prepared = tuple[str, str, Encoded]
-OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in")
+__all__ = ["find"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
     AS value FROM field)"""
 _ORDER = f"""s.kind IS NULL, CASE s.kind WHEN {BIG} THEN {NUMBER} ELSE s.kind END,
     CASE s.kind WHEN {BIG} THEN CAST(s.value AS REAL) ELSE s.value END"""
+# The number of no key: the run's name is its id, and stands in the table of runs.
+_OF_NAME = -1
+_NAMES = f"(SELECT {_OF_NAME} AS key, id AS run, {TEXT} AS kind, CAST(name AS TEXT) AS value FROM run)"
 
 
 def find(
     connection: sqlite3.Connection,
-    conditions: Iterable[Prepared],
+    tree: Filter,
     sort: str | None,
     limit: int,
     columns: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Return name and `columns` of the runs that meet all conditions; see `Index.find`."""
-    where, values = ["r.is_readable"], []
-    for condition in conditions:
-        text, new = _matching(connection, *condition)
-        where.append(text)
-        values += new
+    """Return name and `columns` of the runs that a filter is true of; see `Index.find`."""
+    where, values = _matching(connection, tree)
+    direction = "DESC" if sort and sort.startswith("-") else "ASC"
     order, source, before = "", "", []
-    if sort:
-        key = _key(connection, sort.removeprefix("-"))
+    name = full_name(sort.removeprefix("-")) if sort else "_id"
+    if name != "_id":
+        key = _key(connection, name)
         source = f"LEFT JOIN {_table(connection, key)} s ON s.key = ? AND s.run = r.id"
         before = [key]
-        order = f"{_ORDER} {'DESC' if sort.startswith('-') else 'ASC'},"
-    query = f"""SELECT r.id, r.name FROM run r {source} WHERE {" AND ".join(where)}
-        ORDER BY {order} length(r.name), r.name LIMIT ?"""
+        order = f"{_ORDER} {direction},"
+    # Of equal runs the order is that of the store: 9 comes before 10.
+    ids = f"length(r.name) {direction}, r.name {direction}" if name == "_id" else "length(r.name), r.name"
+    query = f"""SELECT r.id, r.name FROM run r {source} WHERE r.is_readable AND {where}
+        ORDER BY {order} {ids} LIMIT ?"""
     rows = connection.execute(query, [*before, *values, limit]).fetchall()
     found = {number: {"name": os.fsdecode(name), **dict.fromkeys(columns)} for number, name in rows}
     for column in columns:
@@ -54,7 +69,7 @@ def find(
 
 def _fill(connection: sqlite3.Connection, column: str, found: dict[int, dict[str, Any]]) -> None:
     """Put the values of one column into the rows found so far."""
-    key = _key(connection, column)
+    key = _key(connection, full_name(column))
     numbers = list(found)
     for start in range(0, len(numbers), 10_000):
         part = numbers[start : start + 10_000]
@@ -65,61 +80,67 @@ def _fill(connection: sqlite3.Connection, column: str, found: dict[int, dict[str
 
 
 def _key(connection: sqlite3.Connection, name: str) -> int | None:
-    """Return the number of a field; `config.NAME` means the config's where the run has one of that name itself."""
-    found = connection.execute("SELECT id FROM key WHERE name = ? ORDER BY origin LIMIT 1", (name,)).fetchone()
-    if found is None and name.startswith("config."):
-        query = "SELECT id FROM key WHERE name = ? AND origin = ?"
-        found = connection.execute(query, (name.removeprefix("config."), OF_CONFIG)).fetchone()
+    """Return the number of a field by its full name; None if no run has it."""
+    if name == "_id":
+        return _OF_NAME
+    origin, own = OF_RUN, name
+    for prefix, other in (("config.", OF_CONFIG), ("summary.", OF_SUMMARY)):
+        if name.startswith(prefix):
+            origin, own = other, name.removeprefix(prefix)
+    if name.startswith("info."):
+        origin = OF_INFO
+    found = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
     return found[0] if found else None
 
 
 def _table(connection: sqlite3.Connection, key: int | None) -> str:
+    if key == _OF_NAME:
+        return _NAMES
     status = connection.execute("SELECT id FROM key WHERE name = 'status' AND origin = ?", (OF_RUN,)).fetchone()
     return _TRUE_STATUS if status and status[0] == key else "field"
 
 
-def prepare(condition: Condition) -> Prepared:
-    """Return a condition with its value encoded, or for `in` all its values.
+def _matching(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[Any]]:
+    """Return a filter as SQL that is true or false of every run, and its values."""
+    if isinstance(tree, Not):
+        text, values = _matching(connection, tree.part)
+        return f"NOT ({text})", values
+    if isinstance(tree, AllOf | OneOf):
+        parts = [_matching(connection, part) for part in tree.parts]
+        word, empty = (" AND ", "1") if isinstance(tree, AllOf) else (" OR ", "0")
+        return f"({word.join(text for text, _ in parts) or empty})", [value for _, new in parts for value in new]
+    return _condition(connection, tree)
 
-    Raises:
-        StoreError: If it makes no sense.
-    """
-    name, operator, value = condition
-    if operator not in OPERATORS:
-        raise StoreError(f"got operator {operator!r}, expected one of {', '.join(OPERATORS)}")
+
+def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[str, list[Any]]:
+    name, operator, value = condition.name, condition.operator, condition.value
     if operator == "in":
-        return str(name), operator, [encode(each) for each in value]
-    kind, encoded = encode(value)
-    if operator not in ("==", "!=") and kind in (JSON, LONG, NULL):
-        raise StoreError(f"{name} {operator}: got {value!r:.80}, expected a number or a text to compare with")
-    return str(name), operator, [(kind, encoded)]
-
-
-def _matching(connection: sqlite3.Connection, name: str, operator: str, values: Encoded) -> tuple[str, list[Any]]:
-    """Return a condition as SQL, and its values."""
+        return _matching(connection, OneOf(tuple(Condition(name, "==", each) for each in value)))
+    if operator == "!=":
+        return _matching(connection, Not(Condition(name, "==", value)))
     key = _key(connection, name)
     runs = f"SELECT run FROM {_table(connection, key)} WHERE key = ?"
-    if operator not in ("==", "!=", "in"):
-        text, new = _in_range(operator, *values[0])
-        return f"r.id IN ({runs} AND ({text}))", [key, *new]
-    parts = [_equal(runs, key, kind, value) for kind, value in values]
-    text = " OR ".join([text for text, _ in parts] or ["0"])
-    return f"{'NOT ' if operator == '!=' else ''}({text})", [value for _, new in parts for value in new]
-
-
-def _equal(runs: str, key: int | None, kind: int, value: Any) -> tuple[str, list[Any]]:
-    if kind == NULL:  # what is missing and what is null are the same to those who ask
+    if operator == "==" and value is None:
+        # What is missing and what is null are the same to those who ask.
         return f"r.id NOT IN ({runs} AND kind <> {NULL})", [key]
-    if kind == NAN:
-        return f"r.id IN ({runs} AND kind = {NAN})", [key]
-    return f"r.id IN ({runs} AND kind = ? AND value = ?)", [key, kind, value]
+    if name == "_id" and operator == "==":
+        value = str(value)
+    kind, encoded = encode(value)
+    if operator == "~":
+        return f"r.id IN ({runs} AND kind = {TEXT} AND value REGEXP ?)", [key, value]
+    if operator == "==":
+        text, new = ("kind = ?", [kind]) if kind == NAN else ("kind = ? AND value = ?", [kind, encoded])
+        return f"r.id IN ({runs} AND {text})", [key, *new]
+    return _in_range(name, operator, runs, key, kind, encoded)
 
 
-def _in_range(operator: str, kind: int, value: Any) -> tuple[str, list[Any]]:
+def _in_range(name: str, operator: str, runs: str, key: int | None, kind: int, encoded: Any) -> tuple[str, list[Any]]:
+    if kind in (JSON, LONG, NULL):
+        raise FilterError(f"{name} {operator}: got {encoded!r}, expected a number or a text to compare with")
     if kind in (TEXT, BOOL):
-        return f"kind = ? AND value {operator} ?", [kind, value]
+        return f"r.id IN ({runs} AND kind = ? AND value {operator} ?)", [key, kind, encoded]
     if kind == NAN:
         return "0", []
-    number = value if kind == NUMBER else float(value)
-    text = f"kind = {NUMBER} AND value {operator} ? OR kind = {BIG} AND CAST(value AS REAL) {operator} ?"
-    return text, [number, number]
+    number = encoded if kind == NUMBER else float(encoded)
+    compared = f"(kind = {NUMBER} AND value {operator} ?) OR (kind = {BIG} AND CAST(value AS REAL) {operator} ?)"
+    return f"r.id IN ({runs} AND ({compared}))", [key, number, number]

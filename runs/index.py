@@ -17,15 +17,17 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from runs import finding, scanning
 from runs.fields import OF_RUN, TEXT, fields_of, read_documents
+from runs.filters import names_in, parse_filter
 from runs.folders import lease_of, true_status
 from runs.index_file import IndexFile, transaction
+from runs.names import full_name
 
 __all__ = ["Index", "Update"]
 
@@ -91,16 +93,15 @@ class Index:
 
     def find(
         self,
-        conditions: Iterable[finding.Condition] = (),
+        filter: Any = None,
         sort: str | None = None,
         limit: int | None = None,
         columns: Sequence[str] = (),
     ) -> list[dict[str, Any]]:
-        """Return the runs that meet all conditions, as of the last update (the first time it is made here).
+        """Return the runs that a filter is true of, as of the last update (the first time it is made here).
 
         Args:
-            conditions: Triples of field, operator (`finding.OPERATORS`) and value. A field that a run does not have
-                is equal to None, and meets `!=` only. Numbers, texts and booleans are never equal to each other.
+            filter: See `runs.filters`.
             sort: A field, with a `-` ahead for the greatest first; runs without it come last. By default the name.
             limit: How many at most.
             columns: Fields to return; None stands for what a run does not have.
@@ -110,19 +111,19 @@ class Index:
             judged by the lease, now.
 
         Raises:
-            StoreError: If a condition makes no sense.
+            FilterError: If the filter makes no sense.
         """
         # All that a question can have wrong shows here, so that what goes wrong below is the file's fault.
-        prepared = [finding.prepare(condition) for condition in conditions]
+        tree = parse_filter(filter)
         bound = -1 if limit is None else int(limit)
-        named = {name for name, *_ in prepared} | {(sort or "").removeprefix("-")} | set(columns)
+        names = names_in(tree) | {full_name(name.removeprefix("-")) for name in (sort or "", *columns)}
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
             self._catch_up(connection)
             with transaction(connection, "DEFERRED"):
-                if "status" in named:
+                if "status" in names:
                     self._judge(connection)
-                return finding.find(connection, prepared, sort, bound, columns)
+                return finding.find(connection, tree, sort, bound, columns)
 
         return self._file.reliably(ask)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +114,7 @@ class IndexFile:
                 with contextlib.suppress(OSError):
                     self.path.parent.mkdir(parents=True, exist_ok=True)
             connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
+            connection.create_function("REGEXP", 2, _is_found, deterministic=True)
             inode = _inode(self.path)
             try:
                 self._prepare(connection)
@@ -139,6 +141,10 @@ class IndexFile:
         if _version(connection) != (_APPLICATION, VERSION):
             raise ValueError("an index of another version")
         connection.execute("CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY)")
+
+
+def _is_found(pattern: str, value: Any) -> bool:
+    return isinstance(value, str) and re.search(pattern, value) is not None
 
 
 def _places(store: Path) -> list[Path | None]:

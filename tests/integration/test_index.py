@@ -23,7 +23,7 @@ from observers import FileObserver
 from observers.identity import lease
 from runs import scanning
 from runs.__main__ import main as command
-from runs.errors import StoreError
+from runs.errors import FilterError, StoreError
 from runs.index import Index
 
 
@@ -128,9 +128,9 @@ def test_name_of_the_run_goes_before_the_same_of_the_config(store, index):
 
 
 def test_questions_without_sense_are_refused(store, index):
-    with pytest.raises(StoreError, match="got operator '~'"):
-        index.find([("lr", "~", 1)])
-    with pytest.raises(StoreError, match=r"lr <: got \[1\], expected a number or a text"):
+    with pytest.raises(FilterError, match="got the operator '=>'"):
+        index.find([("lr", "=>", 1)])
+    with pytest.raises(FilterError, match=r"lr <: got \[1\], expected a number or a text"):
         index.find([("lr", "<", [1])])
     with pytest.raises(StoreError, match="there is no folder"):
         Index(store / "nowhere").update()

@@ -1,0 +1,231 @@
+"""Runs in a folder, ours and those of Sacred's FileStorageObserver."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from observers.schema import (
+    CONFIG,
+    INFO,
+    OUTPUT,
+    POINTS,
+    RUN,
+    SACRED_METRICS,
+    SUMMARY,
+    Series,
+    read_metrics,
+    read_names,
+)
+from runs.errors import StoreError
+from runs.filters import parse_filter
+from runs.folders import lease_of, true_status
+from runs.index import Index
+from runs.names import full_name
+from runs.run import Content, Run, gone, without_pickles
+from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
+
+__all__ = ["FolderRun", "FolderStore"]
+
+PROVENANCE = "provenance.json"
+NOTES = "notes.json"
+_FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
+
+
+class FolderStore(Store):
+    """All runs below a folder.
+
+    Raises:
+        StoreError: If there is no such folder.
+    """
+
+    def __init__(self, where: str | Path) -> None:
+        self.folder = Path(where)
+        self.where = str(where)
+        if not self.folder.is_dir():
+            raise StoreError(
+                f"there is no folder {where}; give the one that runs are recorded in, such as my_runs, or a URL"
+            )
+        self.index = Index(self.folder)
+
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Run]:
+        """See `Store.find`."""
+        tree = parse_filter(filter)
+        names = [full_name(name) for name in (DEFAULT_COLUMNS if columns is None else columns)]
+        # A whole part, such as `config`, is read from the run's own file when it is asked for.
+        flat = [name for name in names if name not in (*_FILES, "_id")]
+        self.index.update()
+        rows = self.index.find(tree, sort, limit, flat)
+        return [FolderRun(self, row.pop("name"), row) for row in rows]
+
+    def _by_id(self, key: str) -> Run | None:
+        # Not by joining paths: an id that leaves the folder is none.
+        if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
+            return None
+        return FolderRun(self, key) if (self.folder / key / RUN).is_file() else None
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """See `Store.unreadable`."""
+        self.index.update()
+        return self.index.problems()
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self.index.close()
+
+
+class FolderRun(Run):
+    """A run in a folder of its own.
+
+    Attributes:
+        folder: That folder.
+    """
+
+    def __init__(self, store: FolderStore, id: str, row: Mapping[str, Any] | None = None) -> None:
+        super().__init__(store, id, row)
+        self.folder = store.folder / id
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        """See `Run.document`."""
+        document = {**_read(self.folder / RUN, required=True), **_read(self.folder / NOTES)}
+        return without_pickles(document)
+
+    def _part(self, name: str) -> dict[str, Any]:
+        found = without_pickles(_read(self.folder / _FILES[name]))
+        if name == "summary" and not found and (self.folder / SACRED_METRICS).exists():
+            from runs.fields import summary_of
+
+            return summary_of(_read(self.folder / SACRED_METRICS)) or {}
+        return found
+
+    @property
+    def status(self) -> str:
+        """See `Run.status`."""
+        return self._row.get("status") or true_status(self.document, lease_of(self.folder))
+
+    def _metric_names(self) -> list[str]:
+        if (self.folder / POINTS).exists():
+            return list({name for name, _ in read_names(self.folder).values()})
+        return list(_read(self.folder / SACRED_METRICS))
+
+    def _series(self, name: str) -> Series | None:
+        if (self.folder / POINTS).exists():
+            return read_metrics(self.folder).get(name)
+        return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
+
+    @property
+    def output(self) -> str:
+        """See `Run.output`."""
+        try:
+            return (self.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
+
+    @property
+    def artifacts(self) -> dict[str, Content]:
+        """See `Run.artifacts`."""
+        names = [name for name in self.document.get("artifacts") or () if isinstance(name, str)]
+        return {name: self._content(name, self.folder, name) for name in names}
+
+    @property
+    def sources(self) -> dict[str, Content]:
+        """See `Run.sources`."""
+        experiment = self.document.get("experiment")
+        return self._stored(experiment.get("sources") if isinstance(experiment, dict) else None)
+
+    @property
+    def resources(self) -> dict[str, Content]:
+        """See `Run.resources`."""
+        return self._stored(self.document.get("resources"))
+
+    def _stored(self, pairs: Any) -> dict[str, Content]:
+        """Return what stands in the record as pairs of a name and a path below the store."""
+        found = {}
+        for pair in pairs if isinstance(pairs, list) else ():
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair):
+                found[pair[0]] = self._content(pair[0], self.folder.parent, pair[1])
+        return found
+
+    def _content(self, name: str, base: Path, path: str) -> Content:
+        target, inside = (base / path).resolve(), base.resolve()
+        if not target.is_relative_to(inside):
+            return Content(name, gone(name, "its record names a path outside of the store"))
+
+        def open_() -> BinaryIO:
+            try:
+                return target.open("rb")
+            except OSError as error:
+                raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
+
+        return Content(name, open_)
+
+
+def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """Return the document in a file; an empty one if there is none.
+
+    Raises:
+        StoreError: If it cannot be read, or is missing though `required`.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        if required:
+            raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None
+        return {}
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is no JSON ({error}); the rest of the run may still be read") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{path} holds {type(document).__name__}, expected an object")
+    return document
+
+
+def series_of(entry: Any, start: datetime | None) -> Series | None:
+    """Return a metric in Sacred's form, which is a mapping of `steps`, `values` and `timestamps`; None if it is none.
+
+    What is no number becomes NaN.
+    """
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("values"), list):
+        return None
+    values = np.array([_number(value) for value in entry["values"]], np.float64)
+    steps = [_number(step) for step in entry.get("steps") or range(len(values))]
+    count = min(len(values), len(steps))
+    whole = all(step.is_integer() for step in steps)
+    times = np.full(count, np.nan)
+    for position, stamp in enumerate((entry.get("timestamps") or ())[:count]):
+        at = _parse_time(stamp)
+        if at is not None and start is not None:
+            times[position] = (at - start).total_seconds()
+    return Series(np.array(steps[:count], np.int64 if whole else np.float64), values[:count], times)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _parse_time(stamp: Any) -> datetime | None:
+    if isinstance(stamp, datetime):
+        return stamp
+    try:
+        return datetime.fromisoformat(stamp)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,333 @@
+"""Runs in a MongoDB database, ours and those of Sacred's MongoObserver."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, BinaryIO
+
+import bson
+import gridfs
+import numpy as np
+import pymongo
+from pymongo.errors import ConfigurationError, PyMongoError
+
+from observers.destination import Destination, explain
+from observers.identity import is_alive
+from observers.schema import POINT, Series, summarize
+from runs.errors import StoreError
+from runs.filters import Filter, in_order, matches, names_in, parse_filter
+from runs.folder_store import series_of
+from runs.folders import true_status
+from runs.mongo_filters import query_of, sort_stages, stored_path
+from runs.names import full_name
+from runs.run import Content, Run, gone, without_pickles
+from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
+
+__all__ = ["MongoRun", "MongoStore"]
+
+_PARTS = ("config", "info", "summary", "provenance", "captured_out")
+
+
+class MongoStore(Store):
+    """All runs of a database.
+
+    Raises:
+        StoreError: If the server cannot be reached or refuses.
+    """
+
+    def __init__(self, url: str, prefix: str = "") -> None:
+        try:
+            name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
+            destination = Destination(url, name, prefix)
+            self._client = destination.connect()
+        except (ConfigurationError, pymongo.errors.InvalidURI, ValueError) as error:
+            raise StoreError(f"the store's URL: {explain(error)}") from error
+        self.where = destination.label
+        self.database = self._client[name]
+        start = f"{prefix}_" if prefix else ""
+        self.runs = self.database[f"{start}runs"]
+        self.metrics = self.database[f"{start}metrics"]
+        self.chunks = self.database[f"{start}metrics_chunks"]
+        self.fs = gridfs.GridFS(self.database)
+        try:
+            with self.errors():
+                self.runs.find_one({}, {"_id": 1})
+        except StoreError:
+            self._client.close()
+            raise
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn what goes wrong with the server into a StoreError."""
+        try:
+            yield
+        except PyMongoError as error:
+            raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
+
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Run]:
+        """See `Store.find`."""
+        tree = parse_filter(filter)
+        names = [full_name(name) for name in (DEFAULT_COLUMNS if columns is None else columns)]
+        asked = {*names, *names_in(tree), full_name((sort or "id").removeprefix("-"))}
+        if self._has_stock_runs and any(name.startswith("summary") for name in asked):
+            with self.errors():
+                return self._find_here(tree, sort, limit, names, asked)
+        projection = _projection(names)
+        found: list[Run] = []
+        with self.errors():
+            query = query_of(tree, self._dead())
+            for condition, order in sort_stages(sort):
+                left = 0 if limit is None else limit - len(found)
+                if limit is not None and left <= 0:
+                    break
+                both = {"$and": [query, condition]} if condition and query else condition or query
+                cursor = self.runs.find(both, projection).sort(order).limit(left)
+                found += [MongoRun(self, document["_id"], self._row(document, names)) for document in cursor]
+        return found
+
+    @functools.cached_property
+    def _has_stock_runs(self) -> bool:
+        """Whether there are runs without a uid, of which stock Sacred kept no summary."""
+        with self.errors():
+            return self.runs.estimated_document_count() > self.runs.count_documents({"uid": {"$gt": ""}})
+
+    def _find_here(
+        self, tree: Filter, sort: str | None, limit: int | None, names: list[str], asked: set[str]
+    ) -> list[Run]:
+        """Do as `find` does, with the summaries of stock Sacred's runs, which are computed from their metrics."""
+        runs = []
+        for document in self.runs.find({}, {**_projection([*asked, "status"]), "uid": 1}, sort=[("_id", 1)]):
+            run = MongoRun(self, document["_id"], self._row(document, sorted(asked | {"status"})))
+            if document.get("uid") is None:
+                wanted = {metric_of(name) for name in asked if name.startswith("summary")}
+                run.add_summary(run.computed_summary(None if None in wanted else wanted), asked)
+            if matches(tree, run.__getitem__):
+                runs.append(run)
+        if sort:
+            name, descending = sort.removeprefix("-"), sort.startswith("-")
+            if full_name(name) == "_id":
+                runs = runs[::-1] if descending else runs
+            else:
+                runs = in_order(runs, lambda run: run[name], descending=descending)
+        return runs[:limit]
+
+    def _row(self, document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+        row = {name: plain(_value_at(document, stored_path(name))) for name in names if name != "_id"}
+        if "status" in row:
+            row["status"] = true_status({"status": row["status"]}, document.get("lease"))
+        return row
+
+    def _dead(self) -> list[Any]:
+        """Return the ids of runs that say RUNNING and whose process is gone."""
+        running = self.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"lease": 1})
+        dead = []
+        for run in running:
+            # A lease that is no lease says nothing.
+            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+                if not is_alive(run["lease"]):
+                    dead.append(run["_id"])
+        return dead
+
+    def _by_id(self, key: str) -> Run | None:
+        wanted: list[Any] = [key]
+        with contextlib.suppress(ValueError):
+            wanted.append(int(key))
+        if bson.ObjectId.is_valid(key):
+            wanted.append(bson.ObjectId(key))
+        wanted = [one for one in wanted if not isinstance(one, int) or -(2**63) <= one < 2**63]
+        with self.errors():
+            found = self.runs.find_one({"_id": {"$in": wanted}}, {"_id": 1})
+        return MongoRun(self, found["_id"]) if found else None
+
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return none: what is in a database is a document."""
+        return []
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+class MongoRun(Run):
+    """A run in a database.
+
+    Attributes:
+        key: Its `_id`.
+    """
+
+    store: MongoStore
+
+    def __init__(self, store: MongoStore, key: Any, row: Mapping[str, Any] | None = None) -> None:
+        super().__init__(store, str(key), row)
+        self.key = key
+        self._parts: dict[str, Any] = {}
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        """See `Run.document`."""
+        return without_pickles(plain(self._find(dict.fromkeys(_PARTS, 0))))
+
+    def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
+        with self.store.errors():
+            found = self.store.runs.find_one({"_id": self.key}, projection)
+        if found is None:
+            raise StoreError(f"run {self.id} is no longer in {self.store.where}")
+        return found
+
+    def _part(self, name: str) -> dict[str, Any]:
+        if name not in self._parts:
+            part = self._find({name: 1}).get(name)
+            if isinstance(part, Mapping) and "stored_as_file" in part:
+                part = self._stored_part(part)
+            self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
+        if name == "summary" and not self._parts[name]:
+            self._parts[name] = self.computed_summary()
+        return self._parts[name]
+
+    def computed_summary(self, names: set[str] | None = None) -> dict[str, Any]:
+        """Return the summary of what stock Sacred recorded, which keeps none; of all metrics, or of `names`."""
+        query = {"run_id": self.key, **({"name": {"$in": sorted(names)}} if names is not None else {})}
+        found = {}
+        with self.store.errors():
+            for document in self.store.metrics.find(query, {"name": 1, "steps": 1, "values": 1}):
+                series = series_of(document, None)
+                if series is not None and len(series):
+                    found[document["name"]] = summarize(series.values, series.steps)
+        return found
+
+    def add_summary(self, summary: dict[str, Any], names: Iterable[str]) -> None:
+        """Let `names` of the summary come from `summary`."""
+        for name in names:
+            if name == "summary":
+                self._row[name] = summary
+            elif name.startswith("summary."):
+                metric, _, statistic = name.removeprefix("summary.").rpartition(".")
+                self._row[name] = summary.get(metric, {}).get(statistic)
+
+    @property
+    def status(self) -> str:
+        """See `Run.status`."""
+        return self._row.get("status") or true_status(self.document, self.document.get("lease"))
+
+    def _metric_names(self) -> list[str]:
+        with self.store.errors():
+            return self.store.metrics.distinct("name", {"run_id": self.key})
+
+    def _series(self, name: str) -> Series | None:
+        query = {"run_id": self.key, "name": name}
+        with self.store.errors():
+            document = self.store.metrics.find_one(query)
+            chunks = list(self.store.chunks.find(query, {"data": 1}, sort=[("index", 1)]))
+        if document is None:
+            return None
+        start = self._find({"start_time": 1}).get("start_time")
+        series = series_of(document, start if isinstance(start, datetime) else self.start_time)
+        if series is None or not chunks:
+            return series
+        points = np.concatenate([np.frombuffer(chunk["data"], POINT) for chunk in chunks])
+        return joined(series, points)
+
+    @property
+    def output(self) -> str:
+        """See `Run.output`."""
+        found = self._find({"captured_out": 1, "captured_out_file": 1})
+        if found.get("captured_out_file") is not None:
+            return self._content("captured output", found["captured_out_file"]).read().decode("utf-8", "replace")
+        return str(found.get("captured_out") or "")
+
+    @property
+    def artifacts(self) -> dict[str, Content]:
+        """See `Run.artifacts`."""
+        entries = self._find({"artifacts": 1}).get("artifacts") or ()
+        return {
+            str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id"))
+            for entry in entries
+            if isinstance(entry, Mapping)
+        }
+
+    @property
+    def sources(self) -> dict[str, Content]:
+        """See `Run.sources`."""
+        experiment = self._find({"experiment.sources": 1}).get("experiment") or {}
+        return self._stored(experiment.get("sources"))
+
+    @property
+    def resources(self) -> dict[str, Content]:
+        """See `Run.resources`."""
+        return self._stored(self._find({"resources": 1}).get("resources"))
+
+    def _stored(self, pairs: Any) -> dict[str, Content]:
+        pairs = [pair for pair in pairs or () if isinstance(pair, list) and len(pair) == 2]
+        return {str(name): self._content(str(name), key) for name, key in pairs}
+
+    def _content(self, name: str, key: Any) -> Content:
+        if key is None:
+            return Content(name, gone(name, "the record names no file"))
+
+        def open_() -> BinaryIO:
+            try:
+                with self.store.errors():
+                    return self.store.fs.get(key)
+            except gridfs.errors.NoFile as error:
+                raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
+
+        return Content(name, open_)
+
+
+def metric_of(name: str) -> str | None:
+    """Return the metric that a full name such as `summary.val/loss.min` is of; None if it is of all."""
+    return name.removeprefix("summary").removeprefix(".").rpartition(".")[0] or None
+
+
+def joined(series: Series, points: np.ndarray) -> Series:
+    """Return a series with further points behind it."""
+    if series.steps.dtype == np.float64:
+        steps = np.concatenate([series.steps, points["step"].copy().view("<f8")])
+    else:
+        steps = np.concatenate([series.steps, points["step"]])
+    values = np.concatenate([series.values, points["value"]])
+    return Series(steps, values, np.concatenate([series.times, points["time"] / 100]))
+
+
+def _projection(names: Sequence[str]) -> dict[str, int]:
+    """Return what to fetch for `names`; a path and one below it would collide."""
+    paths = sorted({stored_path(name) for name in names} | ({"lease"} if "status" in names else set()))
+    kept: list[str] = []
+    for path in paths:
+        if not any(path == other or path.startswith(f"{other}.") for other in kept):
+            kept.append(path)
+    return dict.fromkeys(kept or ["_id"], 1)
+
+
+def _value_at(document: Any, path: str) -> Any:
+    for key in path.split("."):
+        if not isinstance(document, Mapping):
+            return None
+        document = document.get(key)
+    return document
+
+
+def plain(value: Any) -> Any:
+    """Return what BSON holds as what JSON holds: times in ISO form, other kinds as text."""
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, int):
+        return int(value)  # Int64
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bson.Decimal128):
+        return float(value.to_decimal())
+    return str(value)

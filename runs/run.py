@@ -1,0 +1,280 @@
+"""`Run`: one past run, read from any store, a part at a time."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import io
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from configs import Map
+from observers.schema import Series
+from runs.downsampling import downsample
+from runs.errors import StoreError
+from runs.names import full_name
+
+if TYPE_CHECKING:
+    from runs.store import Store
+
+__all__ = ["Content", "Run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """A file of a run: an artifact, a source, a resource.
+
+    Attributes:
+        name: As the run calls it; a text from outside, which may hold anything.
+        open: Returns a stream of its bytes. Raises StoreError if it is gone.
+    """
+
+    name: str
+    open: Callable[[], BinaryIO]
+
+    def read(self) -> bytes:
+        """Return its bytes."""
+        with self.open() as stream:
+            return stream.read()
+
+
+class Run(abc.ABC):
+    """One past run. Nothing is loaded before it is asked for, and nothing that is read is ever executed.
+
+    `run["optimizer.lr"]` is any field by its name (`runs.names`), None if the run does not have it.
+
+    Attributes:
+        store: Where it lies.
+        id: What the store calls it, as text.
+    """
+
+    def __init__(self, store: Store, id: str, row: Mapping[str, Any] | None = None) -> None:
+        self.store = store
+        self.id = id
+        self._row = dict(row or {})
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r}, {self.store.where!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and (self.store.where, self.id) == (other.store.where, other.id)
+
+    def __hash__(self) -> int:
+        return hash((self.store.where, self.id))
+
+    # ------------------------------------------------------------------ what stores provide
+
+    @functools.cached_property
+    @abc.abstractmethod
+    def document(self) -> dict[str, Any]:
+        """The run's own fields, without config, info and summary; times as text in ISO form.
+
+        Raises:
+            StoreError: If it cannot be read, or is gone.
+        """
+
+    @abc.abstractmethod
+    def _part(self, name: str) -> dict[str, Any]:
+        """Return `config`, `info`, `summary` or `provenance`; empty if there is none."""
+
+    @abc.abstractmethod
+    def _metric_names(self) -> list[str]: ...
+
+    @abc.abstractmethod
+    def _series(self, name: str) -> Series | None: ...
+
+    @property
+    @abc.abstractmethod
+    def status(self) -> str:
+        """COMPLETED, FAILED, INTERRUPTED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
+
+    @property
+    @abc.abstractmethod
+    def output(self) -> str:
+        """All that the run wrote to its terminal."""
+
+    @property
+    @abc.abstractmethod
+    def artifacts(self) -> dict[str, Content]:
+        """Files that the run made, by name."""
+
+    @property
+    @abc.abstractmethod
+    def sources(self) -> dict[str, Content]:
+        """Sources that the run was made of, by path below its base folder."""
+
+    @property
+    @abc.abstractmethod
+    def resources(self) -> dict[str, Content]:
+        """Files that the run read, by path."""
+
+    # ------------------------------------------------------------------ the same for all
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the field `name`, short or full; None if the run does not have it."""
+        name = full_name(name)
+        if name in self._row:
+            return self._row[name]
+        if name == "status":
+            return self.status
+        if name == "_id":
+            return self.id
+        first, _, rest = name.partition(".")
+        if first == "summary" and rest:
+            metric, _, statistic = rest.rpartition(".")
+            return self.summary.get(metric, {}).get(statistic)
+        if first in ("config", "info", "provenance", "summary"):
+            return _walk(self._part(first), rest)
+        return _walk(self.document, name)
+
+    @property
+    def uid(self) -> str | None:
+        """Its id over all stores; None of a run that stock Sacred recorded."""
+        return self["uid"]
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return self["experiment.name"] or ""
+
+    @property
+    def command(self) -> str:
+        """The command that was run."""
+        return self["command"] or ""
+
+    @property
+    def host(self) -> str:
+        """The machine's name."""
+        return self["host.hostname"] or ""
+
+    @property
+    def result(self) -> Any:
+        """What the command returned."""
+        return self["result"]
+
+    @property
+    def start_time(self) -> datetime | None:
+        """When it started, in UTC without saying so."""
+        return _time(self["start_time"] or self["queue_time"])
+
+    @property
+    def stop_time(self) -> datetime | None:
+        """When it ended."""
+        return _time(self["stop_time"])
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds from its start to its end, or to its last sign of life."""
+        stop = self.stop_time or _time(self["heartbeat"])
+        return (stop - self.start_time).total_seconds() if stop and self.start_time else None
+
+    @functools.cached_property
+    def config(self) -> Map:
+        """Its config."""
+        return Map(self._part("config"))
+
+    @functools.cached_property
+    def info(self) -> Map:
+        """What it put into its info."""
+        return Map(self._part("info"))
+
+    @functools.cached_property
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """Of every metric first, last, min, max and so on; see `observers.schema.summarize`."""
+        return self._part("summary")
+
+    @functools.cached_property
+    def provenance(self) -> dict[str, Any]:
+        """What it was made of: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
+        return self._part("provenance")
+
+    @property
+    def diff(self) -> str:
+        """The changes that were not committed when it started."""
+        return (self.provenance.get("git") or {}).get("diff") or ""
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of its metrics."""
+        return sorted(self._metric_names())
+
+    def metric(self, name: str, num_points: int | None = None) -> Series:
+        """Return the points of a metric.
+
+        Args:
+            name: The metric.
+            num_points: At most as many, extremes kept; see `runs.downsampling`.
+
+        Raises:
+            StoreError: If there is no such metric.
+        """
+        series = self._series(name)
+        if series is None:
+            there = ", ".join(self.metrics) or "none"
+            raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
+        return series if num_points is None else downsample(series, num_points)
+
+    @property
+    def parent(self) -> Run | None:
+        """The run that it was started from, if there is one and it is in the store."""
+        uid = self["parent"]
+        found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
+        return found[0] if found else None
+
+    def children(self) -> list[Run]:
+        """Return the runs that were started from it."""
+        return self.store.find([("parent", "==", self.uid)]) if self.uid else []
+
+    @property
+    def tags(self) -> list[str]:
+        """Words that people attached to it."""
+        tags = self["tags"]
+        return [str(tag) for tag in tags] if isinstance(tags, list) else []
+
+    @property
+    def note(self) -> str:
+        """What people wrote about it."""
+        return str(self["note"] or "")
+
+
+def _walk(document: Any, path: str) -> Any:
+    """Return the entry at a dotted path; names with dots of their own are found too."""
+    if not path:
+        return document
+    if not isinstance(document, Mapping):
+        return None
+    if path in document:
+        return document[path]
+    parts = path.split(".")
+    for count in range(1, len(parts)):
+        head = ".".join(parts[:count])
+        if head in document:
+            return _walk(document[head], ".".join(parts[count:]))
+    return None
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def without_pickles(value: Any) -> Any:
+    """Return a document with what jsonpickle wrote for tuples as lists; nothing of it is decoded."""
+    if isinstance(value, dict):
+        if set(value) == {"py/tuple"}:
+            return without_pickles(value["py/tuple"])
+        return {str(key): without_pickles(item) for key, item in value.items()}
+    return [without_pickles(item) for item in value] if isinstance(value, list) else value
+
+
+def gone(name: str, why: object) -> Callable[[], BinaryIO]:
+    """Return what raises that a content is gone."""
+
+    def open_() -> io.BytesIO:
+        raise StoreError(f"{name} cannot be read: {why}")
+
+    return open_

@@ -1,0 +1,179 @@
+"""`open_store` and `Store`: all runs of a folder or of a database, behind one API."""
+
+from __future__ import annotations
+
+import abc
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from runs.errors import RunNotFoundError, StoreError
+
+if TYPE_CHECKING:
+    import pandas
+
+    from runs.run import Run
+
+__all__ = ["DEFAULT_COLUMNS", "Store", "open_store"]
+
+NEWEST_FIRST = "-start_time"
+DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
+_WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
+_MAX_WATCHED = 200
+
+
+def open_store(where: str | Path | None = None, prefix: str = "") -> Store:
+    """Return the runs in a folder or a database, for reading.
+
+    Args:
+        where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
+            by default what `SACRISTAN_STORE` names, else `my_runs`.
+        prefix: What the collections' names begin with, as in `MongoObserver(collection_prefix=...)`.
+
+    Raises:
+        StoreError: If there is no such folder, or the database cannot be reached or refuses.
+    """
+    where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
+    if where.startswith(("mongodb://", "mongodb+srv://")):
+        from runs.mongo_store import MongoStore
+
+        return MongoStore(where, prefix)
+    if "://" in where:
+        raise StoreError(f"got the store {where!r}, expected a folder or a mongodb:// URL")
+    from runs.folder_store import FolderStore
+
+    return FolderStore(where)
+
+
+class Store(abc.ABC):
+    """All runs of one place; of the same filter every store makes the same.
+
+    Attributes:
+        where: The folder, or the URL without credentials.
+    """
+
+    where: str
+
+    @abc.abstractmethod
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Run]:
+        """Return the runs that a filter is true of.
+
+        Args:
+            filter: A filter document, conditions, or None for all runs; see `runs.filters`.
+            sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
+                field, or with a NaN, last in either direction.
+            limit: How many at most.
+            columns: Fields to fetch along, so that `run[name]` asks nobody again; by default `DEFAULT_COLUMNS`.
+
+        Raises:
+            FilterError: If the filter makes no sense.
+            StoreError: If the store cannot be read.
+        """
+
+    @abc.abstractmethod
+    def _by_id(self, key: str) -> Run | None:
+        """Return the run of that id, if there is one."""
+
+    @abc.abstractmethod
+    def unreadable(self) -> list[tuple[str, str]]:
+        """Return id and reason for every run of which something cannot be read."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of what is open."""
+
+    def get(self, key: str | int) -> Run:
+        """Return one run, by its id, its uid, an unambiguous beginning of its uid, or `latest`.
+
+        Raises:
+            RunNotFoundError: If there is none, or more than one.
+        """
+        text = str(key).strip()
+        if text == "latest":
+            found = self.latest(1)
+            if not found:
+                raise RunNotFoundError(f"there is no run in {self.where} yet")
+            return found[0]
+        run = self._by_id(text)
+        if run is not None:
+            return run
+        if text:
+            # What begins with the text lies between it and the text with the greatest digit behind it.
+            found = self.find([("uid", ">=", text), ("uid", "<", f"{text}g")], limit=6)
+            if len(found) == 1:
+                return found[0]
+            if found:
+                ids = ", ".join(f"{run.id} ({run.uid})" for run in found[:5])
+                raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
+        raise RunNotFoundError(f"there is no run {text!r} in {self.where}; list them with: python -m runs ls")
+
+    def latest(self, n: int = 1) -> list[Run]:
+        """Return the `n` runs that started last, the last one first."""
+        return self.find(limit=n)
+
+    def frame(
+        self,
+        filter: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> pandas.DataFrame:
+        """Return runs as a pandas DataFrame, a row each, indexed by id.
+
+        Args:
+            filter, sort, limit: See `find`.
+            columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
+        """
+        import pandas
+
+        runs = self.find(filter, sort, limit, columns or (*DEFAULT_COLUMNS, "config", "summary", "host"))
+        if columns is None:
+            rows = [_flat_row(run) for run in runs]
+        else:
+            rows = [{name: run[name] for name in columns} for run in runs]
+        return pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
+
+    def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
+        """Yield every run that is new or has changed, for ever; at first the newest runs as they are.
+
+        Runs that change long after they ended, and are none of the newest, are passed over.
+        """
+        seen: dict[str, tuple] = {}
+        while True:
+            for run in reversed(self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)):
+                state = tuple(run[name] for name in _WATCHED)
+                if seen.get(run.id) != state:
+                    seen[run.id] = state
+                    yield run
+            time.sleep(interval_s)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _flat_row(run: Run) -> dict[str, Any]:
+    row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
+    _flatten("config", run["config"] or {}, row)
+    for metric, statistics in (run["summary"] or {}).items():
+        row |= {f"summary.{metric}.{name}": value for name, value in statistics.items()}
+    return row
+
+
+def _flatten(prefix: str, document: dict[str, Any], into: dict[str, Any]) -> None:
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            _flatten(f"{prefix}.{key}", value, into)
+        else:
+            into[f"{prefix}.{key}"] = value

@@ -1,0 +1,258 @@
+"""One contract for every store: our files, our MongoDB, stock Sacred's files, stock Sacred's MongoDB."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import sacred
+from sacred.observers import FileStorageObserver
+from sacred.observers import MongoObserver as SacredMongoObserver
+
+import runs
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from runs.errors import FilterError, RunNotFoundError, StoreError
+
+KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
+
+
+def record(kind, folder, url, name):
+    """Record seven runs, one after the other, with the recorder of `kind`; return where they lie."""
+    experiment = Experiment if kind.startswith("our") else sacred.Experiment
+    ex = experiment("contract", base_dir=folder, save_git_info=False)
+
+    @ex.config
+    def config():
+        lr = 0.1
+        model = {"name": "mlp", "hidden": [8, 8], "dropout": None}
+        fail = False
+        amp = False
+        best = 0.0
+
+    @ex.main
+    def main(_run, lr, fail, best):
+        ex.open_resource(str(folder / "data.csv")).close()
+        for step in range(10):
+            _run.log_scalar("train/loss", lr * (10 - step), step)
+        _run.log_scalar("val/accuracy", best, 9)
+        _run.info["test"] = {"accuracy": best}
+        print("é trained with", lr)
+        (folder / "weights.txt").write_text(f"weights {lr}")
+        ex.add_artifact(folder / "weights.txt")
+        if fail:
+            raise RuntimeError("no luck")
+        return best
+
+    (folder / "data.csv").write_text("1,2\n")
+    observer = {
+        "our-files": lambda: FileObserver(folder / "store"),
+        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
+        "sacred-files": lambda: FileStorageObserver(folder / "store"),
+        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
+    }[kind]()
+    ex.observers.append(observer)
+    for updates in (
+        {"lr": 0.1, "best": 0.5},
+        {"lr": 0.01, "best": 0.9},
+        {"lr": 0.001, "best": 0.8, "model": {"name": "cnn"}},
+        {"lr": 0.5, "fail": True},
+        {"lr": 1.0, "best": math.nan},
+        {"lr": 0.02, "best": 0.7, "amp": True, "model": {"dropout": 0.5}},
+        {"lr": 0.03, "best": 0.6, "model": {"hidden": [4]}},
+    ):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                ex.run(config_updates=updates, options={"--capture": "sys"})
+            except RuntimeError:
+                assert updates["fail"]
+    return str(folder / "store") if kind.endswith("files") else f"{url}/{name}"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def store(request, tmp_path_factory, mongo_url):
+    folder = tmp_path_factory.mktemp(request.param)
+    name = f"contract_{request.param.replace('-', '_')}"
+    with runs.open_store(record(request.param, folder, mongo_url, name)) as store:
+        yield store
+    if request.param.endswith("mongo"):
+        import pymongo
+
+        with pymongo.MongoClient(mongo_url) as client:
+            client.drop_database(name)
+
+
+def ids(found):
+    return [run.id for run in found]
+
+
+@pytest.mark.parametrize(
+    ("filter", "expected"),
+    [
+        (None, "1234567"),
+        ([], "1234567"),
+        ("status=COMPLETED", "123567"),
+        ("status=FAILED", "4"),
+        ([("status", "!=", "COMPLETED")], "4"),
+        ("lr<0.03", "236"),
+        ("lr<=0.03", "2367"),
+        ([("lr", ">", 0.1), ("status", "==", "COMPLETED")], "5"),
+        ("config.lr=1", "5"),
+        ("lr=1.0", "5"),
+        ("model.name=cnn", "3"),
+        ("model.name~^m", "124567"),
+        ("model.dropout=None", "123457"),
+        ("model.dropout!=None", "6"),
+        ("nothing=None", "1234567"),
+        ("nothing!=3", "1234567"),
+        ("nothing<3", ""),
+        ([("model.hidden", "==", [4])], "7"),
+        ([("model.hidden", "==", 4)], ""),
+        ("amp=True", "6"),
+        ("amp=1", ""),
+        ("amp!=True", "123457"),
+        ([("lr", "in", [0.1, 0.02, "x"])], "16"),
+        ([("lr", "in", [])], ""),
+        ("val/accuracy.max>=0.7", "236"),
+        ("train/loss.last<0.03", "236"),
+        ("summary.train/loss.count=10", "1234567"),
+        ("info.test.accuracy>=0.8", "23"),
+        ("result>=0.8", "23"),
+        ("result=nan", "5"),
+        ("result<100", "12367"),
+        ("lr=abc", ""),
+        ("lr<abc", ""),
+        ({"config.lr": {"$lt": 0.03}}, "236"),
+        ({"$or": [{"config.lr": 0.1}, {"config.model.name": "cnn"}]}, "13"),
+        ({"$nor": [{"config.lr": 0.1}, {"config.model.name": "cnn"}]}, "24567"),
+        ({"lr": {"$not": {"$gt": 0.03}}}, "2367"),
+        ({"lr": {"$gte": 0.01, "$lte": 0.03}}, "267"),
+        ({"lr": {"$in": [0.1, 0.5]}, "status": "FAILED"}, "4"),
+        ({"lr": {"$nin": [0.1, 0.5]}}, "23567"),
+        ({"model.dropout": {"$exists": True}}, "6"),
+        ({"model.name": {"$regex": "^C", "$options": "i"}}, "3"),
+        ({"$or": []}, ""),
+        ({"$and": []}, "1234567"),
+        ("start>2000-01-01", "1234567"),
+        ("start<2000-01-01", ""),
+        ("id=3", "3"),
+        ("name=contract", "1234567"),
+        ("command=main", "1234567"),
+    ],
+    ids=str,
+)
+def test_filter_finds_the_same_in_every_store(store, filter, expected):
+    assert ids(store.find(filter, sort="id")) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("lr", "3267145"),
+        ("-lr", "5417623"),
+        ("start_time", "1234567"),
+        ("-start_time", "7654321"),
+        ("-val/accuracy.max", "2367145"),
+        ("val/accuracy.max", "4176325"),
+        ("-result", "2367145"),
+        ("model.name", "3124567"),
+        ("nothing", "1234567"),
+        ("id", "1234567"),
+        ("-id", "7654321"),
+    ],
+)
+def test_sort_gives_the_same_order_in_every_store(store, sort, expected):
+    found = store.find(sort=sort)
+    assert sorted(ids(found)) == list("1234567")
+    if sort == "-result":  # neither the run that failed nor the one with a NaN has a result to sort by
+        assert ids(found)[:5] == list("23671")
+    elif "accuracy" in sort:
+        assert ids(found)[-1] == "5"  # NaN
+        assert ids(found)[:5] == list(expected)[:5]
+    else:
+        assert ids(found) == list(expected)
+    assert ids(store.find(sort=sort, limit=3)) == ids(found)[:3]
+
+
+def test_columns_are_fetched_along(store):
+    [run] = store.find("lr=0.01", columns=["lr", "val/accuracy.max", "nothing", "name", "host", "status"])
+    assert [run[name] for name in ("lr", "val/accuracy.max", "nothing", "name")] == [0.01, 0.9, None, "contract"]
+    assert run.status == "COMPLETED"
+    assert run.host
+
+
+def test_run_gives_all_of_its_record(store):
+    run = store.get("2")
+    assert run.config.lr == 0.01
+    assert run.config.model.hidden == [8, 8]
+    assert run.info.test.accuracy == 0.9
+    assert (run.name, run.command, run.status, run.result) == ("contract", "main", "COMPLETED", 0.9)
+    assert run.metrics == ["train/loss", "val/accuracy"]
+    series = run.metric("train/loss")
+    np.testing.assert_array_equal(series.steps, np.arange(10))
+    np.testing.assert_allclose(series.values, 0.01 * (10 - np.arange(10)))
+    assert len(run.metric("train/loss", num_points=4)) == 4
+    assert run.summary["train/loss"]["min_step"] == 9
+    assert "é trained with 0.01" in run.output
+    assert run.artifacts["weights.txt"].read() == b"weights 0.01"
+    assert [content.read() for content in run.resources.values()] == [b"1,2\n"]
+    assert any(name.endswith(".py") for name in run.sources) or run.sources == {}
+    assert run.duration_s >= 0
+    assert run.children() == []
+    assert run.parent is None
+    with pytest.raises(StoreError, match="has no metric 'nope'; there are: train/loss, val/accuracy"):
+        run.metric("nope")
+
+
+def test_get_takes_id_uid_prefix_and_latest(store):
+    assert store.get(3).id == store.get("3").id == "3"
+    assert store.get("latest").id == "7"
+    assert ids(store.latest(2)) == ["7", "6"]
+    run = store.get(1)
+    if run.uid:
+        assert store.get(run.uid).id == "1"
+        assert store.get(run.uid[:-3]).id == "1"
+        with pytest.raises(RunNotFoundError, match="the beginning of more than one uid: "):
+            store.get(run.uid[:4])
+    for nobody in ("99", "zzz", "", "../1", "/etc"):
+        with pytest.raises(RunNotFoundError, match="there is no run"):
+            store.get(nobody)
+
+
+def test_frame_has_config_summary_and_host(store):
+    frame = store.frame(sort="id")
+    assert frame.index.tolist() == list("1234567")
+    assert frame["config.lr"].tolist() == [0.1, 0.01, 0.001, 0.5, 1.0, 0.02, 0.03]
+    assert frame["summary.train/loss.count"].tolist() == [10] * 7
+    assert frame.loc["3", "config.model.name"] == "cnn"
+    assert frame["host"].notna().all()
+    small = store.frame("lr<0.03", sort="lr", columns=["lr", "val/accuracy.max"])
+    assert small.to_dict("list") == {"lr": [0.001, 0.01, 0.02], "val/accuracy.max": [0.8, 0.9, 0.7]}
+
+
+def test_watch_begins_with_what_there_is(store):
+    seen = store.watch("lr<0.03")
+    assert [next(seen).id for _ in range(3)] == ["2", "3", "6"]
+
+
+@pytest.mark.parametrize(
+    ("filter", "message"),
+    [
+        ("lr", "got the condition 'lr', expected NAME"),
+        ([("lr", "=>", 1)], "lr: got the operator '=>', expected one of == != < <= > >= in ~"),
+        ([3], "got the condition 3, expected"),
+        ({"lr": {"$near": 1}}, r"lr: got the operator \$near, which is not known"),
+        ({"$where": "1"}, r"got the operator \$where, which is not known"),
+        ({"$or": 3}, r"\$or: got 3, expected a list"),
+        ([("lr", "<", None)], "lr <: got None, expected a number or a text"),
+        ([("lr", "in", "abc")], "lr in: got 'abc', expected a list"),
+        ("model.name~(", "which is no regular expression"),
+        ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
+    ],
+)
+def test_filter_that_makes_no_sense_refused(store, filter, message):
+    with pytest.raises(FilterError, match=message):
+        store.find(filter)
