@@ -19,6 +19,7 @@ from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from experiments import commands, strictness
 from experiments.lab_run import LabRun, Terminated
+from experiments.system_metrics import check_interval
 from experiments.terminal import remember_terminal
 from ingredients.config_files import guard_sacred
 from ingredients.entry_types import nearest
@@ -53,10 +54,22 @@ class Experiment(LabFunctions, sacred.Experiment):
     Args:
         name: Its name; by default that of the file that creates it.
         ingredients: What it is composed of.
+        system_metrics_s: Seconds between samples of CPU, memory, disk, network and GPUs in recorded runs, at least 1;
+            None takes none.
         **options: Further arguments of `sacred.Experiment`.
+
+    Raises:
+        ValueError: If `system_metrics_s` is less than a second.
     """
 
-    def __init__(self, name: str | None = None, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        ingredients: Sequence[sacred.Ingredient] = (),
+        *,
+        system_metrics_s: float | None = 15.0,
+        **options: Any,
+    ) -> None:
         caller = inspect.currentframe().f_back.f_globals
         mainfile = caller.get("__file__")
         if name is None and mainfile is not None and not options.get("interactive"):
@@ -67,6 +80,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         guard_sacred()
         self._aliases: dict[str, str] = {}
         self._on_command_line = False
+        self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
         self.all_cli_options = [_OPTIONS.get(option.get_flag(), option) for option in self.all_cli_options]
         # Sacred took the frame above for the experiment's file; the caller's is meant.
@@ -184,7 +198,8 @@ class Experiment(LabFunctions, sacred.Experiment):
                 _OPTIONS[flag].apply(value, run)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
-        return LabRun.adopt(run, float(given["--beat-interval"]) if given.get("--beat-interval") else None)
+        beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
+        return LabRun.adopt(run, beat_interval_s, self._system_metrics_s)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""

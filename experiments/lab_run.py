@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,11 @@ from sacred.metrics_logger import ScalarMetricLogEntry
 from sacred.run import Run
 from sacred.utils import SacredInterrupt
 
+from experiments.system_metrics import Sampler
+
 __all__ = ["LabRun", "MetricsBuffer", "Terminated"]
+
+_log = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 1.0
 _EPOCH = datetime(1970, 1, 1)  # Sacred's times are UTC without saying so
@@ -95,10 +100,18 @@ class LabRun(Run):
     """
 
     @classmethod
-    def adopt(cls, run: Run, beat_interval_s: float | None = None) -> LabRun:
-        """Turn Sacred's `run`, which has not started, into one of the lab's."""
+    def adopt(cls, run: Run, beat_interval_s: float | None = None, system_metrics_s: float | None = None) -> LabRun:
+        """Turn Sacred's `run`, which has not started, into one of the lab's.
+
+        Args:
+            run: The run.
+            beat_interval_s: Time between two beats; None is one second.
+            system_metrics_s: Time between two samples of the machine's load; None takes none.
+        """
         run.__class__ = cls
         run._metrics = MetricsBuffer()
+        run.system_metrics_s = system_metrics_s
+        run._sampler = None
         run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         return run
 
@@ -129,8 +142,24 @@ class LabRun(Run):
         with contextlib.suppress(AttributeError, OSError):
             self._output_file.buffer.reconfigure(errors="replace")
         super()._start_heartbeat()
+        if self.system_metrics_s is not None and self.observers and self._heartbeat is not None:
+            self._start_sampler()
+
+    def _start_sampler(self) -> None:
+        folder = next((observer.dir for observer in self.observers if getattr(observer, "dir", None)), ".")
+        try:
+            sampler = Sampler(self._metrics.log_scalar_metric, folder, self.system_metrics_s)
+            sampler.start()
+        except Exception as error:
+            _log.warning("system metrics: got %s: %s; the run goes on without them", type(error).__name__, error)
+        else:
+            self._sampler = sampler
 
     def _stop_heartbeat(self) -> None:
+        # Its last sample goes with the last beat.
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
         # Sacred gives the last beat two seconds, and then ends the record without what it still had to write.
         if self._heartbeat is not None:
             self._stop_heartbeat_event.set()

@@ -15,7 +15,7 @@ from experiments import Experiment
 from experiments.lab_run import MetricsBuffer
 from observers import FileObserver
 from observers.identity import is_alive
-from observers.schema import read_metrics, read_points
+from observers.schema import read_metrics, read_names, read_points
 from runs.folders import true_status
 from runs.syncing import reap
 
@@ -196,6 +196,8 @@ def test_killed_run_keeps_all_but_the_last_beat(tmp_path, attempt, start, wait_f
     recorded.process.wait()
     logged = int(recorded.out.read_text().split()[-1])
     points = read_points(folder)
+    [loss] = [number for number, (name, _) in read_names(folder).items() if name == "loss"]
+    points = points[points["metric"] == loss]
     assert points["step"].tolist() == list(range(len(points)))
     beat = (points["time"].max() - points["time"].min()) / max(1, len(points))
     assert logged - len(points) < 0.5 * 100 / beat + 1000
@@ -220,7 +222,9 @@ def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code,
     run = load(folder)
     assert run["status"] == "INTERRUPTED"
     assert run["meta"]["interrupted_by"] == signal.Signals(number).name
-    assert len(read_points(folder)) == load(folder, "summary.json")["loss"]["count"]
+    counts = {name: row["count"] for name, row in load(folder, "summary.json").items()}
+    assert {name: len(series) for name, series in read_metrics(folder).items()} == counts
+    assert {"loss", "system/memory_percent"} <= counts.keys()
 
 
 def test_output_that_is_no_utf8_does_not_end_the_record(tmp_path, start):

@@ -85,7 +85,7 @@ import importlib, json, sys
 loaded = {}
 for name in sys.argv[1:]:
     importlib.import_module(name)
-    loaded[name] = [heavy for heavy in ("torch", "sklearn", "incense") if heavy in sys.modules]
+    loaded[name] = [heavy for heavy in ("torch", "sklearn", "incense", "psutil", "pynvml") if heavy in sys.modules]
 print(json.dumps(loaded))
 """
     names = ["configs", "runs", *INGREDIENTS, "experiments", "exp"]
