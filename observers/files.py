@@ -30,7 +30,8 @@ from sacred.serializer import flatten
 from configs.atomic_file import replacing
 from observers import provenance
 from observers.destination import redact
-from observers.identity import lease, new_uid
+from observers.gathering import Gathering
+from observers.identity import lease, new_uid, parent_uid
 from observers.journal import Journal
 from observers.schema import CONFIG, INFO, LEASE, RUN, SACRED_METRICS, TICKS_PER_S, read_metrics
 
@@ -115,7 +116,7 @@ class FileObserver(RunObserver):
         self._output_done = 0
         self._info = "{}"
         self._modules_seen = 0
-        self._provenance: threading.Thread | None = None
+        self._gathering: Gathering | None = None
 
     # ------------------------------------------------------------------ a run begins
 
@@ -146,8 +147,8 @@ class FileObserver(RunObserver):
         """Write down a run that starts now; returns its id in this folder."""
         with self._lock:
             number = self._begin(ex_info, command, host_info, start_time, config, meta_info, _id, "RUNNING")
-            self._provenance = threading.Thread(target=self._write_provenance, args=(ex_info,), daemon=True)
-            self._provenance.start()
+            write = functools.partial(self.journal.write, PROVENANCE)
+            self._gathering = Gathering(write, self._lock, ex_info["base_dir"])
             return number
 
     def _begin(
@@ -182,6 +183,8 @@ class FileObserver(RunObserver):
             "artifacts": [],
             "heartbeat": None,
         }
+        parent = parent_uid(meta_info)
+        self.run_entry |= {"parent": parent} if parent else {}
         self._save_sources()
         self.journal.write(CONFIG, _plain(config))
         self._write_lease()
@@ -215,20 +218,6 @@ class FileObserver(RunObserver):
             Path(self.dir).mkdir()
             _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, self.dir)
             return "1" if _id is None else _id
-
-    def _write_provenance(self, ex_info: dict) -> None:
-        """Gather what takes a while beside the run: git, packages, the machine."""
-        try:
-            found = {
-                "git": provenance.git_state(ex_info["base_dir"]),
-                "packages": provenance.packages(),
-                "machine": provenance.machine(),
-            }
-            with self._lock:
-                self.journal.write(PROVENANCE, found)
-        except Exception:
-            self.num_errors += 1
-            _log.exception("what the run was made of could not be gathered")
 
     def _save_sources(self) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later beats."""
@@ -268,6 +257,8 @@ class FileObserver(RunObserver):
         self._add_output(captured_out)
         self._write_info(info)
         self._save_sources()
+        if self._gathering is not None:
+            self._gathering.look()
         changed = self.run_entry.get("result") != result
         self.run_entry["result"] = _plain(result)
         self.run_entry["heartbeat"] = beat_time.isoformat()
@@ -352,10 +343,11 @@ class FileObserver(RunObserver):
         self._end("FAILED", fail_time, fail_trace=fail_trace)
 
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
-        if self._provenance is not None:
+        if self._gathering is not None:
             self._lock.release()
-            self._provenance.join(timeout=20)
+            self._gathering.join(20)
             self._lock.acquire()
+            self._gathering.look()
         self.journal.flush()
         self._save_sources()
         lost = self.journal.num_lost_bytes

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import secrets
 import socket
 import time
+from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["is_alive", "lease", "new_uid"]
+__all__ = ["PARENT_VARIABLE", "is_alive", "lease", "new_uid", "parent_uid"]
+
+_log = logging.getLogger(__name__)
+
+# Holds the uid of the run that starts another one, for that other one.
+PARENT_VARIABLE = "SACRISTAN_PARENT"
 
 # How many beats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
@@ -18,6 +26,27 @@ _BEATS, _SECONDS = 10, 30.0
 def new_uid() -> str:
     """Return a new id: 12 hex digits of milliseconds since 1970, then 20 random ones; it sorts by time."""
     return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+
+
+def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
+    """Return the uid of the run that this one belongs to: `meta_info["parent"]`, else what `SACRISTAN_PARENT` holds.
+
+    It is noted in `meta_info`. What is no uid is warned of once, and not taken.
+    """
+    source = 'meta_info["parent"]' if "parent" in meta_info else PARENT_VARIABLE
+    given = meta_info.get("parent") if "parent" in meta_info else os.environ.get(PARENT_VARIABLE) or None
+    if given is None:
+        return None
+    if not isinstance(given, str) or not re.fullmatch("[0-9a-f]{32}", given):
+        _log.warning(
+            "%s: got %.100r, expected the uid in a run's run.json, 32 digits 0-9 and a-f; no parent is recorded",
+            source,
+            given,
+        )
+        given = None
+    # With the refusal noted, a second observer does not warn again.
+    meta_info["parent"] = given
+    return given
 
 
 def lease(beat_interval_s: float) -> dict[str, Any]:

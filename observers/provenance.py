@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from observers.gpus import describe_gpus
+
 __all__ = ["git_state", "imported_sources", "machine", "packages"]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
@@ -104,17 +106,21 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
     return found
 
 
-def machine() -> dict[str, Any]:
-    """Return what the machine is: OS, CPU, memory, GPUs with driver and CUDA if torch is loaded and sees any."""
-    found: dict[str, Any] = {
+def machine(nvml: Any) -> dict[str, Any]:
+    """Return what the machine is: OS, CPU, memory, and its GPUs by NVML.
+
+    Args:
+        nvml: The module `pynvml`, or what stands in for it.
+    """
+    return {
         "os": platform.platform(),
         "python": sys.version.split()[0],
         "executable": sys.executable,
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
+        **describe_gpus(nvml),
     }
-    return found
 
 
 def _cpu() -> str:

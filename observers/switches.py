@@ -1,0 +1,82 @@
+"""The switches that decide whether a run repeats bit for bit, as they stand; torch is looked at, never imported."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+__all__ = ["read_switches", "torch_versions"]
+
+_VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
+
+
+def read_switches() -> dict[str, Any]:
+    """Return the environment's switches, and those of torch once it has been imported.
+
+    A switch that this version of torch does not have, or cannot tell, is None.
+    """
+    found: dict[str, Any] = {name: os.environ.get(name) for name in _VARIABLES}
+    torch = _loaded_torch()
+    if torch is not None:
+        found |= {name: _try(read, torch) for name, read in _OF_TORCH.items()}
+    return found
+
+
+def torch_versions() -> dict[str, Any]:
+    """Return the versions of CUDA and cuDNN that torch is built with, None for none; nothing before it is imported."""
+    torch = _loaded_torch()
+    if torch is None:
+        return {}
+    return {"cuda": torch.version.cuda, "cudnn": _try(lambda torch: torch.backends.cudnn.version(), torch)}
+
+
+def _loaded_torch() -> ModuleType | None:
+    """Return torch if it is imported to the end: another thread may be in the middle of it."""
+    torch = sys.modules.get("torch")
+    return None if torch is None or getattr(torch.__spec__, "_initializing", False) else torch
+
+
+def _try(read: Callable[[ModuleType], Any], torch: ModuleType) -> Any:
+    try:
+        return read(torch)
+    except Exception:  # torch refuses to tell once old and new switches for TF32 have been mixed
+        return None
+
+
+def _num_threads(torch: ModuleType) -> int:
+    """Return the number of threads of one operation; a thread that asked before would see its old answer."""
+    found = []
+
+    def ask() -> None:
+        with contextlib.suppress(Exception):
+            found.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _precision(backend: Any) -> str:
+    """Return the precision of float32 in matrix products or convolutions: ieee, tf32 or none, which means ieee."""
+    # From torch 2.9 on; the older switch is not asked there, because asking warns.
+    if hasattr(backend, "fp32_precision"):
+        return backend.fp32_precision
+    return "tf32" if backend.allow_tf32 else "ieee"
+
+
+_OF_TORCH: dict[str, Callable[[ModuleType], Any]] = {
+    "deterministic_algorithms": lambda torch: torch.are_deterministic_algorithms_enabled(),
+    "deterministic_warn_only": lambda torch: torch.is_deterministic_algorithms_warn_only_enabled(),
+    "cudnn_deterministic": lambda torch: torch.backends.cudnn.deterministic,
+    "cudnn_benchmark": lambda torch: torch.backends.cudnn.benchmark,
+    "float32_matmul_precision": lambda torch: torch.get_float32_matmul_precision(),
+    "cuda_matmul_float32": lambda torch: _precision(torch.backends.cuda.matmul),
+    "cudnn_conv_float32": lambda torch: _precision(getattr(torch.backends.cudnn, "conv", torch.backends.cudnn)),
+    "num_threads": _num_threads,
+}
