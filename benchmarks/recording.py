@@ -34,7 +34,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
-from observers.schema import read_metrics, read_points
+from observers.schema import read_metrics
 
 BEAT_POINTS = 1000
 
@@ -141,7 +141,7 @@ def log_for_ever(log):
 def kept_points(folder):
     """Return how many points can be read from what a killed process left."""
     if (folder / "runs" / "1" / "metrics.bin").exists():
-        return len(read_points(folder / "runs" / "1"))
+        return len(read_metrics(folder / "runs" / "1")["x"])
     if (folder / "runs" / "1" / "metrics.json").exists():
         try:
             return len(json.loads((folder / "runs" / "1" / "metrics.json").read_bytes())["x"]["steps"])
