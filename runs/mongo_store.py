@@ -274,11 +274,11 @@ class MongoRun(Run):
             return Content(name, gone(name, "the record names no file"))
 
         def open_() -> BinaryIO:
-            try:
-                with self.store.errors():
+            with self.store.errors():
+                try:
                     return self.store.fs.get(key)
-            except gridfs.errors.NoFile as error:
-                raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
+                except gridfs.errors.NoFile as error:
+                    raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
 
         return Content(name, open_)
 
