@@ -235,6 +235,9 @@ def make_indexes(runs: Any, metrics: Any, chunks: Any) -> None:
         runs.create_index("uid", unique=True, partialFilterExpression={"uid": {"$exists": True}})
         runs.create_index([("start_time", pymongo.DESCENDING)])
         runs.create_index([("status", pymongo.ASCENDING), ("start_time", pymongo.DESCENDING)])
+        # By these a question for the best runs, or for those of a certain config, looks at no other run.
+        runs.create_index([("summary.$**", pymongo.ASCENDING)])
+        runs.create_index([("config.$**", pymongo.ASCENDING)])
         metrics.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING)])
         chunks.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING), ("index", pymongo.ASCENDING)])
     except OperationFailure as error:

@@ -1,15 +1,16 @@
-"""What reads runs back: `open_store`, and the command line `python -m runs`."""
+"""What reads runs back: `open_store`, `incense`, and the command line `python -m runs`."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-__all__ = ["open_store"]
+_HOMES = {"incense": "runs.incense_loader", "open_store": "runs.store"}
+
+__all__ = ["incense", "open_store"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "open_store":
-        from runs.store import open_store
-
-        return open_store
-    raise AttributeError(f"module 'runs' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'runs' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -71,22 +71,23 @@ def _condition(condition: Condition) -> dict[str, Any]:
     return {path: {**test, "$not": {"$type": "array"}}}
 
 
-def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
-    """Return conditions and orders of queries that, one behind the other, give every run once, in order."""
+def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:
+    """Return condition, path and direction of queries that, one behind the other, give every run once, in order."""
     if not sort:
-        return [({}, [("_id", pymongo.ASCENDING)])]
+        return [({}, "_id", pymongo.ASCENDING)]
     name = full_name(sort.removeprefix("-"))
     path = stored_path(name)
-    order = [(path, pymongo.DESCENDING if sort.startswith("-") else pymongo.ASCENDING), ("_id", pymongo.ASCENDING)]
+    direction = pymongo.DESCENDING if sort.startswith("-") else pymongo.ASCENDING
     if name == "_id":
-        return [({}, order[:1])]
+        return [({}, path, direction)]
     if name in TIMES:
         kinds = [{path: {"$type": "date"}}]
     else:
+        # A comparison finds numbers only, or texts only; and NaN is none of them.
         kinds = [
             {path: {"$gte": -math.inf, "$not": {"$type": "array"}}},
             {path: {"$in": [False, True], "$not": {"$type": "array"}}},
             {path: {"$gte": "", "$not": {"$type": "array"}}},
         ]
     rest = {"$nor": kinds}
-    return [*((kind, order) for kind in kinds), (rest, [("_id", pymongo.ASCENDING)])]
+    return [*((kind, path, direction) for kind in kinds), (rest, "_id", pymongo.ASCENDING)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -81,18 +82,34 @@ class MongoStore(Store):
         if self._has_stock_runs and any(name.startswith("summary") for name in asked):
             with self.errors():
                 return self._find_here(tree, sort, limit, names, asked)
-        projection = _projection(names)
-        found: list[Run] = []
+        projection = _projection([*names, full_name((sort or "id").removeprefix("-"))])
+        found: list[dict[str, Any]] = []
         with self.errors():
             query = query_of(tree, self._dead())
-            for condition, order in sort_stages(sort):
+            for condition, path, direction in sort_stages(sort):
                 left = 0 if limit is None else limit - len(found)
-                if limit is not None and left <= 0:
-                    break
-                both = {"$and": [query, condition]} if condition and query else condition or query
-                cursor = self.runs.find(both, projection).sort(order).limit(left)
-                found += [MongoRun(self, document["_id"], self._row(document, names)) for document in cursor]
-        return found
+                if limit is None or left > 0:
+                    both = {"$and": [query, condition]} if condition and query else condition or query
+                    found += self._sorted(both, path, direction, left, projection)
+        return [MongoRun(self, document["_id"], self._row(document, names)) for document in found]
+
+    def _sorted(
+        self, query: dict[str, Any], path: str, direction: int, limit: int, projection: dict[str, int]
+    ) -> list[dict[str, Any]]:
+        """Return documents by one field, those of equal value by their ids.
+
+        Of both at once MongoDB would have to sort all; of the one alone an index gives the first without the rest.
+        """
+        found = list(self.runs.find(query, projection).sort(path, direction).limit(limit))
+        if path == "_id" or not found:
+            return found
+        if limit and len(found) == limit:
+            # Which of those equal to the last one came along was left to chance.
+            last = _value_at(found[-1], path)
+            before = [document for document in found if _value_at(document, path) != last]
+            equal = {"$and": [query, {path: {"$eq": last}}]}
+            found = before + list(self.runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
+        return [one for _, same in itertools.groupby(found, lambda one: _value_at(one, path)) for one in _by_id(same)]
 
     @functools.cached_property
     def _has_stock_runs(self) -> bool:
@@ -281,6 +298,11 @@ class MongoRun(Run):
                     raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
 
         return Content(name, open_)
+
+
+def _by_id(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    # Ids of different kinds, such as numbers and texts, cannot be compared.
+    return sorted(documents, key=lambda document: (str(type(document["_id"])), document["_id"]))
 
 
 def metric_of(name: str) -> str | None:

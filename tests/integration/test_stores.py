@@ -208,7 +208,7 @@ def test_run_gives_all_of_its_record(store):
     assert run.duration_s >= 0
     assert run.children() == []
     assert run.parent is None
-    with pytest.raises(StoreError, match="has no metric 'nope'; there are: .*train/loss, val/accuracy"):
+    with pytest.raises(StoreError, match=r"has no metric 'nope'; there are: .*train/loss, val/accuracy"):
         run.metric("nope")
 
 
@@ -261,3 +261,17 @@ def test_watch_begins_with_what_there_is(store):
 def test_filter_that_makes_no_sense_refused(store, filter, message):
     with pytest.raises(FilterError, match=message):
         store.find(filter)
+
+
+@pytest.mark.filterwarnings("ignore:GridOut property:DeprecationWarning")
+def test_incense_reads_the_same_database(store):
+    if not store.where.startswith("mongodb"):
+        with pytest.raises(StoreError, match=r"incense reads MongoDB only: got '/.*', expected a mongodb:// URL"):
+            runs.incense(store.where)
+        return
+    loader = runs.incense(store.where)
+    experiment = loader.find_by_id(2)
+    assert experiment.config.lr == 0.01
+    assert experiment.metrics["train/loss"].tolist() == store.get(2).metric("train/loss").values.tolist()
+    assert sorted(one.id for one in loader.find_by_config_key("model.name", "cnn")) == [3]
+    assert experiment.artifacts["weights.txt"].file.read() == b"weights 0.01"

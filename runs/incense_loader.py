@@ -1,0 +1,39 @@
+"""incense's loader on the same database, for notebooks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+import pymongo
+
+from runs.errors import StoreError
+
+if TYPE_CHECKING:
+    from incense import ExperimentLoader
+
+__all__ = ["incense"]
+
+
+def incense(where: str | None = None) -> ExperimentLoader:
+    """Return an incense loader on a database of runs.
+
+    It reads what `MongoObserver` writes: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key` and `find`, and
+    of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric with more
+    than 20,000 points it knows the first 20,000. Unpickling an artifact with it executes what is stored there, so do
+    that to your own runs only.
+
+    Args:
+        where: A `mongodb://` URL with the database's name; by default what `SACRISTAN_STORE` names.
+
+    Raises:
+        StoreError: If it is no such URL.
+    """
+    where = where or os.environ.get("SACRISTAN_STORE") or ""
+    if not where.startswith(("mongodb://", "mongodb+srv://")):
+        raise StoreError(f"incense reads MongoDB only: got {where or 'no store'!r}, expected a mongodb:// URL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of its imports
+        from incense import ExperimentLoader
+    return ExperimentLoader(where, pymongo.uri_parser.parse_uri(where)["database"] or "sacred")
