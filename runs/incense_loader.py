@@ -19,7 +19,7 @@ __all__ = ["incense"]
 def incense(where: str | None = None) -> ExperimentLoader:
     """Return an incense loader on a database of runs.
 
-    It reads what `MongoObserver` writes: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key` and `find`, and
+    It reads what `MongoObserver` writes: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key`, and
     of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric with more
     than 20,000 points it knows the first 20,000. Unpickling an artifact with it executes what is stored there, so do
     that to your own runs only.
