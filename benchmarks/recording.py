@@ -238,6 +238,17 @@ def report_empty(top):
         print(f"empty run, {name:<23}{1e3 * sorted(times)[2]:>22.1f} ms")
 
 
+def report_no_server(top):
+    """Print how long a run whose MongoDB is not there waits before its main function is called, and at its end."""
+    called = []
+    observer = MongoObserver("mongodb://127.0.0.1:9/", "none", failure_dir=top / "spool")
+    ex = experiment(Experiment, observer, lambda: called.append(time.perf_counter()))
+    began = time.perf_counter()
+    ex.run(options={"--capture": "no"})
+    ended = time.perf_counter()
+    print(f"no MongoDB there: {called[0] - began:.1f} s to the start, {ended - called[0]:.1f} s at the end")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=100_000)
@@ -250,6 +261,7 @@ def main():
         report_files(Path(name), arguments.points, arguments.large)
         report_mongo(Path(name), arguments.points)
         report_empty(Path(name))
+        report_no_server(Path(name))
     print(f"{'kill -9':<34}{'logged':>10}{'kept':>12}{'a second':>12}")
     for name, body in KILLED.items():
         found = kill_test(body)
