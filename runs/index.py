@@ -26,7 +26,7 @@ from runs import finding, scanning
 from runs.fields import OF_RUN, TEXT, fields_of, read_documents
 from runs.filters import names_in, parse_filter
 from runs.folders import lease_of, true_status
-from runs.index_file import IndexFile, transaction
+from runs.index_file import IndexFile, clear, transaction
 from runs.names import full_name
 
 __all__ = ["Index", "Update"]
@@ -88,8 +88,14 @@ class Index:
         Raises:
             StoreError: If the folder cannot be listed.
         """
-        self._file.renew()
-        return self.update()
+
+        def build(connection: sqlite3.Connection) -> Update:
+            with transaction(connection):
+                clear(connection)
+            self._loaded = None
+            return self._update(connection)
+
+        return self._file.reliably(build)
 
     def find(
         self,

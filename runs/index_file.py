@@ -14,7 +14,7 @@ from typing import Any
 from runs.errors import StoreError
 from runs.folders import require_folder
 
-__all__ = ["IndexFile", "transaction"]
+__all__ = ["IndexFile", "clear", "transaction"]
 
 # Raised with every change of the tables or of what is put into them.
 VERSION = 1
@@ -58,23 +58,6 @@ class IndexFile:
             self._connection.close()
         self._connection = None
 
-    def renew(self) -> None:
-        """Let the next use make it anew: here if this one can be removed, else elsewhere."""
-        while not self._remove():
-            self._go_elsewhere(None)
-
-    def _remove(self) -> bool:
-        self.close()
-        self._was_remade = True
-        if self.path is None:
-            return True
-        try:
-            for ending in ("", "-journal", "-wal", "-shm"):
-                Path(f"{self.path}{ending}").unlink(missing_ok=True)
-        except OSError:
-            return False
-        return True
-
     def reliably(self, action: Callable[[sqlite3.Connection], Any]) -> Any:
         """Return what `action` does with a connection; it is done again after a failure, with a new file, elsewhere.
 
@@ -98,7 +81,21 @@ class IndexFile:
                 # What was read from it makes no sense; unless that was not its fault.
                 if self._was_remade:
                     raise
-                self.renew()
+                if not self._remove():
+                    self._go_elsewhere(None)
+
+    def _remove(self) -> bool:
+        """Remove a damaged file, so that the next use makes it anew; return whether that was possible."""
+        self.close()
+        self._was_remade = True
+        if self.path is None:
+            return True
+        try:
+            for ending in ("", "-journal", "-wal", "-shm"):
+                Path(f"{self.path}{ending}").unlink(missing_ok=True)
+        except OSError:
+            return False
+        return True
 
     def _go_elsewhere(self, error: Exception | None) -> None:
         if len(self._places) == 1:
@@ -128,18 +125,18 @@ class IndexFile:
         # A write-ahead log needs shared memory, which network file systems do not have.
         connection.execute("PRAGMA journal_mode = TRUNCATE")
         connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA cache_size = -65536")
         if _version(connection) == (0, 0):
             with transaction(connection):
                 empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if empty and _version(connection) == (0, 0):
-                    for statement in _TABLES.split(";"):
-                        connection.execute(statement)
+                    _make_tables(connection)
                     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")
         if _version(connection) != (_APPLICATION, VERSION):
-            raise ValueError("an index of another version")
+            raise sqlite3.DatabaseError("an index of another version")
         connection.execute("CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY)")
 
 
@@ -157,6 +154,18 @@ def _places(store: Path) -> list[Path | None]:
         digest = hashlib.sha256(os.fsencode(store.resolve())).hexdigest()[:20]
         places.append(folder / "sacristan" / f"index-{digest}.sqlite")
     return [*places, None]
+
+
+def clear(connection: sqlite3.Connection) -> None:
+    """Empty the index, in a transaction: a file that others have open must not be taken away under them."""
+    for table in ("run", "key", "field"):
+        connection.execute(f"DROP TABLE {table}")
+    _make_tables(connection)
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _TABLES.split(";"):
+        connection.execute(statement)
 
 
 def _inode(path: Path | None) -> tuple[int, int] | None:
