@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import shutil
 import sqlite3
 import statistics
@@ -133,17 +134,29 @@ def touch(folder, numbers):
         (run / "run.json.new").replace(run / "run.json")
 
 
-def measure(what, action, times=1):
+def now():
+    """Return the time, and the processor's time of this process and of those that it started and that ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.perf_counter(), time.process_time() + children.ru_utime + children.ru_stime
+
+
+def timed(action):
+    before = now()
+    action()
+    return [late - early for early, late in zip(before, now(), strict=True)]
+
+
+def measure(what, action, times=1, prepare=lambda: None):
     took = []
     for _ in range(times):
-        began = time.perf_counter()
-        action()
-        took.append(1e3 * (time.perf_counter() - began))
+        prepare()
+        took.append(timed(action))
     report(what, took)
 
 
 def report(what, took):
-    print(f"{what:<52}{statistics.median(took):>10,.1f} ms{max(took):>10,.1f} ms at worst of {len(took)}", flush=True)
+    waited, worked = (statistics.median(times) for times in zip(*took, strict=True))
+    print(f"{what:<52}{1e3 * waited:>10,.0f}{1e3 * max(took)[0]:>10,.0f}{1e3 * worked:>10,.0f}", flush=True)
 
 
 def ask(index, sort="-val/accuracy.max", conditions=BEST):
@@ -182,6 +195,7 @@ def main():
             f"{arguments.runs:,} runs, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, SQLite "
             f"{sqlite3.sqlite_version}, Python {sys.version.split()[0]}"
         )
+        print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}{'processor':>10}")
         with Index(folder) as index:
             measure("build", index.rebuild)
             time.sleep(2.1)  # what was written just now is looked at twice
@@ -189,15 +203,10 @@ def main():
             print(f"  its size: {index.path.stat().st_size / 2**20:.0f} MiB")
             measure("update, nothing changed, warm", index.update, 9)
 
-            def update_after(numbers):
-                touch(folder, numbers)
-                began = time.perf_counter()
-                done = index.update()
-                assert done.num_read >= len(numbers), done
-                return 1e3 * (time.perf_counter() - began)
+            def some():
+                touch(folder, random.sample(range(1, arguments.runs + 1), 10))
 
-            took = [update_after(random.sample(range(1, arguments.runs + 1), 10)) for _ in range(9)]
-            report("update, 10 runs changed, warm", took)
+            measure("update, 10 runs changed, warm", index.update, 9, some)
             measure("50 best by a metric under two conditions, warm", lambda: ask(index), 9)
             measure("50 best by a metric, warm", lambda: ask(index, conditions=()), 9)
             measure("50 newest, warm", lambda: ask(index, "-start_time", ()), 9)

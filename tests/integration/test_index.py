@@ -22,7 +22,7 @@ from sacred.observers import FileStorageObserver
 
 from observers import FileObserver
 from observers.identity import lease
-from runs import scanning
+from runs import index_file, scanning
 from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
 from runs.index import Index
@@ -392,6 +392,20 @@ def test_folder_that_cannot_hold_the_index_leaves_it_to_the_cache(store, cache):
         assert names(index) == ["1"]
     with Index(store) as index:
         assert index.update().num_read == 0
+
+
+def test_index_that_stays_locked_is_left_alone_and_another_made(store, cache, monkeypatch):
+    put(store, 1)
+    with Index(store) as index:
+        index.update()
+    path = store / ".index.sqlite"
+    before = path.stat().st_ino
+    monkeypatch.setattr(index_file, "_BUSY_S", 0.05)
+    with contextlib.closing(sqlite3.connect(path)) as holder, Index(store) as index:
+        holder.execute("BEGIN EXCLUSIVE")
+        assert names(index) == ["1"]
+        assert index.path.parent == cache / "sacristan"
+    assert path.stat().st_ino == before
 
 
 def test_without_folder_and_cache_the_index_lies_in_memory(store, cache):
