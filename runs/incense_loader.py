@@ -21,8 +21,8 @@ def incense(where: str | None = None) -> ExperimentLoader:
 
     It reads what `MongoObserver` writes: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key`, and
     of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric with more
-    than 20,000 points it knows the first 20,000. Unpickling an artifact with it executes what is stored there, so do
-    that to your own runs only.
+    than 20,000 points it knows the first 20,000. It is told not to decode what jsonpickle has encoded, because that
+    executes what is stored; reading a pickled artifact with it still does.
 
     Args:
         where: A `mongodb://` URL with the database's name; by default what `SACRISTAN_STORE` names.
@@ -36,4 +36,4 @@ def incense(where: str | None = None) -> ExperimentLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of its imports
         from incense import ExperimentLoader
-    return ExperimentLoader(where, pymongo.uri_parser.parse_uri(where)["database"] or "sacred")
+    return ExperimentLoader(where, pymongo.uri_parser.parse_uri(where)["database"] or "sacred", unpickle=False)

@@ -275,3 +275,4 @@ def test_incense_reads_the_same_database(store):
     assert experiment.metrics["train/loss"].tolist() == store.get(2).metric("train/loss").values.tolist()
     assert sorted(one.id for one in loader.find_by_config_key("model.name", "cnn")) == [3]
     assert experiment.artifacts["weights.txt"].file.read() == b"weights 0.01"
+    loader._database.client.close()
