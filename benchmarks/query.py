@@ -1,4 +1,4 @@
-"""What the index over a folder of runs costs: building it, keeping it up to date, asking it.
+"""What questions to 20,000 runs cost: of a folder, with its index, and of MongoDB (`query_mongo.py`).
 
     python benchmarks/query.py [--runs 20000] [--folder FOLDER] [--layouts]
 
@@ -27,6 +27,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import numpy as np
+
+import runs
+from observers.schema import POINT
 from runs.fields import decode, fields_of, read_documents
 from runs.index import Index
 
@@ -164,6 +168,14 @@ def ask(index, sort="-val/accuracy.max", conditions=BEST):
     assert len(rows) == 50
 
 
+def add_long_metric(run, count):
+    points = np.zeros(count, POINT)
+    points["step"] = np.arange(count)
+    points["value"] = np.random.default_rng(0).standard_normal(count).cumsum()
+    (run / "metrics.bin").write_bytes(points.tobytes())
+    (run / "metrics.names.jsonl").write_text('{"id": 0, "name": "long"}\n')
+
+
 def layout_of_documents(folder, path):
     """Ask the layout with one JSON document a run, and print what it takes."""
     connection = sqlite3.connect(path)
@@ -187,6 +199,7 @@ def main():
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--layouts", action="store_true")
+    parser.add_argument("--no-mongo", action="store_true")
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="sacristan-query-"))
     try:
@@ -219,9 +232,19 @@ def main():
         )
         if arguments.layouts:
             layout_of_documents(folder, Path(tempfile.mkdtemp()) / "documents.sqlite")
+        with runs.open_store(folder) as store:
+            best = {"sort": "-val/accuracy.max", "limit": 50, "columns": COLUMNS}
+            measure("the store: update, and 50 best by a metric", lambda: store.find(BEST, **best), 9)
+            add_long_metric(folder / "1", 1_000_000)
+            run = store.get(1)
+            measure("1,000,000 points, downsampled to 2,000", lambda: run.metric("long", 2_000), 5)
     finally:
         if arguments.folder is None:
             shutil.rmtree(folder)
+    if not arguments.no_mongo:
+        import query_mongo
+
+        query_mongo.report(arguments.runs, 10 * arguments.runs)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,176 @@
+"""What questions to 20,000 runs in MongoDB cost: the lab's store against raw pymongo, incense and Omniboard's query.
+
+    python benchmarks/query_mongo.py [--runs 20000] [--more 200000]
+
+Called by `benchmarks/query.py`, too. The server comes from the extra `mongod`. Every run is the one of `query.py`, with
+packages, a diff and 6 kB of output beside it, and 100 points of two metrics. `--more` adds runs for the last figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import random
+import resource
+import sys
+import tempfile
+import warnings
+from datetime import datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+import bson
+import numpy as np
+import pymongo
+from query import COLUMNS, METRICS, config_of, measure, run_of, summary_of
+
+import runs
+from observers.contents import object_id
+from observers.delivery import make_indexes
+from observers.schema import POINT
+from runs.mongod import Mongod
+
+PACKAGES = {f"package-{number}": f"{number}.1.0" for number in range(150)}
+BEST = ["optimizer.lr<1e-3", "status=COMPLETED"]
+SELECT = (
+    "_id,heartbeat,experiment,command,host,stop_time,config,duration,result,start_time,format,status,metrics,meta,best"
+)
+
+
+def documents(first, last):
+    for number in range(first, last + 1):
+        randomness = random.Random(number)
+        run = run_of(randomness, number)
+        for key in ("start_time", "stop_time", "heartbeat"):
+            run[key] = datetime.fromisoformat(run[key])
+        listed = [{"name": name, "id": str(object_id(run["uid"], name))} for name in METRICS]
+        yield {
+            "_id": number,
+            **run,
+            "artifacts": [],
+            "config": config_of(randomness),
+            "summary": summary_of(randomness),
+            "info": {"metrics": listed},
+            "provenance": {"packages": PACKAGES, "git": {"diff": "x" * 2000}},
+            "captured_out": "line of output\n" * 400,
+        }
+
+
+def metrics_of(run):
+    for name in METRICS[:2]:
+        values = np.random.default_rng(run["_id"]).random(100).tolist()
+        times = [run["start_time"]] * 100
+        key = object_id(run["uid"], name)
+        series = {"steps": list(range(100)), "values": values, "timestamps": times, "count": 100}
+        yield {"_id": key, "run_id": run["_id"], "name": name, **series}
+
+
+def fill(database, first, last, *, with_metrics):
+    batch, metrics = [], []
+    for run in documents(first, last):
+        batch.append(run)
+        metrics += metrics_of(run) if with_metrics else ()
+        if len(batch) == 500 or run["_id"] == last:
+            database.runs.insert_many(batch)
+            if metrics:
+                database.metrics.insert_many(metrics)
+            batch, metrics = [], []
+
+
+def omniboard_rows(database):
+    """Omniboard's list of 200 runs, sorted by the best of a metric, as its server asks for it."""
+    path = ROOT / "tests" / "integration" / "test_omniboard.py"
+    spec = importlib.util.spec_from_file_location("omniboard_queries", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    columns = [{"name": "best", "metric_name": "val/accuracy", "extrema": "max"}]
+    pipeline = module.runs_pipeline(SELECT, sort_by="best", columns=columns)
+    return list(database.runs.aggregate(pipeline, allowDiskUse=True))
+
+
+def incense_rows(url):
+    loader = runs.incense(url)
+    try:
+        found = [
+            experiment
+            for experiment in loader.find_all()
+            if experiment.config.optimizer.lr < 1e-3 and experiment.to_dict()["status"] == "COMPLETED"
+        ]
+        return sorted(found, key=lambda experiment: -experiment.to_dict()["summary"]["val/accuracy"]["max"])[:50]
+    finally:
+        loader._database.client.close()
+
+
+def raw_rows(database):
+    """What a person would write with pymongo, by the indexes that are there."""
+    query = {"config.optimizer.lr": {"$lt": 1e-3}, "status": "COMPLETED", "summary.val/accuracy.max": {"$gte": -np.inf}}
+    chosen = {"status": 1, "start_time": 1, "config.optimizer.lr": 1, "summary.val/accuracy.max": 1}
+    return list(database.runs.find(query, chosen).sort("summary.val/accuracy.max", -1).limit(50))
+
+
+def add_long_metric(database, count):
+    """Give run 1 a metric of `count` points, as the observer stores one."""
+    points = np.zeros(count, POINT)
+    points["step"] = np.arange(count)
+    points["value"] = np.random.default_rng(0).standard_normal(count).cumsum()
+    head, rest = points[:20_000], points[20_000:]
+    start = database.runs.find_one({"_id": 1}, {"start_time": 1})["start_time"]
+    series = {"steps": head["step"].tolist(), "values": head["value"].tolist(), "timestamps": [start] * len(head)}
+    database.metrics.insert_one({"_id": bson.ObjectId(), "run_id": 1, "name": "long", **series, "count": len(head)})
+    for index, first in enumerate(range(0, len(rest), 4096)):
+        chunk = rest[first : first + 4096]
+        document = {"run_id": 1, "name": "long", "index": index, "count": len(chunk), "data": chunk.tobytes()}
+        database.metrics_chunks.insert_one(document)
+
+
+def report(count, more):
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Mongod(Path(folder)) as server,
+        pymongo.MongoClient(server.url) as client,
+    ):
+        url, database = f"{server.url}/bench", client.bench
+        make_indexes(database.runs, database.metrics, database.metrics_chunks)
+        fill(database, 1, count, with_metrics=True)
+        stats = database.command("collStats", "runs")
+        size, indexes = (stats[name] / 2**20 for name in ("size", "totalIndexSize"))
+        print(f"MongoDB {client.server_info()['version']}, {count:,} runs, {size:,.0f} MiB, indexes {indexes:,.0f} MiB")
+        with runs.open_store(url) as store:
+            best = {"sort": "-val/accuracy.max", "limit": 50, "columns": COLUMNS}
+            measure("50 best by a metric under two conditions", lambda: store.find(BEST, **best), 9)
+            measure("  the same by hand with pymongo", lambda: raw_rows(database), 9)
+            measure("  the same with incense, which loads all", lambda: incense_rows(url))
+            print(
+                f"    memory of this process after it: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB"
+            )
+            measure("  200 best by a metric, Omniboard's query", lambda: omniboard_rows(database), 3)
+            measure("50 newest", lambda: store.find(limit=50, columns=COLUMNS), 9)
+            measure("50 newest of one experiment and status", lambda: store.find(["status=FAILED"], limit=50), 9)
+            add_long_metric(database, 1_000_000)
+            run = store.get(1)
+            measure("1,000,000 points, downsampled to 2,000", lambda: run.metric("long", 2_000), 5)
+        if more > count:
+            fill(database, count + 1, more, with_metrics=False)
+            with runs.open_store(url) as store:
+                print(f"{more:,} runs")
+                measure("50 newest", lambda: store.find(limit=50, columns=COLUMNS), 9)
+                middle = database.runs.find_one({"_id": more // 2}, {"start_time": 1})["start_time"].isoformat()
+                page = [("start_time", "<", middle)]
+                measure("50 from the middle, newest first", lambda: store.find(page, limit=50, columns=COLUMNS), 9)
+                measure("50 best by a metric under two conditions", lambda: store.find(BEST, **best), 9)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=20_000)
+    parser.add_argument("--more", type=int, default=200_000)
+    arguments = parser.parse_args()
+    print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}{'processor':>10}")
+    report(arguments.runs, arguments.more)
+
+
+if __name__ == "__main__":
+    main()
