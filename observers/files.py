@@ -33,7 +33,7 @@ from observers.destination import redact
 from observers.gathering import Gathering
 from observers.identity import lease, new_uid, parent_uid
 from observers.journal import Journal
-from observers.schema import CONFIG, INFO, LEASE, RUN, SACRED_METRICS, TICKS_PER_S, read_metrics
+from observers.schema import CONFIG, INFO, LEASE, NOTES, RUN, SACRED_METRICS, TICKS_PER_S, read_metrics
 
 __all__ = ["FileObserver", "journal_of"]
 
@@ -46,7 +46,7 @@ PROVENANCE = "provenance.json"
 # The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.
 _writers: dict[str, FileObserver] = {}
 
-_OWN_FILES = {RUN, CONFIG, INFO, "cout.txt", SACRED_METRICS, PROVENANCE, LEASE, "summary.json", "metrics.bin"}
+_OWN_FILES = {RUN, CONFIG, INFO, "cout.txt", SACRED_METRICS, PROVENANCE, LEASE, "summary.json", "metrics.bin", NOTES}
 
 
 def journal_of(uid: str | None) -> FileObserver | None:

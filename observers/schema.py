@@ -12,6 +12,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     lease.json           who writes this run, and when last; replaced as a whole
     metrics.json         Sacred's form of the metrics, written when the run ends
+    notes.json           tags and a note that people attach later; replaced as a whole
 
 A torn tail, which a killed process can leave behind an append-only file, is what follows the last whole record; readers
 pass over it, and the next writer cuts it off.
@@ -49,6 +50,7 @@ TICKS_PER_S = 100
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
+NOTES = "notes.json"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from observers.schema import CONFIG, INFO, RUN, SACRED_METRICS, SUMMARY
+from observers.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
 
 __all__ = [
     "BIG",
@@ -85,7 +85,12 @@ class Documents:
 def read_documents(folder: Path) -> Documents:
     """Read what the fields of the run in `folder` are made of."""
     found = Documents({}, [])
-    for name, bound in ((RUN, MAX_FILE_BYTES), (CONFIG, MAX_FILE_BYTES), (INFO, MAX_FILE_BYTES)):
+    for name, bound in (
+        (RUN, MAX_FILE_BYTES),
+        (CONFIG, MAX_FILE_BYTES),
+        (INFO, MAX_FILE_BYTES),
+        (NOTES, MAX_FILE_BYTES),
+    ):
         _read(folder, name, bound, found)
     if not _read(folder, SUMMARY, MAX_FILE_BYTES, found):
         _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, found)
@@ -132,7 +137,13 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
     """
     problems = list(documents.problems)
     fields: list[dict[str, tuple[int, Any]]] = [{}, {}, {}, {}]
-    parts = ((RUN, OF_RUN, ""), (CONFIG, OF_CONFIG, ""), (SUMMARY, OF_SUMMARY, ""), (INFO, OF_INFO, "info."))
+    parts = (
+        (RUN, OF_RUN, ""),
+        (NOTES, OF_RUN, ""),
+        (CONFIG, OF_CONFIG, ""),
+        (SUMMARY, OF_SUMMARY, ""),
+        (INFO, OF_INFO, "info."),
+    )
     for name, origin, prefix in parts:
         document = _parse(documents, name, problems)
         if name == SUMMARY and document is None:
@@ -144,7 +155,7 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
         flat: dict[str, Any] = {}
         if not flatten(document, prefix, flat, _LEFT_OUT if origin == OF_RUN else frozenset()):
             problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
-        fields[origin] = {key: encode(value) for key, value in flat.items()}
+        fields[origin] |= {key: encode(value) for key, value in flat.items()}
     return fields, problems
 
 

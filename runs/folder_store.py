@@ -11,9 +11,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from configs.atomic_file import replacing
 from observers.schema import (
     CONFIG,
     INFO,
+    NOTES,
     OUTPUT,
     POINTS,
     RUN,
@@ -34,7 +36,6 @@ from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 __all__ = ["FolderRun", "FolderStore"]
 
 PROVENANCE = "provenance.json"
-NOTES = "notes.json"
 _FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
 
 
@@ -80,6 +81,14 @@ class FolderStore(Store):
         """See `Store.unreadable`."""
         self.index.update()
         return self.index.problems()
+
+    def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
+        content = json.dumps({"tags": dict(tags), "note": note}, indent=2).encode()
+        try:
+            with replacing(run.folder / NOTES) as stream:
+                stream.write(content)
+        except OSError as error:
+            raise StoreError(f"{run.folder} cannot be written ({error.strerror})") from error
 
     def close(self) -> None:
         """Let go of the index."""

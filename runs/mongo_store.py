@@ -169,6 +169,10 @@ class MongoStore(Store):
         """Return none: what is in a database is a document."""
         return []
 
+    def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
+        with self.errors():
+            self.runs.update_one({"_id": run.key}, {"$set": {"tags": dict(tags), "note": note}})
+
     def close(self) -> None:
         """Close the connection."""
         self._client.close()

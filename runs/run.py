@@ -230,8 +230,8 @@ class Run(abc.ABC):
     @property
     def tags(self) -> list[str]:
         """Words that people attached to it."""
-        tags = self["tags"]
-        return [str(tag) for tag in tags] if isinstance(tags, list) else []
+        tags = _walk(self.document, "tags")
+        return sorted(tags) if isinstance(tags, dict) else []
 
     @property
     def note(self) -> str:

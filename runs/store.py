@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import RunNotFoundError, StoreError
+from runs.errors import FilterError, RunNotFoundError, StoreError
 
 if TYPE_CHECKING:
     import pandas
@@ -86,6 +87,38 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def unreadable(self) -> list[tuple[str, str]]:
         """Return id and reason for every run of which something cannot be read."""
+
+    @abc.abstractmethod
+    def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
+        """Write down all tags and the note of a run."""
+
+    def tag(self, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
+        """Attach words to a run, and take others away; return the run as it is now.
+
+        A tag is found as the field `tags.WORD`: `find("tags.best=True")`.
+
+        Raises:
+            FilterError: If a tag is no word of letters, digits, `-` and `_`.
+            StoreError: If the store cannot be written.
+        """
+        run = self.get(run.id)
+        add, remove = list(add), set(remove)
+        for tag in add:
+            if not re.fullmatch(r"[\w-]+", tag):
+                raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
+        kept = [tag for tag in (*run.tags, *add) if tag not in remove]
+        self._write_notes(run, dict.fromkeys(kept, True), run.note)
+        return self.get(run.id)
+
+    def write_note(self, run: Run, text: str) -> Run:
+        """Replace what is written about a run; return the run as it is now.
+
+        Raises:
+            StoreError: If the store cannot be written.
+        """
+        run = self.get(run.id)
+        self._write_notes(run, dict.fromkeys(run.tags, True), text)
+        return self.get(run.id)
 
     @abc.abstractmethod
     def close(self) -> None:

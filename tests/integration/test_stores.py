@@ -276,3 +276,19 @@ def test_incense_reads_the_same_database(store):
     assert sorted(one.id for one in loader.find_by_config_key("model.name", "cnn")) == [3]
     assert experiment.artifacts["weights.txt"].file.read() == b"weights 0.01"
     loader._database.client.close()
+
+
+def test_tags_and_note_are_kept_and_found(store):
+    store.tag(store.get(2), add=["best", "paper-1"])
+    store.tag(store.get(3), add=["best"])
+    run = store.write_note(store.get(2), "the one for table 2")
+    assert (run.tags, run.note) == (["best", "paper-1"], "the one for table 2")
+    assert ids(store.find("tags.best=True", sort="id")) == ["2", "3"]
+    assert ids(store.find("note~table", sort="id")) == ["2"]
+    run = store.tag(run, add=["best"], remove=["paper-1", "never"])
+    assert (run.tags, run.note) == (["best"], "the one for table 2")
+    with pytest.raises(FilterError, match=r"got the tag 'a.b', expected letters"):
+        store.tag(run, add=["a.b"])
+    store.tag(store.get(2), remove=["best"])
+    store.tag(store.get(3), remove=["best"])
+    assert store.find("tags.best=True") == []
