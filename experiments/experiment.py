@@ -27,6 +27,7 @@ from ingredients.errors import ConfigError, LabError
 from ingredients.ingredient import LabFunctions
 from ingredients.scope import lenient
 from observers import provenance
+from observers.artifact_version import ArtifactError
 from observers.destination import redact
 from observers.options import file_option, mongo_option
 
@@ -109,7 +110,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Run a command; see `sacred.Experiment.run`."""
         try:
             return super().run(*args, **kwargs)
-        except LabError as error:
+        except (LabError, ArtifactError) as error:
             if self._on_command_line and not self._debugging(kwargs.get("options")):
                 _leave(str(error), 1)
             raise

@@ -11,13 +11,16 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sacred.metrics_logger import ScalarMetricLogEntry
 from sacred.run import Run
 from sacred.utils import SacredInterrupt
 
+from experiments import run_artifacts
 from experiments.system_metrics import Sampler
+from observers.artifact_version import ArtifactVersion
 
 __all__ = ["LabRun", "MetricsBuffer", "Terminated"]
 
@@ -124,6 +127,39 @@ class LabRun(Run):
         """
         for name, value in values.items():
             self._metrics.log_scalar_metric(name, value, step)
+
+    def log_artifact(
+        self, name: str, path: str | Path, type: str = "dataset", metadata: Mapping[str, Any] | None = None
+    ) -> ArtifactVersion:
+        """Keep a file or folder as a version of an artifact, beside the runs; its files are copied by their content.
+
+        The same content under the same name gives the version that is there. The work is done here, by the caller's
+        thread, before this returns; MongoDB gets it later. Other than what else is recorded, it raises when it cannot
+        be kept, as on a full disk, because its outcome matters; then nothing half-written stays.
+
+        Args:
+            name: Of the artifact: letters, digits, dots, underscores, hyphens.
+            path: The file or folder. Links that leave the folder are refused.
+            type: Such as dataset, model, code.
+            metadata: What JSON holds, by name.
+
+        Raises:
+            ArtifactError: If the run is not recorded, or the artifact cannot be read or kept.
+        """
+        return run_artifacts.log_artifact(self, name, path, type, metadata)
+
+    def use_artifact(self, reference: str) -> ArtifactVersion:
+        """Return a version of an artifact, and note that this run used it.
+
+        The folder of runs is looked into first, then MongoDB, from which contents are downloaded.
+
+        Args:
+            reference: `name` or `name:latest`, `name:v3`, or `name@` and the start of its digest.
+
+        Raises:
+            ArtifactError: If there is no such version, it is damaged, or the run is not recorded.
+        """
+        return run_artifacts.use_artifact(self, reference)
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; SIGTERM and SIGHUP end it as INTERRUPTED, with the signal's name in its meta entry."""

@@ -11,13 +11,15 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "ArtifactError": "observers.artifact_version",
+    "ArtifactStore": "observers.artifacts",
     "FileObserver": "observers.files",
     "MongoObserver": "observers.mongo",
     "file_observer": "observers.attaching",
     "run_folder": "observers.attaching",
 }
 
-__all__ = ["FileObserver", "MongoObserver", "file_observer", "run_folder"]
+__all__ = ["ArtifactError", "ArtifactStore", "FileObserver", "MongoObserver", "file_observer", "run_folder"]
 
 
 def __getattr__(name: str) -> Any:

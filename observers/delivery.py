@@ -25,6 +25,7 @@ from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from configs.atomic_file import replacing
+from observers.artifact_delivery import ArtifactDelivery
 from observers.contents import Contents, object_id
 from observers.point_delivery import Behind, PointDelivery, len_points
 from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY
@@ -34,6 +35,7 @@ __all__ = ["Delivery", "storable"]
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
 MARKER = "delivered.json"
 _PROVENANCE = "provenance.json"
+_LISTS = ("uid", "resources", "artifacts", "artifacts_logged", "artifacts_used")
 
 
 class Delivery:
@@ -45,7 +47,12 @@ class Delivery:
         database: The database.
         prefix: Put before the names of the collections, with an underscore.
         wanted_id: The `_id` to take if it is free.
+
+    Attributes:
+        artifacts_slice_s: How long contents of artifacts may hold up the document of a run that still runs.
     """
+
+    artifacts_slice_s: float | None = None
 
     def __init__(
         self, folder: Path, base: Path, database: Database, prefix: str = "", wanted_id: int | str | None = None
@@ -57,6 +64,7 @@ class Delivery:
         self.metrics = database[f"{prefix}metrics"]
         self.chunks = database[f"{prefix}metrics_chunks"]
         self.contents = Contents(database)
+        self.artifacts = ArtifactDelivery(self.base, database, prefix)
         self.wanted_id = wanted_id
         self.run_id: Any = None
         self._points: PointDelivery | None = None
@@ -82,6 +90,7 @@ class Delivery:
         except Behind:
             self._points.restart()
             return
+        self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
         self._send_document(run)
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
             self._write_marker(run)
@@ -113,6 +122,7 @@ class Delivery:
             run is not None
             and self.run_id is not None
             and self.num_points == len_points(self.folder)
+            and self.artifacts.is_complete(run)
             and self._sent.get("status") == run["status"]
             and self._sent.get("_output") == self._output_size()
         )
@@ -159,7 +169,7 @@ class Delivery:
 
     def _document(self, run: Mapping[str, Any]) -> dict[str, Any]:
         """Return the run's document, but for what is stored as files."""
-        document = {key: value for key, value in run.items() if key not in ("uid", "resources", "artifacts")}
+        document = {key: value for key, value in run.items() if key not in _LISTS}
         for key in ("start_time", "stop_time", "heartbeat", "queue_time"):
             if isinstance(document.get(key), str):
                 document[key] = datetime.fromisoformat(document[key])
@@ -219,6 +229,7 @@ class Delivery:
             {"name": name, "file_id": self.contents.store(self.folder / name, name)}
             for name in run.get("artifacts", ())
         ]
+        document |= self.artifacts.listed(run)
         size = self._output_size()
         if ended and size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
             document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT)

@@ -325,6 +325,19 @@ class FileObserver(RunObserver):
             self.run_entry["artifacts"].append(name)
         self._write_run()
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether a run has started and not ended."""
+        return self.journal is not None and "stop_time" not in self.run_entry
+
+    def note_artifact(self, key: str, entry: dict[str, Any]) -> None:
+        """List under `key` of `run.json`, once, a version of an artifact that the run logged or used."""
+        with self._lock:
+            entries = self.run_entry.setdefault(key, [])
+            if entry not in entries:
+                entries.append(entry)
+                self._write_run()
+
     # ------------------------------------------------------------------ a run ends
 
     @_guarded

@@ -18,6 +18,8 @@ from typing import Any
 from pymongo.errors import PyMongoError
 from sacred.observers import RunObserver
 
+from observers.artifact_fetch import fetch
+from observers.artifact_version import ArtifactError, ArtifactVersion
 from observers.delivery import Delivery
 from observers.destination import DESTINATION_FILE, Destination, explain
 from observers.files import FileObserver, journal_of
@@ -28,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 START_BOUND_S = 2.5
 DRAIN_BOUND_S = 10.0
+# Between two beats in the database: a run that sends a large artifact is not to look dead.
+ARTIFACTS_SLICE_S = 2.0
 
 
 class Shipper(threading.Thread):
@@ -161,6 +165,7 @@ class MongoObserver(RunObserver):
             self._client = self.destination.connect(**self._options)
         database = self._client[self.destination.db_name]
         delivery = Delivery(folder, base, database, self.destination.prefix, _as_number(wanted))
+        delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
         self._shipper = Shipper(delivery, self.destination.label)
         self._shipper.start()
         self._shipper.attempted.wait(START_BOUND_S)
@@ -187,6 +192,20 @@ class MongoObserver(RunObserver):
         """Pass an artifact on to the spool, if there is one."""
         if self._spool is not None:
             self._spool.artifact_event(name, filename, metadata, content_type)
+
+    def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
+        """Return a version of an artifact from the database, its contents in the store at `root`; None if it has none.
+
+        Raises:
+            ArtifactError: If the database cannot be reached or refuses, or the version is damaged or cannot be kept.
+        """
+        if self._client is None:
+            return None
+        prefix = f"{self.destination.prefix}_" if self.destination.prefix else ""
+        try:
+            return fetch(self._client[self.destination.db_name], prefix, reference, root)
+        except PyMongoError as error:
+            raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
     # ------------------------------------------------------------------ a run ends
 

@@ -29,7 +29,8 @@ class SyncResult:
 
     Attributes:
         folder: The run's folder.
-        outcome: `delivered`, `up to date`, or `running` (its own process delivers it).
+        outcome: `delivered`, `up to date`, `running` (its own process delivers it), or `incomplete` (an artifact is
+            damaged).
         run_id: Its id in the database.
         destination: The database, without credentials.
     """
@@ -93,7 +94,8 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
         raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
     if delivery.is_complete and folder.name == SPOOLED:
         shutil.rmtree(folder.parent, ignore_errors=True)
-    return SyncResult(folder, "delivered", delivery.run_id, destination.label)
+    outcome = "delivered" if delivery.is_complete else "incomplete"
+    return SyncResult(folder, outcome, delivery.run_id, destination.label)
 
 
 def reap(store: Path) -> Iterator[tuple[Path, str]]:
