@@ -8,7 +8,8 @@
     made_by, used_by  uids of runs
 
 The version is the folder's number if that is free in the database, else the next one. Contents are in GridFS, each
-once, under an id made from their SHA-256. They are sent before the document, so a document speaks of what is there.
+once for all artifacts, under an id made from their SHA-256. They are sent before the document, so a document speaks of
+what is there.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from observers.artifact_version import ArtifactDamagedError, ArtifactError, Arti
 from observers.artifacts import ArtifactStore
 from observers.contents import object_id
 
-__all__ = ["ArtifactDelivery", "Upload", "artifact_id"]
+__all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,14 @@ _Entry = Mapping[str, Any]
 def artifact_id(name: str, digest: str) -> Any:
     """Return the `_id` of the document of one content of an artifact."""
     return object_id("artifact", name, digest)
+
+
+def content_id(sha256: str) -> Any:
+    """Return the id of a content in GridFS.
+
+    It is shared by artifacts alone: incense and Omniboard delete what Sacred's artifacts of a run refer to.
+    """
+    return object_id("artifact content", sha256)
 
 
 class Upload:
@@ -65,7 +74,7 @@ class Upload:
         Raises:
             ArtifactDamagedError: If the stream does not have that SHA-256; then nothing is sent.
         """
-        file_id = object_id("sha256", sha256)
+        file_id = content_id(sha256)
         if self._files.find_one({"_id": file_id}, {"_id": 1}) is not None:
             return
         found, md5, length = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
@@ -166,7 +175,7 @@ class ArtifactDelivery:
             manifest = version.manifest()
             manifest_sha256 = hashlib.sha256(manifest).hexdigest()
             yield from self._upload.send(io.BytesIO(manifest), manifest_sha256, f"{version}.json")
-            document = {**wanted, **_document(version), "manifest_id": object_id("sha256", manifest_sha256)}
+            document = {**wanted, **_document(version), "manifest_id": content_id(manifest_sha256)}
             made_by = {uid} if relation == "artifacts_logged" else {version.made_by} - {None}
             document["made_by"] = sorted(made_by)
             document["used_by"] = [uid] if relation == "artifacts_used" else []
@@ -229,7 +238,7 @@ def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
         room -= len(file.path.encode()) + 160
         if room < 0:
             break
-        listed.append({**dataclasses.asdict(file), "file_id": object_id("sha256", file.sha256)})
+        listed.append({**dataclasses.asdict(file), "file_id": content_id(file.sha256)})
     return listed
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import gridfs
 from pymongo.database import Database
 
+from observers.artifact_delivery import content_id
 from observers.artifact_intake import Incoming
 from observers.artifact_version import (
     ArtifactDamagedError,
@@ -19,7 +20,6 @@ from observers.artifact_version import (
     from_manifest,
     parse_reference,
 )
-from observers.contents import object_id
 
 __all__ = ["fetch"]
 
@@ -72,7 +72,7 @@ def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> Non
     with Incoming(root) as incoming:
         for file in {file.sha256: file for file in version.files}.values():
             if not incoming.holds(file.sha256, file.bytes):
-                sha256, _ = incoming.take(files.get(object_id("sha256", file.sha256)))
+                sha256, _ = incoming.take(files.get(content_id(file.sha256)))
                 if sha256 != file.sha256:
                     raise ValueError(f"the content of {file.path} is not what was logged")
         incoming.publish()
