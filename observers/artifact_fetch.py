@@ -72,7 +72,7 @@ def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> Non
     with Incoming(root) as incoming:
         for file in {file.sha256: file for file in version.files}.values():
             if not incoming.holds(file.sha256, file.bytes):
-                sha256, _ = incoming.take(files.get(content_id(file.sha256)))
+                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes)
                 if sha256 != file.sha256:
                     raise ValueError(f"the content of {file.path} is not what was logged")
         incoming.publish()

@@ -60,12 +60,15 @@ class Incoming:
         except OSError:
             return False
 
-    def take(self, stream: BinaryIO) -> tuple[str, int]:
-        """Read a stream to its end, and return SHA-256 and length of what it gave; a new content is kept."""
+    def take(self, stream: BinaryIO, expected_bytes: int) -> tuple[str, int]:
+        """Read a stream, and return SHA-256 and length of what it gave; a new content is kept.
+
+        What gives more than `expected_bytes` is not read to its end, which a file that grows may not have.
+        """
         handle, name = tempfile.mkstemp(dir=self.folder)
         sha256, num_bytes = hashlib.sha256(), 0
         with os.fdopen(handle, "wb") as copy:
-            while chunk := _read(stream):
+            while num_bytes <= expected_bytes and (chunk := _read(stream)):
                 sha256.update(chunk)
                 num_bytes += len(chunk)
                 copy.write(chunk)
@@ -132,13 +135,14 @@ def _take(
     name: str, stream: BinaryIO, incoming: Incoming, num_bytes: int, likely: Collection[tuple[str, int]]
 ) -> ArtifactFile:
     if (name, num_bytes) in likely:
-        sha256 = hashlib.sha256()
-        while chunk := _read(stream):
+        sha256, num_read = hashlib.sha256(), 0
+        while num_read <= num_bytes and (chunk := _read(stream)):
             sha256.update(chunk)
+            num_read += len(chunk)
         if incoming.holds(sha256.hexdigest(), num_bytes):
             return ArtifactFile(name, sha256.hexdigest(), num_bytes)
         stream.seek(0)
-    digest, num_read = incoming.take(stream)
+    digest, num_read = incoming.take(stream, num_bytes)
     if num_read != num_bytes:
         _refuse_change(Path(stream.name))
     return ArtifactFile(name, digest, num_bytes)

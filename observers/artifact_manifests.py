@@ -122,6 +122,8 @@ class Manifests:
         for number in range(1, newest + 1):
             if self._digest(name, number, taken.get(number)) == digest:
                 return number
+            if number in taken and taken[number][1] == 0 and self._digest_when_written(name, number) == digest:
+                return number
         number = newest + 1
         while not _put(manifest, folder / f"v{number}.json"):
             # Another process was quicker, perhaps with the same content.
@@ -144,13 +146,14 @@ class Manifests:
         return self._digests[key]
 
     def _digest_when_written(self, name: str, number: int) -> str | None:
-        deadline = time.monotonic() + _CLAIM_S
+        """Return the digest of a version that another process may be about to write; None if it does not come."""
+        path, deadline = self.home / name / f"v{number}.json", time.monotonic() + _CLAIM_S
         try:
             while (version := self.read(name, number)) is None:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or time.time() - path.stat().st_mtime > _CLAIM_S:
                     return None
                 time.sleep(0.02)
-        except ArtifactDamagedError:
+        except (ArtifactDamagedError, OSError):
             return None
         return version.digest
 
