@@ -92,10 +92,10 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
             delivery.advance()
     except PyMongoError as error:
         raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
-    if delivery.is_complete and folder.name == SPOOLED:
+    complete = delivery.is_complete
+    if complete and folder.name == SPOOLED:
         shutil.rmtree(folder.parent, ignore_errors=True)
-    outcome = "delivered" if delivery.is_complete else "incomplete"
-    return SyncResult(folder, outcome, delivery.run_id, destination.label)
+    return SyncResult(folder, "delivered" if complete else "incomplete", delivery.run_id, destination.label)
 
 
 def reap(store: Path) -> Iterator[tuple[Path, str]]:

@@ -494,7 +494,7 @@ def test_large_artifact_does_not_hold_up_the_record_of_a_run_that_runs(logged, d
 
 
 def test_damaged_content_is_said_once_kept_from_the_database_and_the_rest_is_delivered(
-    logged, database, tmp_path, caplog
+    logged, database, mongo_url, tmp_path, caplog
 ):
     shutil.copytree(logged, tmp_path / "runs")
     store = ArtifactStore(tmp_path / "runs")
@@ -508,12 +508,14 @@ def test_damaged_content_is_said_once_kept_from_the_database_and_the_rest_is_del
     assert not delivery.is_complete
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "artifact digits:v2 cannot be delivered: the content of b is not what was logged" in caplog.text
-    run = database.runs.find_one()
+    [first, *_] = sync(tmp_path / "runs", f"{mongo_url}/{database.name}")
+    assert first.outcome == "incomplete"
+    run = database.runs.find_one({"_id": 1})
     assert (run["status"], [entry["version"] for entry in run["artifacts_logged"]]) == ("COMPLETED", [1])
     assert database.artifacts.count_documents({}) == 1
     path.write_bytes(b"two")
     Delivery(tmp_path / "runs" / "1", tmp_path / "runs", database).advance()
-    assert [entry["version"] for entry in database.runs.find_one()["artifacts_logged"]] == [1, 2]
+    assert [entry["version"] for entry in database.runs.find_one({"_id": 1})["artifacts_logged"]] == [1, 2]
 
 
 def test_logging_does_not_hold_up_the_beat(tmp_path, wait_for):
