@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import sys
@@ -19,8 +20,10 @@ from sacred.run import Run
 from sacred.utils import SacredInterrupt
 
 from experiments import run_artifacts
+from experiments.media_buffer import MediaBuffer
 from experiments.system_metrics import Sampler
 from observers.artifact_version import ArtifactVersion
+from observers.media import Media
 
 __all__ = ["LabRun", "MetricsBuffer", "Terminated"]
 
@@ -115,18 +118,38 @@ class LabRun(Run):
         run._metrics = MetricsBuffer()
         run.system_metrics_s = system_metrics_s
         run._sampler = None
+        run._media = MediaBuffer()
+        run._deaf: set[int] = set()
         run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         return run
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Log many metrics at one step.
+        """Log many metrics, and media, at one step.
 
         Args:
-            values: By name; numbers, or scalars of numpy and torch.
+            values: By name; numbers, or scalars of numpy and torch; or media, see `log_media`.
             step: The step of all; without one, each metric goes on by itself.
         """
         for name, value in values.items():
-            self._metrics.log_scalar_metric(name, value, step)
+            if isinstance(value, Media):
+                self.log_media(name, value, step)
+            else:
+                self._metrics.log_scalar_metric(name, value, step)
+
+    def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
+        """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
+
+        Its file is made and written with the run's beats. Names of media and of metrics do not get in each other's way.
+
+        Args:
+            name: The series it belongs to.
+            media: What to log.
+            step: Its step; without one, one above the last of that name.
+
+        Raises:
+            TypeError: If it is something else, or the step no number.
+        """
+        self._media.add(name, media, step)
 
     def log_artifact(
         self, name: str, path: str | Path, type: str = "dataset", metadata: Mapping[str, Any] | None = None
@@ -191,6 +214,34 @@ class LabRun(Run):
         else:
             self._sampler = sampler
 
+    def _emit_heartbeat(self) -> None:
+        super()._emit_heartbeat()
+        # After the beat, and for no longer than one, so that the run is seen to live.
+        self._emit_media(time.monotonic() + self.beat_interval)
+
+    def _emit_media(self, until: float) -> None:
+        """Make the files of logged media, and give them to the observers that take any."""
+        if not self.observers:
+            self._media.clear()
+        entries = self._media.take(until)
+        if not entries:
+            return
+        self._warn_of_deaf("media_event", "what is logged as media")
+        for observer in self.observers:
+            if hasattr(observer, "media_event"):
+                try:
+                    observer.media_event(entries)
+                except Exception:
+                    _log.exception("%s: media_event failed; the run goes on", type(observer).__name__)
+
+    def _warn_of_deaf(self, event: str, what: str) -> None:
+        """Say once which observers do not take an event."""
+        deaf = [o for o in self.observers if not hasattr(o, event) and (id(o), event) not in self._deaf]
+        if deaf:
+            self._deaf |= {(id(observer), event) for observer in deaf}
+            names = ", ".join(type(observer).__name__ for observer in deaf)
+            _log.warning("%s: not kept by %s; attach an observers.FileObserver", what, names)
+
     def _stop_heartbeat(self) -> None:
         # Its last sample goes with the last beat.
         if self._sampler is not None:
@@ -201,6 +252,7 @@ class LabRun(Run):
             self._stop_heartbeat_event.set()
             self._heartbeat.join()
             self._heartbeat = None
+        self._emit_media(math.inf)
 
     def _get_captured_output(self) -> None:
         """Read what is new of the captured output, up to the last whole character.

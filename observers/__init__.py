@@ -13,13 +13,30 @@ from typing import Any
 _HOMES = {
     "ArtifactError": "observers.artifact_version",
     "ArtifactStore": "observers.artifacts",
+    "Figure": "observers.media",
     "FileObserver": "observers.files",
+    "Histogram": "observers.media",
+    "Image": "observers.media",
     "MongoObserver": "observers.mongo",
+    "Table": "observers.media_table",
+    "Text": "observers.media",
     "file_observer": "observers.attaching",
     "run_folder": "observers.attaching",
 }
 
-__all__ = ["ArtifactError", "ArtifactStore", "FileObserver", "MongoObserver", "file_observer", "run_folder"]
+__all__ = [
+    "ArtifactError",
+    "ArtifactStore",
+    "Figure",
+    "FileObserver",
+    "Histogram",
+    "Image",
+    "MongoObserver",
+    "Table",
+    "Text",
+    "file_observer",
+    "run_folder",
+]
 
 
 def __getattr__(name: str) -> Any:

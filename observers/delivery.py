@@ -5,6 +5,7 @@ it has already. Sending something again changes nothing:
 
 * a run has one document, found by its `uid`; its integer `_id` is the database's own;
 * points are appended on the condition that as many are there as were counted on (`observers.point_delivery`);
+* what was logged beside numbers has an entry each, under an id made from its place (`observers.media_delivery`);
 * contents of files are stored once, under an id made from their SHA-256 (`observers.contents`).
 
 In the database, `runs`, `metrics` and `fs` have Sacred's schema; `metrics_chunks` holds what is beyond the cap of a
@@ -27,10 +28,12 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from configs.atomic_file import replacing
 from observers.artifact_delivery import ArtifactDelivery
 from observers.contents import Contents, object_id
+from observers.media_delivery import MediaDelivery, len_media
 from observers.point_delivery import Behind, PointDelivery, len_points
 from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY
+from observers.storable import storable
 
-__all__ = ["Delivery", "storable"]
+__all__ = ["Delivery"]
 
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
 MARKER = "delivered.json"
@@ -63,11 +66,13 @@ class Delivery:
         self.runs = database[f"{prefix}runs"]
         self.metrics = database[f"{prefix}metrics"]
         self.chunks = database[f"{prefix}metrics_chunks"]
+        self.media = database[f"{prefix}media"]
         self.contents = Contents(database)
         self.artifacts = ArtifactDelivery(self.base, database, prefix)
         self.wanted_id = wanted_id
         self.run_id: Any = None
         self._points: PointDelivery | None = None
+        self._media: MediaDelivery | None = None
         self._sent: dict[str, Any] = {}
 
     # ------------------------------------------------------------------ the run's document
@@ -83,14 +88,16 @@ class Delivery:
             return
         if self._points is None:
             self._attach(run)
-        # The points first: a document that says COMPLETED says so of points that are there.
+        # Points and media first: a document that says COMPLETED says so of what is there.
         try:
             while self._points.send():
                 pass
         except Behind:
             self._points.restart()
+            self._media.restart()
             return
         self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
+        self._media.send()
         self._send_document(run)
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
             self._write_marker(run)
@@ -102,7 +109,7 @@ class Delivery:
         if marker is None or marker["database"] != self._label() or marker["status"] != run["status"]:
             return False
         self.run_id = marker["run_id"]
-        return marker["points"] == len_points(self.folder)
+        return marker["points"] == len_points(self.folder) and marker.get("media", 0) == len_media(self.folder)
 
     def _label(self) -> str:
         return f"{self.runs.database.name}.{self.runs.name}"
@@ -110,6 +117,7 @@ class Delivery:
     def _write_marker(self, run: Mapping[str, Any]) -> None:
         """Note that all is delivered, so that nobody has to ask the database again."""
         marker = {"database": self._label(), "run_id": self.run_id, "status": run["status"], "points": self.num_points}
+        marker["media"] = self._media.num_sent
         if self._read(MARKER) != marker:
             with contextlib.suppress(OSError), replacing(self.folder / MARKER) as stream:
                 stream.write(json.dumps(marker).encode())
@@ -123,6 +131,7 @@ class Delivery:
             and self.run_id is not None
             and self.num_points == len_points(self.folder)
             and self.artifacts.is_complete(run)
+            and self.num_missing_media() == 0
             and self._sent.get("status") == run["status"]
             and self._sent.get("_output") == self._output_size()
         )
@@ -130,6 +139,10 @@ class Delivery:
     def num_missing(self) -> int:
         """Return how many points of the folder are not delivered."""
         return len_points(self.folder) - self.num_points
+
+    def num_missing_media(self) -> int:
+        """Return how many entries of media are not delivered."""
+        return len_media(self.folder) if self._media is None else self._media.num_missing()
 
     @property
     def num_points(self) -> int:
@@ -149,6 +162,7 @@ class Delivery:
         self.run_id = found["_id"] if found else self._insert(run)
         start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
         self._points = PointDelivery(self.folder, self.metrics, self.chunks, self.run_id, run["uid"], start)
+        self._media = MediaDelivery(self.folder, self.media, self.contents, self.run_id, run["uid"])
 
     def _insert(self, run: Mapping[str, Any]) -> Any:
         wanted = self.wanted_id
@@ -255,21 +269,3 @@ def make_indexes(runs: Any, metrics: Any, chunks: Any) -> None:
         # Not allowed to, or somebody made one with other options.
         if error.code not in (13, 85, 86):
             raise
-
-
-def storable(value: Any) -> Any:
-    """Return `value` as BSON holds it: keys as Sacred writes them, without dots and dollars, huge ints as text."""
-    if isinstance(value, Mapping):
-        return {_key(key): storable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-        return str(value)
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return value
-
-
-def _key(key: Any) -> str:
-    text = str(key).replace(".", ",").replace("\0", "")
-    return f"@{text[1:]}" if text.startswith("$") else text

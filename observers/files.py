@@ -33,7 +33,21 @@ from observers.destination import redact
 from observers.gathering import Gathering
 from observers.identity import lease, new_uid, parent_uid
 from observers.journal import Journal
-from observers.schema import CONFIG, INFO, LEASE, NOTES, RUN, SACRED_METRICS, TICKS_PER_S, read_metrics
+from observers.media import MediaEntry
+from observers.schema import (
+    CONFIG,
+    INFO,
+    LEASE,
+    MEDIA,
+    NOTES,
+    OUTPUT,
+    POINTS,
+    RUN,
+    SACRED_METRICS,
+    SUMMARY,
+    TICKS_PER_S,
+    read_metrics,
+)
 
 __all__ = ["FileObserver", "journal_of"]
 
@@ -46,7 +60,7 @@ PROVENANCE = "provenance.json"
 # The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.
 _writers: dict[str, FileObserver] = {}
 
-_OWN_FILES = {RUN, CONFIG, INFO, "cout.txt", SACRED_METRICS, PROVENANCE, LEASE, "summary.json", "metrics.bin", NOTES}
+_OWN_FILES = {RUN, CONFIG, INFO, OUTPUT, SACRED_METRICS, PROVENANCE, LEASE, SUMMARY, POINTS, MEDIA, NOTES}
 
 
 def journal_of(uid: str | None) -> FileObserver | None:
@@ -295,6 +309,12 @@ class FileObserver(RunObserver):
             # Sacred's own run waits two seconds for its last beat, which may come after the end.
             self.journal.close()
 
+    @_guarded
+    def media_event(self, entries: list[MediaEntry]) -> None:
+        """Write down images, figures, histograms, texts and tables."""
+        for entry in entries:
+            self.journal.media.add(entry, entry.time - self._start.timestamp())
+
     def _ticks(self, timestamps: list[datetime]) -> np.ndarray:
         start = self._start.replace(tzinfo=None)
         seconds = np.array([(at - start).total_seconds() for at in timestamps])
@@ -362,12 +382,14 @@ class FileObserver(RunObserver):
             self._lock.acquire()
             self._gathering.look()
         self.journal.flush()
+        self.journal.media.give_up()
         self._save_sources()
-        lost = self.journal.num_lost_bytes
-        if lost and status == "COMPLETED":
+        lost, lost_media = self.journal.num_lost_bytes, self.journal.media.num_lost
+        if (lost or lost_media) and status == "COMPLETED":
             status = "COMPLETED_WITH_LOSS"
         self.run_entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries}
         self.run_entry |= {"lost_bytes": lost} if lost else {}
+        self.run_entry |= {"lost_media": lost_media} if lost_media else {}
         self.journal.write_summary()
         self._write_sacred_metrics()
         self._write_run()

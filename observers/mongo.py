@@ -207,6 +207,11 @@ class MongoObserver(RunObserver):
         except PyMongoError as error:
             raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
+    def media_event(self, entries: list) -> None:
+        """Pass images, figures, histograms, texts and tables on to the spool, if there is one."""
+        if self._spool is not None:
+            self._spool.media_event(entries)
+
     # ------------------------------------------------------------------ a run ends
 
     def completed_event(self, stop_time: datetime, result: Any) -> None:
@@ -239,10 +244,11 @@ class MongoObserver(RunObserver):
                 shutil.rmtree(self._spool.basedir, ignore_errors=True)
             return
         _log.error(
-            "MongoDB at %s: %d points and the end of this run are not delivered; they are kept in %s; "
+            "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "
             "deliver them with: python -m runs sync %s",
             self.destination.label,
             shipper.delivery.num_missing(),
+            shipper.delivery.num_missing_media(),
             folder,
             folder.parent if self._spool is None else self.spool_dir,
         )

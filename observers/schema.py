@@ -10,6 +10,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
+    media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
+    media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     lease.json           who writes this run, and when last; replaced as a whole
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags and a note that people attach later; replaced as a whole
@@ -23,6 +25,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,11 +35,15 @@ import numpy as np
 __all__ = [
     "POINT",
     "TICKS_PER_S",
+    "MediaRecord",
     "Series",
+    "media_path",
     "read_json_lines",
+    "read_media",
     "read_metrics",
     "read_names",
     "read_points",
+    "read_table",
     "summarize",
     "to_steps",
 ]
@@ -51,6 +58,8 @@ RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES = "notes.json"
+MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
+_MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +78,31 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaRecord:
+    """An image, figure, histogram, text or table as it was logged.
+
+    Attributes:
+        name: Name of the series.
+        kind: image, figure, histogram, text or table.
+        step: Its step.
+        time: Seconds since the run started.
+        path: The file; `read_table` reads that of a table, any JSON reader that of a histogram.
+        sha256: SHA-256 of the file.
+        content_type: Its MIME type.
+        meta: Width and height, caption, number of rows, as the kind has it.
+    """
+
+    name: str
+    kind: str
+    step: int | float
+    time: float
+    path: Path
+    sha256: str
+    content_type: str
+    meta: dict[str, Any]
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
@@ -129,6 +163,51 @@ def _merge(metric: np.ndarray, numbers: list[int], steps: list[np.ndarray]) -> n
     for number, values in zip(numbers, steps, strict=True):
         merged[metric == number] = values
     return merged
+
+
+def media_path(folder: Path, file: Any) -> Path:
+    """Return where in a run's folder the content `file` of an entry, or of a table's cell, lies.
+
+    Raises:
+        ValueError: If that is no name of a content, such as one that leads out of the folder.
+    """
+    if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
+        raise ValueError(
+            f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "
+            "by this program, remove the entry"
+        )
+    return folder / MEDIA_FOLDER / file.rpartition("/")[2]
+
+
+def read_media(folder: Path) -> list[MediaRecord]:
+    """Return what a run logged beside numbers, in the order of logging; nothing of it is opened.
+
+    Raises:
+        ValueError: If a name leads out of the folder.
+    """
+    return [
+        MediaRecord(
+            **{key: row[key] for key in ("name", "kind", "step", "time", "sha256", "content_type", "meta")},
+            path=media_path(folder, row["file"]),
+        )
+        for row in read_json_lines(folder / MEDIA)
+    ]
+
+
+def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of a table's file; cells are numbers, texts, None, or the `Path` of an image.
+
+    Raises:
+        ValueError: If an image's name leads out of the folder.
+    """
+    table = json.loads(path.read_bytes())
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, dict):
+            return float(value["$number"]) if "$number" in value else media_path(path.parent.parent, value["$image"])
+        return value
+
+    return table["columns"], [[cell(value) for value in row] for row in table["rows"]]
 
 
 def summarize(values: np.ndarray, steps: np.ndarray, before: dict[str, Any] | None = None) -> dict[str, Any]:

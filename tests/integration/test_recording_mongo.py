@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
 from experiments import Experiment
-from observers import FileObserver, MongoObserver
+from observers import FileObserver, MongoObserver, Text
 from observers.delivery import Delivery
 from observers.destination import Destination, explain
 from observers.point_delivery import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
@@ -290,7 +290,7 @@ class Flaky:
 
     def __getattr__(self, name):
         method = getattr(self._real, name)
-        if name not in ("insert_one", "update_one", "find_one"):
+        if name not in ("insert_one", "update_one", "find_one", "bulk_write"):
             return method
 
         def call(*args, **kwargs):
@@ -311,6 +311,7 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, d
     monkeypatch.setattr("observers.point_delivery.POINTS_PER_DOCUMENT", 40)
     monkeypatch.setattr("observers.point_delivery.POINTS_PER_CHUNK", 16)
     monkeypatch.setattr("observers.point_delivery._BATCH_POINTS", 25)
+    monkeypatch.setattr("observers.media_delivery._BATCH_ENTRIES", 5)
     database.client.drop_database(database.name)
     store = tmp_path / "runs"
     shutil.rmtree(store, ignore_errors=True)
@@ -318,13 +319,15 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, d
     def main(_run):
         for step in range(120):
             _run.log_scalar("loss" if step % 3 else "other", step / 7, step)
+            if step % 10 == 0:
+                _run.log_media("text", Text(f"step {step % 40}"), step)
 
     record(main, FileObserver(store))
     rng = random.Random(seed)
 
     def fresh():
         delivery = Delivery(store / "1", store, database)
-        for name in ("runs", "metrics", "chunks"):
+        for name in ("runs", "metrics", "chunks", "media"):
             setattr(delivery, name, Flaky(getattr(delivery, name), rng))
         return delivery
 
@@ -341,6 +344,10 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, d
             break
     for name, expected in read_metrics(store / "1").items():
         assert points_in(database, 1, name) == (expected.steps.tolist(), expected.values.tolist())
+    media = list(database.media.find().sort("step"))
+    assert [document["step"] for document in media] == list(range(0, 120, 10))
+    files = gridfs.GridFS(database)
+    assert [files.get(d["file_id"]).read().decode() for d in media] == [f"step {d['step'] % 40}" for d in media]
     assert database.runs.count_documents({}) == 1
     assert database.runs.find_one()["status"] == "COMPLETED"
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.journal import AppendFile, Journal
+from observers.append_file import AppendFile
+from observers.journal import Journal
 from observers.schema import NAMES, POINT, POINTS, VALUES, read_metrics, read_points
 
 
@@ -104,7 +105,7 @@ def test_folder_that_is_gone_is_said_once_and_counted(tmp_path, caplog, monkeypa
     folder.mkdir()
     journal = Journal(folder)
     shutil.rmtree(folder)
-    monkeypatch.setattr("observers.journal._MAX_PENDING_BYTES", 24 * 150)
+    monkeypatch.setattr("observers.append_file.MAX_PENDING_BYTES", 24 * 150)
     with caplog.at_level(logging.WARNING):
         for start in range(0, 500, 100):
             fill(journal, 100, start=start)

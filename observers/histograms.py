@@ -1,0 +1,57 @@
+"""Histograms of any floats, the greatest and the nearest to each other included."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+__all__ = ["binned", "count_values"]
+
+_NONE = {"num": 0, "min": None, "max": None, "mean": None}
+
+
+def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
+    """Return the histogram of `values`, of any shape, as JSON holds it.
+
+    Returns:
+        `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite; `num`, `min`, `max`, `mean` of the
+        finite values; the numbers of `nan`, `inf` and `-inf`.
+    """
+    values = values.reshape(-1).astype(np.float64)
+    odd = {"nan": int(np.isnan(values).sum()), "inf": int((values == math.inf).sum())}
+    odd["-inf"] = int((values == -math.inf).sum())
+    good = values[np.isfinite(values)]
+    if not len(good):
+        return {"edges": [], "counts": [], **_NONE, **odd}
+    low, high = float(good.min()), float(good.max())
+    # Halved, because the greatest floats are further apart than the greatest float.
+    counts, edges = np.histogram(good / 2, bins, _bounds(low / 2, high / 2, bins))
+    with np.errstate(over="ignore"):
+        mean = float(good.mean())
+    if not math.isfinite(mean):
+        mean = float((good / len(good)).sum())
+    summary = {"num": len(good), "min": low, "max": high, "mean": mean}
+    return {"edges": (edges * 2).tolist(), "counts": counts.tolist(), **summary, **odd}
+
+
+def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
+    """Return bounds around low to high that are far enough apart for so many different floats between them."""
+    least = max(4 * bins * float(np.spacing(max(-low, high))), 1e-290, 0.5 if low == high else 0.0)
+    if high - low >= least:
+        return low, high
+    greatest, middle = float(np.finfo(np.float64).max) / 2, low + (high - low) / 2
+    return max(middle - least / 2, -greatest), min(middle + least / 2, greatest)
+
+
+def binned(counts: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
+    """Return what `count_values` does, of counts (n,) between edges (n + 1,); the mean is that of the bins' middles."""
+    total = float(counts.sum())
+    summary = dict(_NONE)
+    if total:
+        filled = np.flatnonzero(counts)
+        middles = edges[:-1] + np.diff(edges) / 2
+        summary = {"num": total, "min": edges[filled[0]].item(), "max": edges[filled[-1] + 1].item()}
+        summary["mean"] = float((middles * (counts / total)).sum())
+    return {"edges": edges.tolist(), "counts": counts.tolist(), **summary, "nan": 0, "inf": 0, "-inf": 0}

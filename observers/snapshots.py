@@ -1,0 +1,62 @@
+"""Copies of arrays as they are now: of numpy's at once, of a GPU's tensors without waiting for the GPU."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Snapshot"]
+
+
+class Snapshot:
+    """A copy of an array, of a tensor (by what it can do: torch is not imported), or of nested lists.
+
+    A tensor on a GPU is copied there, and fetched by `array`, which waits for it.
+
+    Attributes:
+        shape: Its shape.
+        dtype: Name of its type, such as `float32` or `bfloat16`.
+        num_bytes: The size of the copy.
+
+    Raises:
+        ValueError, TypeError: If it is no array, such as lists of different lengths.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self._ready = None
+        if hasattr(values, "detach"):
+            values = values.detach()
+            self.dtype = str(values.dtype).removeprefix("torch.")
+            self.on_device = values.device.type != "cpu"
+            self._values = values.clone() if self.on_device else _to_numpy(values).copy()
+            self._ready = _event_behind(values) if values.device.type == "cuda" else None
+            self.num_bytes = values.numel() * values.element_size()
+        else:
+            self._values = np.array(values)
+            self.dtype, self.on_device, self.num_bytes = self._values.dtype.name, False, self._values.nbytes
+        self.shape = tuple(self._values.shape)
+
+    def array(self) -> np.ndarray:
+        """Return the values; those on a GPU are waited for, and then held no longer."""
+        if self.on_device:
+            if self._ready is not None:
+                self._ready.synchronize()
+            self._values, self.on_device, self._ready = _to_numpy(self._values.cpu()), False, None
+        return self._values
+
+
+def _to_numpy(tensor: Any) -> np.ndarray:
+    try:
+        return tensor.numpy()
+    except TypeError:  # numpy has no bfloat16
+        return tensor.float().numpy()
+
+
+def _event_behind(tensor: Any) -> Any:
+    """Return what happens once the stream that works now has made the copy: the beat's thread fetches by another."""
+    cuda = sys.modules["torch"].cuda
+    event = cuda.Event()
+    event.record(cuda.current_stream(tensor.device))
+    return event
