@@ -29,7 +29,7 @@ from ingredients.scope import lenient
 from observers import provenance
 from observers.artifact_version import ArtifactError
 from observers.destination import redact
-from observers.options import file_option, mongo_option
+from observers.options import file_option, mongo_option, tensorboard_option
 
 __all__ = ["Experiment"]
 
@@ -42,7 +42,9 @@ _OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
 
 
 # Command-line options that the lab applies itself, once a run has passed its checks.
-_OPTIONS = {option.get_flag(): option for option in (file_option, mongo_option, enforce_clean_option)}
+_OPTIONS = {
+    option.get_flag(): option for option in (file_option, mongo_option, tensorboard_option, enforce_clean_option)
+}
 
 
 class Experiment(LabFunctions, sacred.Experiment):
@@ -78,6 +80,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         # Sacred's look at git raises in a repository without a commit, and runs git once for every source.
         options.setdefault("save_git_info", False)
         options.setdefault("base_dir", Path(mainfile).parent if mainfile else Path.cwd())
+        options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
         guard_sacred()
         self._aliases: dict[str, str] = {}
         self._on_command_line = False

@@ -184,6 +184,17 @@ class LabRun(Run):
         """
         return run_artifacts.use_artifact(self, reference)
 
+    def log_graph(self, model: Any, inputs: Any) -> None:
+        """Give a model to the observers that draw its graph, such as a TensorBoardObserver; without any it is free.
+
+        A copy of the model takes one step forward, here and now; the training is not touched by it.
+
+        Args:
+            model: A module of torch.
+            inputs: What it is called with: a tensor, or a tuple of them.
+        """
+        self._emit("graph_event", model=model, inputs=inputs)
+
     def __call__(self, *args: Any) -> Any:
         """Start the run; SIGTERM and SIGHUP end it as INTERRUPTED, with the signal's name in its meta entry."""
         with _signals_raise():
@@ -227,12 +238,16 @@ class LabRun(Run):
         if not entries:
             return
         self._warn_of_deaf("media_event", "what is logged as media")
+        self._emit("media_event", entries=entries)
+
+    def _emit(self, event: str, **arguments: Any) -> None:
+        """Tell the observers that take it of an event; what they raise is logged."""
         for observer in self.observers:
-            if hasattr(observer, "media_event"):
+            if hasattr(observer, event):
                 try:
-                    observer.media_event(entries)
+                    getattr(observer, event)(**arguments)
                 except Exception:
-                    _log.exception("%s: media_event failed; the run goes on", type(observer).__name__)
+                    _log.exception("%s: %s failed; the run goes on", type(observer).__name__, event)
 
     def _warn_of_deaf(self, event: str, what: str) -> None:
         """Say once which observers do not take an event."""

@@ -28,6 +28,11 @@ class AppendFile:
         self._fd: int | None = None
         self._size = 0
 
+    @property
+    def num_pending_bytes(self) -> int:
+        """Bytes that failed to be written, and are tried again."""
+        return len(self._pending)
+
     def create(self) -> None:
         """Make the file, if it is not there."""
         if self._fd is None:

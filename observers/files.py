@@ -18,7 +18,6 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from configs.atomic_file import replacing
 from observers import provenance
 from observers.destination import redact
 from observers.gathering import Gathering
+from observers.guarding import guarded
 from observers.identity import lease, new_uid, parent_uid
 from observers.journal import Journal
 from observers.media import MediaEntry
@@ -66,22 +66,6 @@ _OWN_FILES = {RUN, CONFIG, INFO, OUTPUT, SACRED_METRICS, PROVENANCE, LEASE, SUMM
 def journal_of(uid: str | None) -> FileObserver | None:
     """Return the observer that writes the run `uid` down in this process, if there is one."""
     return _writers.get(uid)
-
-
-def _guarded(method: Callable) -> Callable:
-    """Keep an event's errors from the run: they are logged, and the observer goes on with the next event."""
-
-    @functools.wraps(method)
-    def event(self: FileObserver, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception:
-                self.num_errors += 1
-                _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
-                return None
-
-    return event
 
 
 class FileObserver(RunObserver):
@@ -264,7 +248,7 @@ class FileObserver(RunObserver):
 
     # ------------------------------------------------------------------ a run goes on
 
-    @_guarded
+    @guarded
     def heartbeat_event(self, info: dict, captured_out: str, beat_time: datetime, result: Any) -> None:
         """Write down what is new: output, info, result, and that the run is alive."""
         self.journal.flush()
@@ -298,7 +282,7 @@ class FileObserver(RunObserver):
     def _write_run(self) -> None:
         self.journal.write(RUN, _plain(self.run_entry))
 
-    @_guarded
+    @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict], info: dict) -> None:
         """Append new points."""
         for name, new in metrics_by_name.items():
@@ -309,7 +293,7 @@ class FileObserver(RunObserver):
             # Sacred's own run waits two seconds for its last beat, which may come after the end.
             self.journal.close()
 
-    @_guarded
+    @guarded
     def media_event(self, entries: list[MediaEntry]) -> None:
         """Write down images, figures, histograms, texts and tables."""
         for entry in entries:
@@ -320,7 +304,7 @@ class FileObserver(RunObserver):
         seconds = np.array([(at - start).total_seconds() for at in timestamps])
         return np.maximum(seconds * TICKS_PER_S, 0).astype(np.uint32)
 
-    @_guarded
+    @guarded
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
         stored = self._keep(Path(filename), self.resource_dir)
@@ -328,7 +312,7 @@ class FileObserver(RunObserver):
             self.run_entry["resources"].append([filename, stored])
             self._write_run()
 
-    @_guarded
+    @guarded
     def artifact_event(
         self, name: str, filename: str, metadata: dict | None = None, content_type: str | None = None
     ) -> None:
@@ -360,17 +344,17 @@ class FileObserver(RunObserver):
 
     # ------------------------------------------------------------------ a run ends
 
-    @_guarded
+    @guarded
     def completed_event(self, stop_time: datetime, result: Any) -> None:
         """Write down that the run came to its end."""
         self._end("COMPLETED", stop_time, result=_plain(result))
 
-    @_guarded
+    @guarded
     def interrupted_event(self, interrupt_time: datetime, status: str) -> None:
         """Write down that the run was interrupted."""
         self._end(status, interrupt_time)
 
-    @_guarded
+    @guarded
     def failed_event(self, fail_time: datetime, fail_trace: list[str]) -> None:
         """Write down that the run failed, and how."""
         self._end("FAILED", fail_time, fail_trace=fail_trace)

@@ -1,4 +1,4 @@
-"""The options `-F` and `-m` of an experiment's command line, with Sacred's forms."""
+"""The options `-F`, `-m` and `--tensorboard` of an experiment's command line, with Sacred's forms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from sacred.commandline_options import cli_option
 
-__all__ = ["file_option", "mongo_option"]
+__all__ = ["file_option", "mongo_option", "tensorboard_option"]
 
 
 @cli_option("-F", "--file_storage")
@@ -24,3 +24,11 @@ def mongo_option(args: str, run: Any) -> None:
     from observers.mongo import MongoObserver
 
     run.observers.append(MongoObserver(**parse_mongo_option(args)))
+
+
+@cli_option("-T", "--tensorboard", is_flag=True)
+def tensorboard_option(args: bool, run: Any) -> None:
+    """Write event files for TensorBoard, too, into the run's folder (extra tensorboard)."""
+    from observers.tensorboard import TensorBoardObserver
+
+    run.observers.append(TensorBoardObserver())
