@@ -65,6 +65,7 @@ def main(_config, _run, seed, training):
     from experiments import loop
 
     _, batches, criterion, network, precision = build(seed)
+    results.record_graph(_run, network, batches)
     opt = optimizer.make_optimizer(network)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)
     schedule = scheduler.make_scheduler(opt, training.epochs, steps)
@@ -82,5 +83,6 @@ def main(_config, _run, seed, training):
             **training,
         )
         keeper.restore_best(network)
+    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
     metrics = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, metrics, criterion)

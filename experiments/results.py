@@ -1,4 +1,4 @@
-"""What a run leaves as its outcome: the test metrics, and predictions as a file."""
+"""What a run leaves as its outcome: the test metrics, good and bad cases, the model's graph, predictions as a file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.cases import cases_table
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
+    from ingredients.batches import Data
     from ingredients.losses import Loss
 
-__all__ = ["record_predictions", "report_test"]
+__all__ = ["record_graph", "record_predictions", "report_cases", "report_test"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,28 @@ def report_test(run: Any, metrics: Mapping[str, float], loss: Loss) -> float | N
     run.info["test"] = dict(metrics)
     _log.info("test  %s", "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     return metrics[loss.metric]
+
+
+def report_cases(run: Any, found: Mapping[str, Tensor], data: Data, loss: Loss) -> None:
+    """Log the table `test/cases`: where the model is wrong, unsure and right, or has the greatest and smallest errors.
+
+    Args:
+        run: A run of the lab.
+        found: What `loop.predict` made of the test part.
+        data: The data.
+        loss: The loss.
+    """
+    table = cases_table(data, found, ignore_index=getattr(loss.module, "ignore_index", None))
+    if table is not None:
+        run.log_media("test/cases", table)
+
+
+def record_graph(run: Any, model: nn.Module, data: Data) -> None:
+    """Give the model's graph to the observers that draw it; without any it costs nothing."""
+    import torch
+
+    sample = torch.zeros(1, *data.input_shape, device=next(model.parameters()).device)
+    run.log_graph(model, sample)
 
 
 def record_predictions(run: Any, found: Mapping[str, Tensor], classes: Sequence[str]) -> int:

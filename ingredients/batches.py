@@ -74,6 +74,10 @@ class Batches:
         batches = self._batches(epoch)
         return batches if self.augmentation is None else self._augmented(batches, epoch)
 
+    def inputs_at(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
+        raise NotImplementedError
+
     def _augmented(self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator()
         for position, (inputs, targets) in enumerate(batches):
@@ -91,6 +95,10 @@ class TensorBatches(Batches):
         super().__init__(len(targets), batch_size, **options)
         self.inputs = inputs
         self.targets = targets
+
+    def inputs_at(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
+        return self.inputs[torch.tensor(places, dtype=torch.long, device=self.inputs.device)].cpu()
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         size, stop = self.batch_size, len(self) * self.batch_size
@@ -130,6 +138,14 @@ class LoaderBatches(Batches):
             # The loader draws the base seed of its workers here instead of from the global generator.
             generator=torch_stream(self.seed, "workers"),
         )
+
+    def inputs_at(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented; read here and now."""
+        items = [self._loader.dataset[0, place] for place in places]
+        error = next((item for item in items if isinstance(item, LabError)), None)
+        if error is not None:
+            raise error
+        return torch.stack([values for values, _ in items])
 
     def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         self._sampler.start(epoch, self.order(epoch).tolist())
@@ -208,6 +224,7 @@ class Data:
         class_counts: Training samples of each class (classes,), or of each label; empty for regression.
         target_mean, target_std: What regression targets were normalised by, (outputs,), or None.
         fingerprint: SHA-256 of the content.
+        input_mean, input_std: What inputs were normalised by, to broadcast with one input, on the CPU; or None.
     """
 
     train: Batches
@@ -221,6 +238,8 @@ class Data:
     target_mean: Tensor | None
     target_std: Tensor | None
     fingerprint: str
+    input_mean: Tensor | None = None
+    input_std: Tensor | None = None
 
 
 def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device) -> Data:
@@ -261,6 +280,8 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         target_mean=_on(device, prepared.target_mean),
         target_std=_on(device, prepared.target_std),
         fingerprint=prepared.fingerprint,
+        input_mean=_on(torch.device("cpu"), prepared.mean),
+        input_std=_on(torch.device("cpu"), prepared.std),
     )
 
 

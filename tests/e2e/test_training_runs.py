@@ -10,6 +10,9 @@ import termios
 from pathlib import Path
 
 import pytest
+import torch
+
+from observers.schema import read_media, read_table
 
 LAB = Path(__file__).parents[2]
 BEST = "checkpoint.path=my_runs/1/checkpoints/best.pt"
@@ -96,6 +99,30 @@ def test_predict_of_the_best_checkpoint_is_a_table_of_the_test_part(trained):
         probabilities = {digit: float(row[f"p({digit})"]) for digit in range(10)}
         assert sum(probabilities.values()) == pytest.approx(1, abs=1e-4)
         assert max(probabilities, key=probabilities.get) == int(row["prediction"])
+
+
+def test_good_and_bad_cases_of_the_test_part_are_recorded(trained):
+    folder, done = trained
+    [record] = read_media(folder / "my_runs" / "1")
+    columns, rows = read_table(record.path)
+    assert (record.name, record.kind) == ("test/cases", "table")
+    assert columns == ["case", "sample", "image", "label", "prediction", "probability"]
+    assert all((row[3] == row[4]) == (row[0] != "wrong") for row in rows)
+    assert all(row[2].read_bytes().startswith(b"\x89PNG") for row in rows)
+    assert sum(row[0] == "wrong" for row in rows) == min(8, round((1 - result(done)) * 270))
+
+
+def test_run_with_tensorboard_has_graph_metrics_and_cases_and_the_same_result(trained, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    assert result(start(tmp_path, "--tensorboard")) == result(trained[1])
+    found = EventAccumulator(str(tmp_path / "my_runs" / "1" / "tensorboard")).Reload()
+    assert found.Graph().node
+    assert "val/loss" in found.Tags()["scalars"]
+    assert {"test/cases", "test/cases/image"} <= set(found.Tags()["tensors"])
+    best = BEST.partition("=")[2]
+    plain, drawn = (torch.load(where / best, weights_only=True)["model"] for where in (trained[0], tmp_path))
+    assert all(torch.equal(plain[name], drawn[name]) for name in plain)
 
 
 @pytest.mark.parametrize(

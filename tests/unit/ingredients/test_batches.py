@@ -342,3 +342,23 @@ def test_augment_crop_out_of_range_is_refused(crop):
 def test_augment_rotate_below_zero_is_refused():
     with pytest.raises(DataError, match=r"data.augment.rotate: got -5.0, expected 0 or more degrees, either way"):
         made(in_memory(20, (1, 5, 5)), augment={"rotate": -5.0})
+
+
+@pytest.mark.parametrize("source", [in_memory, item_by_item])
+def test_inputs_at_positions_are_those_of_the_split(source):
+    prepared = prepare(source(), {**DEFAULTS, "normalize": "standard"}, 0)
+    data = make_batches(prepared, {**DEFAULTS, "batch_size": 4}, 0, CPU)
+    whole = torch.cat([inputs for inputs, _ in data.val.epoch()])
+    assert torch.equal(data.val.inputs_at([2, 0]), whole[[2, 0]])
+    raw = data.val.inputs_at([2, 0]) * data.input_std + data.input_mean
+    assert torch.allclose(raw[:, 0], torch.from_numpy(prepared.indices["val"][[2, 0]]).float(), atol=1e-5)
+
+
+def test_inputs_at_of_a_damaged_sample_raises_its_error():
+    items = Source(Damaged(numbers(20)), np.arange(20) % 2, digest="", missing=np.zeros(20, int))
+    prepared = prepare(items, {**DEFAULTS, "normalize": "none", "test_fraction": 0.0}, 0)
+    data = make_batches(prepared, {**DEFAULTS, "batch_size": 4}, 0, CPU)
+    [split] = [split for split in ("train", "val") if 3 in prepared.indices[split]]
+    place = prepared.indices[split].tolist().index(3)
+    with pytest.raises(DataError, match=r"3\.png cannot be read"):
+        getattr(data, split).inputs_at([place])
