@@ -31,7 +31,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from observers.artifact_version import ArtifactDamagedError, ArtifactError, ArtifactVersion
 from observers.artifacts import ArtifactStore
-from observers.contents import object_id
+from observers.documents import object_id
 
 __all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
 

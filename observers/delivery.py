@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,19 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from configs.atomic_file import replacing
 from observers.artifact_delivery import ArtifactDelivery
-from observers.contents import Contents, object_id
+from observers.contents import Contents
+from observers.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
 from observers.point_delivery import Behind, PointDelivery, len_points
 from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY
 
-__all__ = ["Delivery", "storable"]
+__all__ = ["Delivery"]
 
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
 MARKER = "delivered.json"
 _PROVENANCE = "provenance.json"
-_LISTS = ("uid", "resources", "artifacts", "artifacts_logged", "artifacts_used")
+# What of the run's record comes into the document by itself, or not at all.
+_LISTS = ("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace")
+_LISTS += ("artifacts_logged", "artifacts_used")
 
 
 class Delivery:
@@ -69,6 +72,9 @@ class Delivery:
         self.run_id: Any = None
         self._points: PointDelivery | None = None
         self._sent: dict[str, Any] = {}
+        self._packer = Packer("")
+        self._entries: dict[str, tuple] = {}
+        self._owned: set = set()
 
     # ------------------------------------------------------------------ the run's document
 
@@ -144,7 +150,8 @@ class Delivery:
 
     def _attach(self, run: Mapping[str, Any]) -> None:
         """Find the run's document by its uid, or make it."""
-        make_indexes(self.runs, self.metrics, self.chunks)
+        self._packer = Packer(run["uid"])
+        make_indexes(self.runs, self.metrics, self.chunks, self.runs.database.fs)
         found = self.runs.find_one({"uid": run["uid"]}, {"_id": 1})
         self.run_id = found["_id"] if found else self._insert(run)
         start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
@@ -158,7 +165,9 @@ class Delivery:
                 newest = self.runs.find_one({"_id": {"$type": "number"}}, {"_id": 1}, sort=[("_id", -1)])
                 number = int(newest["_id"]) + 1 if newest else 1
             try:
-                self.runs.insert_one({"_id": number, "uid": run["uid"], **self._document(run)})
+                document = self._document(run)
+                self._store_entries(document)
+                self.runs.insert_one({"_id": number, "uid": run["uid"], **document})
             except DuplicateKeyError:
                 found = self.runs.find_one({"uid": run["uid"]}, {"_id": 1})
                 if found:
@@ -168,32 +177,64 @@ class Delivery:
                 return number
 
     def _document(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the run's document, but for what is stored as files."""
+        """Return the run's document within MongoDB's bounds, but for the lists of its files."""
+        packer = self._packer
+        packer.files.clear()
         document = {key: value for key, value in run.items() if key not in _LISTS}
         for key in ("start_time", "stop_time", "heartbeat", "queue_time"):
             if isinstance(document.get(key), str):
                 document[key] = datetime.fromisoformat(document[key])
+            else:
+                document.pop(key, None)
+        times = {key: value for key, value in document.items() if isinstance(value, datetime)}
+        document = {key: packer.entry(value) for key, value in document.items()} | times
         lease = self._read(LEASE)
         if lease is not None:
-            document["lease"] = lease
+            document["lease"] = packer.entry(lease)
             if document.get("status") == "RUNNING":
                 document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
-        document["config"] = self._read(CONFIG) or {}
-        document["info"] = self._info(run["uid"])
-        document["summary"] = self._read(SUMMARY) or {}
+        for key in ("command_line", "fail_trace"):
+            if isinstance(run.get(key), list):
+                document |= packer.listed(key, run[key], ENTRY_BYTES)
+        document |= {"config": self._entry(CONFIG), "info": self._info(run["uid"]), "summary": self._entry(SUMMARY)}
         document["captured_out"] = self._output()
         document.setdefault("result", None)
-        found = self._read(_PROVENANCE)
-        if found is not None:
-            document["provenance"] = found
-        document["experiment"] = {**document["experiment"], "sources": []}
-        return storable({**document, "resources": [], "artifacts": []})
+        if (self.folder / _PROVENANCE).exists():
+            document["provenance"] = self._entry(_PROVENANCE)
+        experiment = {key: value for key, value in run["experiment"].items() if key != "sources"}
+        document["experiment"] = {**packer.entry(experiment), "sources": []}
+        return {**document, "resources": [], "artifacts": []}
+
+    def _entry(self, name: str) -> Any:
+        """Return what the JSON file `name` holds, packed; one that did not change is not read again."""
+        path = self.folder / name
+        try:
+            stat = path.stat()
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if self._entries.get(name, (None,))[0] != stamp:
+                # The summary is what runs are sorted by, also with thousands of metrics.
+                limit = LIST_BYTES if name == SUMMARY else ENTRY_BYTES
+                self._entries[name] = (stamp, *self._pack_file(path.read_bytes(), limit))
+        except FileNotFoundError:
+            return {}
+        _, packed, files = self._entries[name]
+        self._packer.files |= files
+        return packed
+
+    def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict]:
+        packer = Packer(self._packer.uid, limit)
+        try:
+            packed = packer.entry(json.loads(raw) or {})
+        except (RecursionError, ValueError):  # more levels or digits than Python reads
+            packed = packer.whole_file(raw)
+        kept = set(files_in(packed))
+        return packed, {key: content for key, content in packer.files.items() if key in kept}
 
     def _info(self, uid: str) -> dict[str, Any]:
         """Return the run's info with Sacred's list of its metrics, by which its readers find them."""
         names = sorted(self._points.counts) if self._points is not None else []
         listed = [{"name": name, "id": str(object_id(uid, name))} for name in names]
-        return {**(self._read(INFO) or {}), **({"metrics": listed} if listed else {})}
+        return {**self._entry(INFO), **(self._packer.listed("metrics", listed) if listed else {})}
 
     def _output_size(self) -> int:
         with contextlib.suppress(FileNotFoundError):
@@ -219,57 +260,79 @@ class Delivery:
     def _send_document(self, run: Mapping[str, Any]) -> None:
         ended = run["status"] not in ("RUNNING", "QUEUED")
         document = self._document(run)
-        document["experiment"]["sources"] = [
-            [name, self.contents.store(self.base / stored, name)] for name, stored in run["experiment"]["sources"]
-        ]
-        document["resources"] = [
-            [name, self.contents.store(self.base / stored, name)] for name, stored in run.get("resources", ())
-        ]
-        document["artifacts"] = [
-            {"name": name, "file_id": self.contents.store(self.folder / name, name)}
-            for name in run.get("artifacts", ())
-        ]
-        document |= self.artifacts.listed(run)
+        document["experiment"] |= self._packer.listed("sources", self._shared(run["experiment"]["sources"]))
+        document |= self._packer.listed("resources", self._shared(run.get("resources", ())))
+        artifacts = self._artifacts(run)
+        document |= self._packer.listed("artifacts", artifacts)
+        for name, entries in self.artifacts.listed(run).items():
+            document |= self._packer.listed(name, entries)
         size = self._output_size()
         if ended and size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
-            document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT)
+            document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=run["uid"])
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
+        owned = {file["file_id"] for file in artifacts} | {document.get("captured_out_file")}
+        owned |= self._store_entries(changed) | set(files_in(document))
         if changed:
             self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, {"$set": changed})
         self._sent |= changed
         self._sent["_output"] = size
+        if owned != self._owned:
+            self.contents.drop_others(run["uid"], owned)
+            self._owned = owned
+
+    def _store_entries(self, document: Mapping[str, Any]) -> set:
+        """Store the files that stand-ins in `document` stand for, and return their ids."""
+        ids = set(files_in(document))
+        for file_id in ids & self._packer.files.keys():
+            self.contents.put(file_id, self._packer.files[file_id], "entry.json", self._packer.uid)
+        return ids
+
+    def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
+        stored = [[name, self.contents.store(self.base / where, name)] for name, where in named]
+        # Omniboard ends with an error where a file has no id.
+        return [[name, file_id] for name, file_id in stored if file_id is not None]
+
+    def _artifacts(self, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return name and file of each artifact, also of those that are in the database only by now."""
+        there, found = None, []
+        for name in run.get("artifacts", ()):
+            details = run.get("artifact_details", {}).get(name, {})
+            fields = {"metadata": self._packer.entry(details.get("metadata"))}
+            if details.get("content_type"):
+                fields["contentType"] = str(details["content_type"])
+            # Sacred's name, which incense takes apart.
+            filename = f"artifact://{self.runs.name}/{self.run_id}/{name}"
+            file_id = self.contents.store(self.folder / name, filename, owner=run["uid"], **fields)
+            if file_id is None:
+                if there is None:
+                    known = self.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
+                    there = {file["name"]: file["file_id"] for file in known.get("artifacts", ())}
+                file_id = there.get(storable_text(name))
+            if file_id is not None:
+                found.append({"name": name, "file_id": file_id})
+        return found
 
 
-def make_indexes(runs: Any, metrics: Any, chunks: Any) -> None:
+def make_indexes(runs: Any, metrics: Any, chunks: Any, fs: Any) -> None:
     """Make the indexes that reading and delivering go by, if the user may make any; those that are there stay."""
-    try:
-        runs.create_index("uid", unique=True, partialFilterExpression={"uid": {"$exists": True}})
-        runs.create_index([("start_time", pymongo.DESCENDING)])
-        runs.create_index([("status", pymongo.ASCENDING), ("start_time", pymongo.DESCENDING)])
+    up, down = pymongo.ASCENDING, pymongo.DESCENDING
+    with_uid = {"partialFilterExpression": {"uid": {"$exists": True}}}
+    for collection, keys, options in (
+        (runs, [("uid", up)], {"unique": True, **with_uid}),
+        (runs, [("start_time", down)], {}),
+        (runs, [("status", up), ("start_time", down)], {}),
         # By these a question for the best runs, or for those of a certain config, looks at no other run.
-        runs.create_index([("summary.$**", pymongo.ASCENDING)])
-        runs.create_index([("config.$**", pymongo.ASCENDING)])
-        metrics.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING)])
-        chunks.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING), ("index", pymongo.ASCENDING)])
-    except OperationFailure as error:
-        # Not allowed to, or somebody made one with other options.
-        if error.code not in (13, 85, 86):
-            raise
-
-
-def storable(value: Any) -> Any:
-    """Return `value` as BSON holds it: keys as Sacred writes them, without dots and dollars, huge ints as text."""
-    if isinstance(value, Mapping):
-        return {_key(key): storable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-        return str(value)
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return value
-
-
-def _key(key: Any) -> str:
-    text = str(key).replace(".", ",").replace("\0", "")
-    return f"@{text[1:]}" if text.startswith("$") else text
+        (runs, [("summary.$**", up)], {}),
+        (runs, [("config.$**", up)], {}),
+        (metrics, [("run_id", up), ("name", up)], {}),
+        (chunks, [("run_id", up), ("name", up), ("index", up)], {}),
+        (fs.files, [("filename", up), ("uploadDate", up)], {}),
+        (fs.files, [("uid", up)], with_uid),
+        (fs.chunks, [("files_id", up), ("n", up)], {"unique": True}),
+    ):
+        try:
+            collection.create_index(keys, **options)
+        except OperationFailure as error:
+            # Not allowed to; or somebody made one with other options, or documents that are not unique.
+            if error.code not in (13, 85, 86, 11000):
+                raise
