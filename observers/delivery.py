@@ -29,7 +29,7 @@ from observers.artifact_delivery import ArtifactDelivery
 from observers.contents import Contents
 from observers.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
 from observers.point_delivery import Behind, PointDelivery, len_points
-from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY
+from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY, VALUES
 
 __all__ = ["Delivery"]
 
@@ -78,8 +78,11 @@ class Delivery:
 
     # ------------------------------------------------------------------ the run's document
 
-    def advance(self) -> None:
+    def advance(self, *, last: bool = False) -> None:
         """Deliver what is new in the folder.
+
+        Args:
+            last: Whether nobody will write to the folder any more, whatever its status says.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
@@ -97,7 +100,7 @@ class Delivery:
             self._points.restart()
             return
         self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
-        self._send_document(run)
+        self._send_document(run, last)
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
             self._write_marker(run)
 
@@ -257,8 +260,8 @@ class Delivery:
             f"{head}\n... {left_out} bytes left out here; all of it is stored as a file when the run ends ...\n{tail}"
         )
 
-    def _send_document(self, run: Mapping[str, Any]) -> None:
-        ended = run["status"] not in ("RUNNING", "QUEUED")
+    def _send_document(self, run: Mapping[str, Any], last: bool) -> None:
+        ended = last or run["status"] not in ("RUNNING", "QUEUED")
         document = self._document(run)
         document["experiment"] |= self._packer.listed("sources", self._shared(run["experiment"]["sources"]))
         document |= self._packer.listed("resources", self._shared(run.get("resources", ())))
@@ -269,8 +272,11 @@ class Delivery:
         size = self._output_size()
         if ended and size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
             document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=run["uid"])
+        if ended and (self.folder / VALUES).exists():
+            document["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=run["uid"])
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
-        owned = {file["file_id"] for file in artifacts} | {document.get("captured_out_file")}
+        owned = {file["file_id"] for file in artifacts}
+        owned |= {document.get("captured_out_file"), document.get("values_file")}
         owned |= self._store_entries(changed) | set(files_in(document))
         if changed:
             self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, {"$set": changed})

@@ -12,7 +12,16 @@ from urllib.parse import parse_qsl, urlencode
 if TYPE_CHECKING:
     import pymongo
 
-__all__ = ["DESTINATION_FILE", "Destination", "explain", "parse_mongo_option", "read_destination", "redact"]
+__all__ = [
+    "DESTINATION_FILE",
+    "Destination",
+    "database_in",
+    "explain",
+    "is_refusal",
+    "parse_mongo_option",
+    "read_destination",
+    "redact",
+]
 
 DESTINATION_FILE = "destination.json"
 
@@ -39,7 +48,8 @@ def _hide(match: re.Match) -> str:
     scheme, _, rest = match.group(0).partition("://")
     head, _, query = rest.partition("?")
     # The last @ ends the password; before the ? of the options, unless the password has a ? of its own.
-    if "@" in head or "@" not in query:
+    options = all(re.match(r"[^@/]+=", option) for option in query.split("&")) if query else True
+    if options and ("@" in head or "@" not in query):
         head = head.rpartition("@")[2]
     else:
         head, _, query = rest.rpartition("@")[2].partition("?")
@@ -89,12 +99,13 @@ def explain(error: Exception) -> str:
     from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
     text = redact(str(error))
-    if isinstance(error, OperationFailure):
-        return _explain_refusal(error.code, text)
+    if isinstance(error, OperationFailure) or _has_failed_login(text):
+        return _explain_refusal(getattr(error, "code", None), text)
     if isinstance(error, ConfigurationError):
         # What pymongo quotes may be a part of a password.
-        hint = "user and password must be percent-encoded" if '"' in text else text.splitlines()[0][:200]
-        return f"the URL is wrong: {hint}"
+        quoted = '"' in text or "key=value" in text
+        reason = "user and password must be percent-encoded" if quoted else text.splitlines()[0][:200]
+        return f"the URL is wrong: {reason}"
     if isinstance(error, FileNotFoundError):
         return f"the URL is wrong: there is no file {error.filename}"
     if any(word in text for word in ("SSL", "TLS", "certificate", "CERTIFICATE")):
@@ -104,6 +115,20 @@ def explain(error: Exception) -> str:
     if "connection closed" in text and "refused" not in text:
         return "the server is not reachable: it closes connections, as one does that wants TLS (tls=true in the URL)"
     return "the server is not reachable"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Tell whether it is of no use to try again soon, because a URL, a user or a certificate has to change first."""
+    from pymongo.errors import ConfigurationError, OperationFailure
+
+    if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
+        return getattr(error, "code", 18) in (13, 18)
+    return isinstance(error, ConfigurationError | FileNotFoundError) or explain(error).startswith("TLS fails")
+
+
+def _has_failed_login(text: str) -> bool:
+    # After the first one, pymongo finds no server because of it.
+    return "Authentication failed" in text
 
 
 def _explain_refusal(code: int | None, text: str) -> str:
@@ -144,7 +169,10 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
         ValueError: If it is neither.
     """
     if text.startswith(("mongodb://", "mongodb+srv://")):
-        return {"url": text, "db_name": _database_of(text) or "sacred"}
+        try:
+            return {"url": text, "db_name": database_in(text) or "sacred"}
+        except ValueError as error:
+            raise ValueError(f"-m: {error}") from None
     match = _SHORT.match(text)
     if match is None or not text:
         raise ValueError(
@@ -164,5 +192,17 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
     return found
 
 
-def _database_of(url: str) -> str:
-    return url.partition("//")[2].partition("/")[2].partition("?")[0]
+def database_in(url: str) -> str | None:
+    """Return the database that a full `mongodb://` URL names, if it names one.
+
+    Raises:
+        ValueError: If it is no URL of a MongoDB; the message holds no credentials.
+    """
+    from pymongo.errors import InvalidURI
+    from pymongo.uri_parser import parse_uri
+
+    try:
+        # Without +srv, which would ask a name server.
+        return parse_uri(url.replace("mongodb+srv://", "mongodb://", 1))["database"]
+    except (InvalidURI, ValueError, OSError) as error:
+        raise ValueError(f"got {redact(url)!r}: {explain(error)}") from None

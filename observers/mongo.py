@@ -7,6 +7,7 @@ its own in a spool, and tries for ever.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import threading
@@ -22,8 +23,9 @@ from sacred.observers import RunObserver
 from observers.artifact_fetch import fetch
 from observers.artifact_version import ArtifactError, ArtifactVersion
 from observers.delivery import Delivery
-from observers.destination import DESTINATION_FILE, Destination, explain
+from observers.destination import DESTINATION_FILE, Destination, explain, is_refusal
 from observers.files import FileObserver, journal_of
+from observers.identity import claimed
 from observers.point_delivery import len_points
 
 __all__ = ["MongoObserver", "Shipper"]
@@ -57,6 +59,7 @@ class Shipper(threading.Thread):
         self.interval_s = interval_s
         self.attempted = threading.Event()
         self._stopping = threading.Event()
+        self._refused = False
         self._deadline: float | None = None
         self._troubles: set[str] = set()
 
@@ -69,7 +72,7 @@ class Shipper(threading.Thread):
             self.attempted.set()
             wait_s = self.interval_s if delivered else min(2 * wait_s, 10.0)
             if stopping:
-                if (delivered and self.is_complete) or time.monotonic() >= self._deadline:
+                if (delivered and self.is_complete) or self._refused or time.monotonic() >= self._deadline:
                     return
                 time.sleep(min(0.2, max(0.0, self._deadline - time.monotonic())))
             else:
@@ -81,8 +84,10 @@ class Shipper(threading.Thread):
                 self.delivery = self._connect()
             self.delivery.advance()
         except Exception as error:
+            self._refused = is_refusal(error)
             self._say(explain(error))
             return False
+        self._refused = False
         if self._troubles:
             _log.warning("MongoDB at %s: back, and all up to now is delivered", self.label)
             self._troubles.clear()
@@ -150,6 +155,7 @@ class MongoObserver(RunObserver):
         self._spool: FileObserver | None = None
         self._shipper: Shipper | None = None
         self._folder = Path()
+        self._claim = contextlib.ExitStack()
 
     # ------------------------------------------------------------------ a run begins
 
@@ -170,6 +176,8 @@ class MongoObserver(RunObserver):
             self._spool = FileObserver(self.spool_dir / _spool_name())
             getattr(self._spool, event)(ex_info, command, host_info, **{**given, "_id": "run"})
             journal = self._spool
+            # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
+            self._claim.enter_context(claimed(Path(journal.dir)))
         folder, base = Path(journal.dir), Path(journal.basedir)
         journal.journal.write(DESTINATION_FILE, self.destination.written())
         self._folder, self._own_client = folder, self._client is None
@@ -251,9 +259,10 @@ class MongoObserver(RunObserver):
         if self._own_client and self._client is not None:
             self._client.close()
             self._client = None
+        if delivered and self._spool is not None:
+            shutil.rmtree(self._spool.basedir, ignore_errors=True)
+        self._claim.close()
         if delivered:
-            if self._spool is not None:
-                shutil.rmtree(self._spool.basedir, ignore_errors=True)
             return
         _log.error(
             "MongoDB at %s: %d points and the end of this run are not delivered; they are kept in %s; "
