@@ -19,7 +19,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 import zipfile
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import bson
@@ -56,7 +56,7 @@ def runs_pipeline(select, query=None, sort_by="_id", order_by=-1, limit=200, col
     if "duration" in chosen:
         added["duration"] = {"$subtract": ["$heartbeat", "$start_time"]}
     if "status" in chosen:
-        silent = {"$subtract": [now or datetime.utcnow(), {"$ifNull": ["$heartbeat", "$start_time"]}]}
+        silent = {"$subtract": [now or datetime.now(UTC), {"$ifNull": ["$heartbeat", "$start_time"]}]}
         dead = {"$and": [{"$eq": ["$status", "RUNNING"]}, {"$gt": [silent, 120_000]}]}
         added["status"] = {"$cond": {"if": dead, "then": "PROBABLY_DEAD", "else": "$status"}}
     pipeline = [{"$match": {"_id": run_id}}] if run_id else []
@@ -133,7 +133,7 @@ def test_list_of_runs_has_every_column(lab, listed):
     check_rows(lab, rows)
     assert 0 < next(row["duration"] for row in rows if row["_id"] == 1) < 600_000
     # The heartbeat of a run that goes on is fresh, and one that stopped reads as dead after two minutes.
-    later = {row["_id"]: row["status"] for row in listed(now=datetime.utcnow() + timedelta(minutes=10))}
+    later = {row["_id"]: row["status"] for row in listed(now=datetime.now(UTC) + timedelta(minutes=10))}
     assert later[lab.runs["running"]] == "PROBABLY_DEAD"
 
 
