@@ -5,7 +5,8 @@ it has already. Sending something again changes nothing:
 
 * a run has one document, found by its `uid`; its integer `_id` is the database's own;
 * points are appended on the condition that as many are there as were counted on (`observers.point_delivery`);
-* contents of files are stored once, under an id made from their SHA-256 (`observers.contents`).
+* contents of files are stored once, under an id made from their SHA-256 (`observers.contents`);
+* what is too large or too deep for a document is a file, with a stand-in in its place (`observers.documents`).
 
 In the database, `runs`, `metrics` and `fs` have Sacred's schema; `metrics_chunks` holds what is beyond the cap of a
 metric's document.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +36,8 @@ from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY, VALUES
 __all__ = ["Delivery"]
 
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
+# An entry of 20 MB that changes with each beat is not sent with each beat.
+LARGE_FILES_EVERY_S = 30.0
 MARKER = "delivered.json"
 _PROVENANCE = "provenance.json"
 # What of the run's record comes into the document by itself, or not at all.
@@ -75,6 +79,7 @@ class Delivery:
         self._packer = Packer("")
         self._entries: dict[str, tuple] = {}
         self._owned: set = set()
+        self._large_files_at = 0.0
 
     # ------------------------------------------------------------------ the run's document
 
@@ -275,9 +280,11 @@ class Delivery:
         if ended and (self.folder / VALUES).exists():
             document["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=run["uid"])
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
-        owned = {file["file_id"] for file in artifacts}
+        if not ended:
+            changed = self._without_early(changed)
+        self._store_entries(changed)
+        owned = {file["file_id"] for file in artifacts} | set(files_in({**self._sent, **changed}))
         owned |= {document.get("captured_out_file"), document.get("values_file")}
-        owned |= self._store_entries(changed) | set(files_in(document))
         if changed:
             self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, {"$set": changed})
         self._sent |= changed
@@ -286,12 +293,18 @@ class Delivery:
             self.contents.drop_others(run["uid"], owned)
             self._owned = owned
 
-    def _store_entries(self, document: Mapping[str, Any]) -> set:
-        """Store the files that stand-ins in `document` stand for, and return their ids."""
-        ids = set(files_in(document))
-        for file_id in ids & self._packer.files.keys():
-            self.contents.put(file_id, self._packer.files[file_id], "entry.json", self._packer.uid)
-        return ids
+    def _without_early(self, changed: dict[str, Any]) -> dict[str, Any]:
+        """Return `changed` without what needs a new large file so soon after another: it has to wait for its turn."""
+        if time.monotonic() >= self._large_files_at:
+            return changed
+        return {key: value for key, value in changed.items() if all(map(self.contents.holds, files_in(value)))}
+
+    def _store_entries(self, document: Mapping[str, Any]) -> None:
+        """Store the files that stand-ins in `document` stand for."""
+        for file_id in set(files_in(document)) & self._packer.files.keys():
+            if not self.contents.holds(file_id):
+                self.contents.put(file_id, self._packer.files[file_id], "entry.json", self._packer.uid)
+                self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
 
     def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
         stored = [[name, self.contents.store(self.base / where, name)] for name, where in named]

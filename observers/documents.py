@@ -152,8 +152,8 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
 
 
 def storable_text(text: str) -> str:
-    """Return `text` as UTF-8 holds it: lone surrogates become question marks."""
-    return text.encode("utf-8", "replace").decode()
+    """Return `text` as UTF-8 holds it: lone surrogates are written out by their numbers."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _key(key: Any) -> str:

@@ -96,6 +96,18 @@ def test_info_that_changes_leaves_one_version_of_its_file(folder, database):
     assert database.fs.chunks.count_documents({"files_id": {"$nin": database.fs.files.distinct("_id")}}) == 0
 
 
+def test_large_info_of_a_run_that_goes_on_is_sent_now_and_then_and_at_the_end(folder, database):
+    run = json.loads((folder / "run.json").read_text())
+    delivery = Delivery(folder, folder.parent, database)
+    for number, status in enumerate(["RUNNING", "RUNNING", "RUNNING", "COMPLETED"]):
+        (folder / "run.json").write_text(json.dumps({**run, "status": status}))
+        (folder / "info.json").write_text(json.dumps({"text": str(number) * 1_000_000}))
+        delivery.advance()
+        # What stands in the database can be read at every moment.
+        whole = restored(database.runs.find_one(), database)
+        assert (whole["status"], whole["info"]["text"][0]) == (status, "3" if number == 3 else "0")
+
+
 def test_ten_thousand_artifacts_and_sources_are_listed(folder, database):
     run = json.loads((folder / "run.json").read_text())
     (folder / "one.txt").write_text("one")
@@ -212,8 +224,9 @@ def test_metric_names_of_every_kind_are_delivered(both, database):
     ids = {bson.ObjectId(metric["id"]) for metric in found["info"]["metrics"]}
     assert {metric["_id"] for metric in database.metrics.find()} == ids
     assert sorted(metric["values"][0] for metric in database.metrics.find()) == list(range(len(names)))
-    for name in set(names) - {"\ud800"}:
-        assert database.metrics.find_one({"run_id": 1, "name": name})["values"] == [names.index(name)]
+    for number, name in enumerate(names):
+        stored = r"\ud800" if name == "\ud800" else name
+        assert database.metrics.find_one({"run_id": 1, "name": stored})["values"] == [number]
     assert len(found["summary"]) == len(names)
 
 
