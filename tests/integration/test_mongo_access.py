@@ -1,5 +1,6 @@
 """Passwords, rights and TLS of a real server: one clear line each, no credentials anywhere, and nothing is lost."""
 
+import re
 import shutil
 import subprocess
 
@@ -238,7 +239,7 @@ def test_url_that_is_none_in_the_code_never_stops_a_run(tmp_path, start):
     stderr = start(tmp_path, body).finish()
     first, last = lines_about_mongo(stderr, 2)
     assert "the URL is wrong" in first
-    assert "300 points" in last
+    assert re.search(r"3\d\d points", last)
     assert [secret for secret in SECRETS if secret.decode() in stderr] == []
 
 

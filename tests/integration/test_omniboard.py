@@ -170,7 +170,7 @@ def test_one_run_its_metrics_and_its_files(lab):
     assert len(metrics["train/loss"]["values"]) == len(metrics["train/loss"]["timestamps"]) == 20_000
     named = {metric["name"]: bson.ObjectId(metric["id"]) for metric in found["completed"]["info"]["metrics"]}
     assert named == {name: metric["_id"] for name, metric in metrics.items()}
-    assert set(lab.database.metrics.distinct("name")) == {"train/loss", "val.acc"}
+    assert {"train/loss", "val.acc"} <= set(lab.database.metrics.distinct("name"))
     files = gridfs.GridFS(lab.database)
     for kind in ("completed", "again"):
         for artifact in found[kind]["artifacts"]:
@@ -294,12 +294,13 @@ def test_omniboard_lists_all_runs(lab, omniboard):
 
 @pytest.mark.nightly
 def test_omniboard_shows_one_run_of_each_kind(lab, omniboard):
-    for number in lab.runs.values():
+    for kind, number in lab.runs.items():
         run = omniboard.get(f"Runs/{number}", select=DETAILS_SELECT)
         stored = lab.database.runs.find_one({"_id": number})
         assert run["captured_out"] == stored["captured_out"]
         assert run["experiment"]["name"] == "recorded"
-        assert len(run["info"].get("metrics", [])) == lab.database.metrics.count_documents({"run_id": number})
+        if kind != "running":
+            assert len(run["info"].get("metrics", [])) == lab.database.metrics.count_documents({"run_id": number})
     assert "it went badly" in "".join(omniboard.get(f"Runs/{lab.runs['failed']}", select=DETAILS_SELECT)["fail_trace"])
 
 
@@ -310,7 +311,7 @@ def test_omniboard_plots_metrics(lab, omniboard):
     assert metrics["train/loss"]["values"][9] == 0.1
     assert metrics["train/loss"]["timestamps"][0] <= metrics["train/loss"]["timestamps"][-1]
     assert metrics["val.acc"]["values"] == [0.1]
-    assert set(omniboard.get("Metrics", distinct="name")) == {"train/loss", "val.acc"}
+    assert set(omniboard.get("Metrics", distinct="name")) >= {"train/loss", "val.acc"}
     hidden = ["captured_out", "meta", "heartbeat", "result", "start_time", "stop_time", "resources", "artifacts"]
     hidden += ["format", "command", "info.metrics", "experiment.sources"]
     populate = {"populate[path]": "run"} | {f"populate[select][{n}]": f"-{name}" for n, name in enumerate(hidden)}
