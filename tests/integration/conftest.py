@@ -138,7 +138,7 @@ def lab(mongo_url, tmp_path_factory, start_for_module) -> Iterator[Lab]:
             return start_for_module(folder, body, *arguments)
 
         def in_database(kind: str) -> bool:
-            return bool(lab.database.metrics.find_one({"run_id": lab.runs[kind]}))
+            return bool(lab.database.runs.find_one({"_id": lab.runs[kind], "info.metrics.name": "val.acc"}))
 
         add("completed", "--comment", "a good one").finish()
         add("again", "with", "lr=0.2").finish()

@@ -282,3 +282,14 @@ def test_upload_that_broke_off_is_finished_by_the_next(folder, database):
     database.fs.chunks.delete_many({"files_id": file["_id"], "n": {"$gt": 4}})
     _, whole = deliver(folder, database)
     assert len(whole["info"]["text"]) == 3_000_000
+
+
+def test_artifact_with_metadata_beyond_a_document_is_delivered(tmp_path, both, database):
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "weights").write_bytes(b"weights")
+    metadata = {"history": "x" * 18_000_000, "epochs": 3}
+    record(lambda _run: _run.log_artifact("net", tmp_path / "net", "model", metadata=metadata) and None, *both)
+    assert database.runs.find_one()["status"] == "COMPLETED"
+    found = database.artifacts.find_one({"metadata.epochs": 3})
+    assert found["version"] == 1
+    assert restored(found["metadata"], database) == metadata
