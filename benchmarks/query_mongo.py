@@ -27,8 +27,8 @@ import pymongo
 from query import COLUMNS, METRICS, config_of, measure, run_of, summary_of
 
 import runs
-from observers.contents import object_id
 from observers.delivery import make_indexes
+from observers.documents import object_id
 from observers.schema import POINT
 from runs.mongod import Mongod
 
@@ -133,7 +133,7 @@ def report(count, more):
         pymongo.MongoClient(server.url) as client,
     ):
         url, database = f"{server.url}/bench", client.bench
-        make_indexes(database.runs, database.metrics, database.metrics_chunks)
+        make_indexes(database.runs, database.metrics, database.metrics_chunks, database.fs)
         fill(database, 1, count, with_metrics=True)
         stats = database.command("collStats", "runs")
         size, indexes = (stats[name] / 2**20 for name in ("size", "totalIndexSize"))

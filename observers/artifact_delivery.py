@@ -31,7 +31,8 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from observers.artifact_version import ArtifactDamagedError, ArtifactError, ArtifactVersion
 from observers.artifacts import ArtifactStore
-from observers.contents import object_id
+from observers.contents import Contents
+from observers.documents import Packer, files_in, object_id
 
 __all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
 
@@ -40,6 +41,8 @@ _log = logging.getLogger(__name__)
 MAX_FILES_BYTES = 2 * 2**20
 RELATIONS = {"artifacts_logged": "made_by", "artifacts_used": "used_by"}
 _CHUNK_BYTES = 255 * 1024
+# Of large entries in metadata, which are of no one run.
+_OWNER = "artifacts"
 
 _Entry = Mapping[str, Any]
 
@@ -119,6 +122,7 @@ class ArtifactDelivery:
         self._store = ArtifactStore(base)
         self._artifacts = database[f"{prefix}artifacts"]
         self._upload = Upload(database)
+        self._contents = Contents(database)
         self._numbers: dict[tuple, int] = {}
         self._failed: set[tuple] = set()
         self._work: tuple[tuple, Iterator[None]] | None = None
@@ -176,11 +180,20 @@ class ArtifactDelivery:
             manifest_sha256 = hashlib.sha256(manifest).hexdigest()
             yield from self._upload.send(io.BytesIO(manifest), manifest_sha256, f"{version}.json")
             document = {**wanted, **_document(version), "manifest_id": content_id(manifest_sha256)}
+            document["metadata"] = self._metadata(version)
             made_by = {uid} if relation == "artifacts_logged" else {version.made_by} - {None}
             document["made_by"] = sorted(made_by)
             document["used_by"] = [uid] if relation == "artifacts_used" else []
             number = self._insert(document, change)
         self._numbers[_key(relation, entry)] = number
+
+    def _metadata(self, version: ArtifactVersion) -> Any:
+        """Return metadata within MongoDB's bounds; what is beyond them is stored as files."""
+        packer = Packer(_OWNER)
+        packed = packer.entry(version.metadata)
+        for file_id in files_in(packed):
+            self._contents.put(file_id, packer.files[file_id], "metadata.json", _OWNER)
+        return packed
 
     def _change(self, wanted: dict[str, Any], change: dict[str, Any]) -> int | None:
         """Change a document, and return its version; None if it is not there."""
@@ -227,7 +240,6 @@ def _document(version: ArtifactVersion) -> dict[str, Any]:
         "bytes": version.bytes,
         "num_files": len(version.files),
         "files": _files(version),
-        "metadata": _storable(version.metadata),
         "created": version.created.replace(tzinfo=None),
     }
 
@@ -240,24 +252,6 @@ def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
             break
         listed.append({**dataclasses.asdict(file), "file_id": content_id(file.sha256)})
     return listed
-
-
-def _storable(value: Any) -> Any:
-    """Return metadata as BSON holds it, its keys as Sacred writes them; the manifest has it as it was."""
-    if isinstance(value, Mapping):
-        keys = {key: key.replace(".", ",").replace("\0", "") for key in value}
-        return {
-            _text(f"@{name[1:]}" if name.startswith("$") else name): _storable(value[key]) for key, name in keys.items()
-        }
-    if isinstance(value, list):
-        return [_storable(item) for item in value]
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return str(value)
-    return _text(value) if isinstance(value, str) else value
-
-
-def _text(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def _index(collection: Any, keys: list[tuple], **options: Any) -> None:

@@ -6,7 +6,8 @@ it has already. Sending something again changes nothing:
 * a run has one document, found by its `uid`; its integer `_id` is the database's own;
 * points are appended on the condition that as many are there as were counted on (`observers.point_delivery`);
 * what was logged beside numbers has an entry each, under an id made from its place (`observers.media_delivery`);
-* contents of files are stored once, under an id made from their SHA-256 (`observers.contents`).
+* contents of files are stored once, under an id made from their SHA-256 (`observers.contents`);
+* what is too large or too deep for a document is a file, with a stand-in in its place (`observers.documents`).
 
 In the database, `runs`, `metrics` and `fs` have Sacred's schema; `metrics_chunks` holds what is beyond the cap of a
 metric's document.
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,18 +29,22 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from configs.atomic_file import replacing
 from observers.artifact_delivery import ArtifactDelivery
-from observers.contents import Contents, object_id
+from observers.contents import Contents
+from observers.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
 from observers.media_delivery import MediaDelivery, len_media
 from observers.point_delivery import Behind, PointDelivery, len_points
-from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY
-from observers.storable import storable
+from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY, VALUES
 
 __all__ = ["Delivery"]
 
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
+# An entry of 20 MB that changes with each beat is not sent with each beat.
+LARGE_FILES_EVERY_S = 30.0
 MARKER = "delivered.json"
 _PROVENANCE = "provenance.json"
-_LISTS = ("uid", "resources", "artifacts", "artifacts_logged", "artifacts_used")
+# What of the run's record comes into the document by itself, or not at all.
+_LISTS = ("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace")
+_LISTS += ("artifacts_logged", "artifacts_used")
 
 
 class Delivery:
@@ -74,11 +80,18 @@ class Delivery:
         self._points: PointDelivery | None = None
         self._media: MediaDelivery | None = None
         self._sent: dict[str, Any] = {}
+        self._packer = Packer("")
+        self._entries: dict[str, tuple] = {}
+        self._owned: set = set()
+        self._large_files_at = 0.0
 
     # ------------------------------------------------------------------ the run's document
 
-    def advance(self) -> None:
+    def advance(self, *, last: bool = False) -> None:
         """Deliver what is new in the folder.
+
+        Args:
+            last: Whether nobody will write to the folder any more, whatever its status says.
 
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
@@ -98,7 +111,7 @@ class Delivery:
             return
         self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
         self._media.send()
-        self._send_document(run)
+        self._send_document(run, last)
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
             self._write_marker(run)
 
@@ -157,7 +170,8 @@ class Delivery:
 
     def _attach(self, run: Mapping[str, Any]) -> None:
         """Find the run's document by its uid, or make it."""
-        make_indexes(self.runs, self.metrics, self.chunks)
+        self._packer = Packer(run["uid"])
+        make_indexes(self.runs, self.metrics, self.chunks, self.runs.database.fs)
         found = self.runs.find_one({"uid": run["uid"]}, {"_id": 1})
         self.run_id = found["_id"] if found else self._insert(run)
         start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
@@ -172,7 +186,9 @@ class Delivery:
                 newest = self.runs.find_one({"_id": {"$type": "number"}}, {"_id": 1}, sort=[("_id", -1)])
                 number = int(newest["_id"]) + 1 if newest else 1
             try:
-                self.runs.insert_one({"_id": number, "uid": run["uid"], **self._document(run)})
+                document = self._document(run)
+                self._store_entries(document)
+                self.runs.insert_one({"_id": number, "uid": run["uid"], **document})
             except DuplicateKeyError:
                 found = self.runs.find_one({"uid": run["uid"]}, {"_id": 1})
                 if found:
@@ -182,32 +198,64 @@ class Delivery:
                 return number
 
     def _document(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the run's document, but for what is stored as files."""
+        """Return the run's document within MongoDB's bounds, but for the lists of its files."""
+        packer = self._packer
+        packer.files.clear()
         document = {key: value for key, value in run.items() if key not in _LISTS}
         for key in ("start_time", "stop_time", "heartbeat", "queue_time"):
             if isinstance(document.get(key), str):
                 document[key] = datetime.fromisoformat(document[key])
+            else:
+                document.pop(key, None)
+        times = {key: value for key, value in document.items() if isinstance(value, datetime)}
+        document = {key: packer.entry(value) for key, value in document.items()} | times
         lease = self._read(LEASE)
         if lease is not None:
-            document["lease"] = lease
+            document["lease"] = packer.entry(lease)
             if document.get("status") == "RUNNING":
                 document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
-        document["config"] = self._read(CONFIG) or {}
-        document["info"] = self._info(run["uid"])
-        document["summary"] = self._read(SUMMARY) or {}
+        for key in ("command_line", "fail_trace"):
+            if isinstance(run.get(key), list):
+                document |= packer.listed(key, run[key], ENTRY_BYTES)
+        document |= {"config": self._entry(CONFIG), "info": self._info(run["uid"]), "summary": self._entry(SUMMARY)}
         document["captured_out"] = self._output()
         document.setdefault("result", None)
-        found = self._read(_PROVENANCE)
-        if found is not None:
-            document["provenance"] = found
-        document["experiment"] = {**document["experiment"], "sources": []}
-        return storable({**document, "resources": [], "artifacts": []})
+        if (self.folder / _PROVENANCE).exists():
+            document["provenance"] = self._entry(_PROVENANCE)
+        experiment = {key: value for key, value in run["experiment"].items() if key != "sources"}
+        document["experiment"] = {**packer.entry(experiment), "sources": []}
+        return {**document, "resources": [], "artifacts": []}
+
+    def _entry(self, name: str) -> Any:
+        """Return what the JSON file `name` holds, packed; one that did not change is not read again."""
+        path = self.folder / name
+        try:
+            stat = path.stat()
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if self._entries.get(name, (None,))[0] != stamp:
+                # The summary is what runs are sorted by, also with thousands of metrics.
+                limit = LIST_BYTES if name == SUMMARY else ENTRY_BYTES
+                self._entries[name] = (stamp, *self._pack_file(path.read_bytes(), limit))
+        except FileNotFoundError:
+            return {}
+        _, packed, files = self._entries[name]
+        self._packer.files |= files
+        return packed
+
+    def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict]:
+        packer = Packer(self._packer.uid, limit)
+        try:
+            packed = packer.entry(json.loads(raw) or {})
+        except (RecursionError, ValueError):  # more levels or digits than Python reads
+            packed = packer.whole_file(raw)
+        kept = set(files_in(packed))
+        return packed, {key: content for key, content in packer.files.items() if key in kept}
 
     def _info(self, uid: str) -> dict[str, Any]:
         """Return the run's info with Sacred's list of its metrics, by which its readers find them."""
         names = sorted(self._points.counts) if self._points is not None else []
         listed = [{"name": name, "id": str(object_id(uid, name))} for name in names]
-        return {**(self._read(INFO) or {}), **({"metrics": listed} if listed else {})}
+        return {**self._entry(INFO), **(self._packer.listed("metrics", listed) if listed else {})}
 
     def _output_size(self) -> int:
         with contextlib.suppress(FileNotFoundError):
@@ -230,42 +278,93 @@ class Delivery:
             f"{head}\n... {left_out} bytes left out here; all of it is stored as a file when the run ends ...\n{tail}"
         )
 
-    def _send_document(self, run: Mapping[str, Any]) -> None:
-        ended = run["status"] not in ("RUNNING", "QUEUED")
+    def _send_document(self, run: Mapping[str, Any], last: bool) -> None:
+        ended = last or run["status"] not in ("RUNNING", "QUEUED")
         document = self._document(run)
-        document["experiment"]["sources"] = [
-            [name, self.contents.store(self.base / stored, name)] for name, stored in run["experiment"]["sources"]
-        ]
-        document["resources"] = [
-            [name, self.contents.store(self.base / stored, name)] for name, stored in run.get("resources", ())
-        ]
-        document["artifacts"] = [
-            {"name": name, "file_id": self.contents.store(self.folder / name, name)}
-            for name in run.get("artifacts", ())
-        ]
-        document |= self.artifacts.listed(run)
+        document["experiment"] |= self._packer.listed("sources", self._shared(run["experiment"]["sources"]))
+        document |= self._packer.listed("resources", self._shared(run.get("resources", ())))
+        artifacts = self._artifacts(run)
+        document |= self._packer.listed("artifacts", artifacts)
+        for name, entries in self.artifacts.listed(run).items():
+            document |= self._packer.listed(name, entries)
         size = self._output_size()
         if ended and size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
-            document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT)
+            document["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=run["uid"])
+        if ended and (self.folder / VALUES).exists():
+            document["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=run["uid"])
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
+        if not ended:
+            changed = self._without_early(changed)
+        self._store_entries(changed)
+        owned = {file["file_id"] for file in artifacts} | set(files_in({**self._sent, **changed}))
+        owned |= {document.get("captured_out_file"), document.get("values_file")}
         if changed:
             self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, {"$set": changed})
         self._sent |= changed
         self._sent["_output"] = size
+        if owned != self._owned:
+            self.contents.drop_others(run["uid"], owned)
+            self._owned = owned
+
+    def _without_early(self, changed: dict[str, Any]) -> dict[str, Any]:
+        """Return `changed` without what needs a new large file so soon after another: it has to wait for its turn."""
+        if time.monotonic() >= self._large_files_at:
+            return changed
+        return {key: value for key, value in changed.items() if all(map(self.contents.holds, files_in(value)))}
+
+    def _store_entries(self, document: Mapping[str, Any]) -> None:
+        """Store the files that stand-ins in `document` stand for."""
+        for file_id in set(files_in(document)) & self._packer.files.keys():
+            if not self.contents.holds(file_id):
+                self.contents.put(file_id, self._packer.files[file_id], "entry.json", self._packer.uid)
+                self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
+
+    def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
+        stored = [[name, self.contents.store(self.base / where, name)] for name, where in named]
+        # Omniboard ends with an error where a file has no id.
+        return [[name, file_id] for name, file_id in stored if file_id is not None]
+
+    def _artifacts(self, run: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return name and file of each artifact, also of those that are in the database only by now."""
+        there, found = None, []
+        for name in run.get("artifacts", ()):
+            details = run.get("artifact_details", {}).get(name, {})
+            fields = {"metadata": self._packer.entry(details.get("metadata"))}
+            if details.get("content_type"):
+                fields["contentType"] = str(details["content_type"])
+            # Sacred's name, which incense takes apart.
+            filename = f"artifact://{self.runs.name}/{self.run_id}/{name}"
+            file_id = self.contents.store(self.folder / name, filename, owner=run["uid"], **fields)
+            if file_id is None:
+                if there is None:
+                    known = self.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
+                    there = {file["name"]: file["file_id"] for file in known.get("artifacts", ())}
+                file_id = there.get(storable_text(name))
+            if file_id is not None:
+                found.append({"name": name, "file_id": file_id})
+        return found
 
 
-def make_indexes(runs: Any, metrics: Any, chunks: Any) -> None:
+def make_indexes(runs: Any, metrics: Any, chunks: Any, fs: Any) -> None:
     """Make the indexes that reading and delivering go by, if the user may make any; those that are there stay."""
-    try:
-        runs.create_index("uid", unique=True, partialFilterExpression={"uid": {"$exists": True}})
-        runs.create_index([("start_time", pymongo.DESCENDING)])
-        runs.create_index([("status", pymongo.ASCENDING), ("start_time", pymongo.DESCENDING)])
+    up, down = pymongo.ASCENDING, pymongo.DESCENDING
+    with_uid = {"partialFilterExpression": {"uid": {"$exists": True}}}
+    for collection, keys, options in (
+        (runs, [("uid", up)], {"unique": True, **with_uid}),
+        (runs, [("start_time", down)], {}),
+        (runs, [("status", up), ("start_time", down)], {}),
         # By these a question for the best runs, or for those of a certain config, looks at no other run.
-        runs.create_index([("summary.$**", pymongo.ASCENDING)])
-        runs.create_index([("config.$**", pymongo.ASCENDING)])
-        metrics.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING)])
-        chunks.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING), ("index", pymongo.ASCENDING)])
-    except OperationFailure as error:
-        # Not allowed to, or somebody made one with other options.
-        if error.code not in (13, 85, 86):
-            raise
+        (runs, [("summary.$**", up)], {}),
+        (runs, [("config.$**", up)], {}),
+        (metrics, [("run_id", up), ("name", up)], {}),
+        (chunks, [("run_id", up), ("name", up), ("index", up)], {}),
+        (fs.files, [("filename", up), ("uploadDate", up)], {}),
+        (fs.files, [("uid", up)], with_uid),
+        (fs.chunks, [("files_id", up), ("n", up)], {"unique": True}),
+    ):
+        try:
+            collection.create_index(keys, **options)
+        except OperationFailure as error:
+            # Not allowed to; or somebody made one with other options, or documents that are not unique.
+            if error.code not in (13, 85, 86, 11000):
+                raise

@@ -11,9 +11,17 @@ from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
     import pymongo
-    from pymongo.errors import PyMongoError
 
-__all__ = ["DESTINATION_FILE", "Destination", "explain", "parse_mongo_option", "read_destination", "redact"]
+__all__ = [
+    "DESTINATION_FILE",
+    "Destination",
+    "database_in",
+    "explain",
+    "is_refusal",
+    "parse_mongo_option",
+    "read_destination",
+    "redact",
+]
 
 DESTINATION_FILE = "destination.json"
 
@@ -26,15 +34,27 @@ _SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "
 
 
 def redact(text: str) -> str:
-    """Return `text` with user names, passwords and secret options of every `mongodb://` URL in it taken out."""
+    """Return `text` with user names, passwords and secret options of every `mongodb://` URL in it taken out.
 
-    def hide(match: re.Match) -> str:
-        head, _, query = match.group(0).partition("?")
-        head = re.sub(r"(mongodb(?:\+srv)?://)[^@/]*@", r"\1", head)
-        kept = [(key, value) for key, value in parse_qsl(query) if key.lower() not in _SECRET_OPTIONS]
-        return f"{head}?{urlencode(kept)}" if kept else head
+    A text that is one URL, or an option with one, may have anything in its password, escaped or not.
+    """
+    alone = re.match(r"(?:-\S*?=)?mongodb(?:\+srv)?://", text)
+    return re.sub(
+        r"mongodb(?:\+srv)?://.+" if alone else r"mongodb(?:\+srv)?://[^\s'\"]+", _hide, text, flags=re.DOTALL
+    )
 
-    return re.sub(r"mongodb(?:\+srv)?://[^\s'\"]+", hide, text)
+
+def _hide(match: re.Match) -> str:
+    scheme, _, rest = match.group(0).partition("://")
+    head, _, query = rest.partition("?")
+    # The last @ ends the password; before the ? of the options, unless the password has a ? of its own.
+    options = all(re.match(r"[^@/]+=", option) for option in query.split("&")) if query else True
+    if options and ("@" in head or "@" not in query):
+        head = head.rpartition("@")[2]
+    else:
+        head, _, query = rest.rpartition("@")[2].partition("?")
+    kept = [(key, value) for key, value in parse_qsl(query) if key.lower() not in _SECRET_OPTIONS]
+    return f"{scheme}://{head}?{urlencode(kept)}" if kept else f"{scheme}://{head}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,22 +94,60 @@ class Destination:
         return pymongo.MongoClient(self.url, **{**patience, "appname": "sacristan", **options})
 
 
-def explain(error: PyMongoError) -> str:
-    """Return in a few words what is wrong: an outage, a wrong password, missing rights, or TLS."""
-    from pymongo.errors import ConfigurationError, OperationFailure
+def explain(error: Exception) -> str:
+    """Return in a few words what is wrong: an outage, a wrong password, missing rights, TLS, or the URL."""
+    from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
     text = redact(str(error))
-    if isinstance(error, OperationFailure):
-        if error.code == 18 or ("auth" in text.lower() and "fail" in text.lower()):
-            return "the user or password is wrong (authentication failed)"
-        if error.code == 13:
-            return "the user has no rights on this database (not authorized)"
-        return f"the server refuses: {text.splitlines()[0][:200]}"
+    if isinstance(error, OperationFailure) or _has_failed_login(text):
+        return _explain_refusal(getattr(error, "code", None), text)
     if isinstance(error, ConfigurationError):
-        return f"the URL is wrong: {text.splitlines()[0][:200]}"
+        # What pymongo quotes may be a part of a password.
+        quoted = '"' in text or "key=value" in text
+        reason = "user and password must be percent-encoded" if quoted else text.splitlines()[0][:200]
+        return f"the URL is wrong: {reason}"
+    if isinstance(error, FileNotFoundError):
+        return f"the URL is wrong: there is no file {error.filename}"
     if any(word in text for word in ("SSL", "TLS", "certificate", "CERTIFICATE")):
-        return f"TLS fails: {text.split(',')[0][:200]}"
+        return f"TLS fails: {_explain_tls(text)}"
+    if not isinstance(error, PyMongoError):
+        return f"{type(error).__name__}: {text}"
+    if "connection closed" in text and "refused" not in text:
+        return "the server is not reachable: it closes connections, as one does that wants TLS (tls=true in the URL)"
     return "the server is not reachable"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Tell whether it is of no use to try again soon, because a URL, a user or a certificate has to change first."""
+    from pymongo.errors import ConfigurationError, OperationFailure
+
+    if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
+        return getattr(error, "code", 18) in (13, 18)
+    return isinstance(error, ConfigurationError | FileNotFoundError) or explain(error).startswith("TLS fails")
+
+
+def _has_failed_login(text: str) -> bool:
+    # After the first one, pymongo finds no server because of it.
+    return "Authentication failed" in text
+
+
+def _explain_refusal(code: int | None, text: str) -> str:
+    if code == 18 or ("auth" in text.lower() and "fail" in text.lower()):
+        return "the user or password is wrong (authentication failed)"
+    if code == 13 and "requires authentication" in text:
+        return "the server wants a user and a password; give a URL with them (not authorized)"
+    if code == 13:
+        return "the user has no rights on this database (not authorized)"
+    return f"the server refuses: {text.splitlines()[0][:200]}"
+
+
+def _explain_tls(text: str) -> str:
+    if "verify failed" in text:
+        reason = text.partition("verify failed: ")[2].partition(" (")[0]
+        return f"the server's certificate is not trusted ({reason}); put tlsCAFile=FILE into the URL"
+    if "EOF" in text or "WRONG_VERSION" in text:
+        return "the server seems to speak none; leave tls=true out of the URL"
+    return text.partition(", ")[0][:200]
 
 
 def read_destination(folder: Path) -> Destination | None:
@@ -111,7 +169,10 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
         ValueError: If it is neither.
     """
     if text.startswith(("mongodb://", "mongodb+srv://")):
-        return {"url": text, "db_name": _database_of(text) or "sacred"}
+        try:
+            return {"url": text, "db_name": database_in(text) or "sacred"}
+        except ValueError as error:
+            raise ValueError(f"-m: {error}") from None
     match = _SHORT.match(text)
     if match is None or not text:
         raise ValueError(
@@ -131,5 +192,17 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
     return found
 
 
-def _database_of(url: str) -> str:
-    return url.partition("//")[2].partition("/")[2].partition("?")[0]
+def database_in(url: str) -> str | None:
+    """Return the database that a full `mongodb://` URL names, if it names one.
+
+    Raises:
+        ValueError: If it is no URL of a MongoDB; the message holds no credentials.
+    """
+    from pymongo.errors import InvalidURI
+    from pymongo.uri_parser import parse_uri
+
+    try:
+        # Without +srv, which would ask a name server.
+        return parse_uri(url.replace("mongodb+srv://", "mongodb://", 1))["database"]
+    except (InvalidURI, ValueError, OSError) as error:
+        raise ValueError(f"got {redact(url)!r}: {explain(error)}") from None

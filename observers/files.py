@@ -327,6 +327,9 @@ class FileObserver(RunObserver):
             _copy(Path(filename), target)
         if name not in self.run_entry["artifacts"]:
             self.run_entry["artifacts"].append(name)
+        if metadata or content_type:
+            details = {"metadata": _plain(metadata), "content_type": content_type}
+            self.run_entry.setdefault("artifact_details", {})[name] = details
         self._write_run()
 
     @property

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import secrets
 import socket
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PARENT_VARIABLE", "is_alive", "lease", "new_uid", "parent_uid"]
+__all__ = ["PARENT_VARIABLE", "claimed", "is_alive", "lease", "new_uid", "parent_uid"]
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +60,22 @@ def lease(beat_interval_s: float) -> dict[str, Any]:
         "beat_interval": beat_interval_s,
         "heartbeat": time.time(),
     }
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold `folder` against every other process that claims it, after waiting for it; one that dies lets go of it.
+
+    Without effect where the folder is gone, or the system has no such locks.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, number)
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
 
 
 def is_alive(lease: dict[str, Any], now: float | None = None) -> bool:

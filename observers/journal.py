@@ -68,30 +68,28 @@ class Journal:
             ticks: (n,) times in ticks since the run started.
         """
         try:
-            numbers = np.array(values, np.float64)
-        except (TypeError, ValueError):
-            self._add_odd_values(name, steps, values, ticks)
+            array, as_float = _as_points(steps, values, ticks)
+        except (TypeError, ValueError, OverflowError):
+            self._add_odd_points(name, steps, values, ticks)
             return
-        if not len(numbers):
+        if not len(array):
             return
-        array = np.empty(len(numbers), POINT)
-        as_float = not all(type(step) is int for step in steps)
-        if as_float and all(float(step).is_integer() for step in steps):
-            as_float = False
         array["metric"] = self._id(name, as_float)
-        array["time"] = ticks
-        array["step"] = np.array(steps, np.float64).view("<i8") if as_float else np.array(steps, np.int64)
-        array["value"] = numbers
         self._append(self._points, array.tobytes())
-        self.summary[name] = summarize(numbers, to_steps(array["step"].copy(), as_float), self.summary.get(name))
+        self.summary[name] = summarize(
+            array["value"].copy(), to_steps(array["step"].copy(), as_float), self.summary.get(name)
+        )
 
-    def _add_odd_values(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
+    def _add_odd_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
+        """Append one by one what is not all numbers of 64 bits."""
         for step, value, tick in zip(steps, values, ticks, strict=True):
-            if isinstance(value, int | float | np.number | np.bool_):
-                self.add_points(name, [step], [value], np.array([tick]))
-            else:
-                row = {"name": name, "step": step, "time": int(tick), "value": str(value)}
+            try:
+                _as_points([step], [value], np.array([tick]))
+            except (TypeError, ValueError, OverflowError):
+                row = {"name": name, "step": step, "time": int(tick), "value": _as_text(value)}
                 self._append(self._values, json.dumps(row, default=str).encode() + b"\n")
+            else:
+                self.add_points(name, [step], [value], np.array([tick]))
 
     def _id(self, name: str, as_float: bool) -> int:
         key = (name, as_float)
@@ -157,3 +155,22 @@ class Journal:
         self.media.close()
         if self.num_lost_bytes:
             _log.error("%s: %d bytes of the record could not be written and are lost", self.folder, self.num_lost_bytes)
+
+
+def _as_points(steps: list, values: list, ticks: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return points (n,) without their metric, and whether their steps are floats."""
+    array = np.zeros(len(values), POINT)
+    as_float = not all(type(step) is int for step in steps)
+    if as_float and all(float(step).is_integer() for step in steps):
+        as_float = False
+    array["value"] = np.array(values, np.float64)
+    array["time"] = ticks
+    array["step"] = np.array(steps, np.float64).view("<i8") if as_float else np.array(steps, np.int64)
+    return array, as_float
+
+
+def _as_text(value: Any) -> str:
+    try:
+        return str(value)
+    except ValueError:  # an int of more digits than Python writes
+        return hex(value)

@@ -17,14 +17,16 @@ import pymongo
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from observers.contents import Contents, object_id
+from observers.contents import Contents
+from observers.documents import Packer, files_in, object_id
 from observers.schema import MEDIA, media_path
-from observers.storable import storable
 
 __all__ = ["MediaDelivery", "len_media"]
 
 _log = logging.getLogger(__name__)
 _BATCH_ENTRIES = 100
+# Of large entries, which are of no one run, as contents are.
+_OWNER = "media"
 
 
 class MediaDelivery:
@@ -85,16 +87,14 @@ class MediaDelivery:
     def _document(self, line: bytes, number: int) -> dict[str, Any]:
         entry = json.loads(line)
         images = entry.pop("images", [])
-        document = {
-            "_id": object_id(self.uid, "media", number),
-            "run_id": self.run_id,
-            "uid": self.uid,
-            **entry,
-            "file_id": self._store(entry["file"]),
-        }
+        packer = Packer(_OWNER)
+        packed = packer.entry(entry)
+        for file_id in files_in(packed):
+            self.contents.put(file_id, packer.files[file_id], "entry.json", _OWNER)
+        document = {"run_id": self.run_id, "uid": self.uid, **packed, "file_id": self._store(entry["file"])}
         if images:
             document["images"] = [{"file": name, "file_id": self._store(name)} for name in images]
-        return storable(document)
+        return {"_id": object_id(self.uid, "media", number), **document}
 
     def _store(self, file: str) -> bson.ObjectId | None:
         """Store a content, and return its id; None, and say so, if it is not there or not what was written."""

@@ -7,10 +7,12 @@ its own in a spool, and tries for ever.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,11 @@ from sacred.observers import RunObserver
 from observers.artifact_fetch import fetch
 from observers.artifact_version import ArtifactError, ArtifactVersion
 from observers.delivery import Delivery
-from observers.destination import DESTINATION_FILE, Destination, explain
+from observers.destination import DESTINATION_FILE, Destination, explain, is_refusal
 from observers.files import FileObserver, journal_of
+from observers.identity import claimed
+from observers.media_delivery import len_media
+from observers.point_delivery import len_points
 
 __all__ = ["MongoObserver", "Shipper"]
 
@@ -38,18 +43,24 @@ class Shipper(threading.Thread):
     """Delivers one run's folder again and again, until it is told to stop and all is delivered, or time is up.
 
     Args:
-        delivery: What to deliver, made anew by each call, because the first connection may fail.
+        connect: Makes the delivery; called again while it fails, as it does where the URL names no server or no file.
         label: The destination in messages.
         interval_s: Time between deliveries.
+
+    Attributes:
+        delivery: What delivers; None before it could be made.
+        attempted: Set after the first attempt.
     """
 
-    def __init__(self, delivery: Delivery, label: str, interval_s: float = 1.0) -> None:
+    def __init__(self, connect: Callable[[], Delivery], label: str, interval_s: float = 1.0) -> None:
         super().__init__(name="sacristan-shipper", daemon=True)
-        self.delivery = delivery
+        self.delivery: Delivery | None = None
+        self._connect = connect
         self.label = label
         self.interval_s = interval_s
         self.attempted = threading.Event()
         self._stopping = threading.Event()
+        self._refused = False
         self._deadline: float | None = None
         self._troubles: set[str] = set()
 
@@ -62,7 +73,7 @@ class Shipper(threading.Thread):
             self.attempted.set()
             wait_s = self.interval_s if delivered else min(2 * wait_s, 10.0)
             if stopping:
-                if (delivered and self.delivery.is_complete) or time.monotonic() >= self._deadline:
+                if (delivered and self.is_complete) or self._refused or time.monotonic() >= self._deadline:
                     return
                 time.sleep(min(0.2, max(0.0, self._deadline - time.monotonic())))
             else:
@@ -70,13 +81,14 @@ class Shipper(threading.Thread):
 
     def _try(self) -> bool:
         try:
+            if self.delivery is None:
+                self.delivery = self._connect()
             self.delivery.advance()
-        except PyMongoError as error:
+        except Exception as error:
+            self._refused = is_refusal(error)
             self._say(explain(error))
             return False
-        except Exception as error:
-            self._say(f"{type(error).__name__}: {error}")
-            return False
+        self._refused = False
         if self._troubles:
             _log.warning("MongoDB at %s: back, and all up to now is delivered", self.label)
             self._troubles.clear()
@@ -89,13 +101,18 @@ class Shipper(threading.Thread):
                 "MongoDB at %s: %s; the run goes on, its record is kept and delivered later", self.label, reason
             )
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that is in the run's folder is delivered."""
+        return self.delivery is not None and self.delivery.is_complete
+
     def stop(self, bound_s: float) -> bool:
         """Deliver what is left, for at most `bound_s` seconds; return whether all is delivered."""
         self._deadline = time.monotonic() + bound_s
         self._stopping.set()
         # One attempt that is under way may outlast the bound by the client's own time-out.
         self.join(bound_s + 3.0)
-        return not self.is_alive() and self.delivery.is_complete
+        return not self.is_alive() and self.is_complete
 
 
 class MongoObserver(RunObserver):
@@ -138,6 +155,8 @@ class MongoObserver(RunObserver):
         self._own_client = False
         self._spool: FileObserver | None = None
         self._shipper: Shipper | None = None
+        self._folder = Path()
+        self._claim = contextlib.ExitStack()
 
     # ------------------------------------------------------------------ a run begins
 
@@ -158,18 +177,26 @@ class MongoObserver(RunObserver):
             self._spool = FileObserver(self.spool_dir / _spool_name())
             getattr(self._spool, event)(ex_info, command, host_info, **{**given, "_id": "run"})
             journal = self._spool
+            # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
+            self._claim.enter_context(claimed(Path(journal.dir)))
         folder, base = Path(journal.dir), Path(journal.basedir)
         journal.journal.write(DESTINATION_FILE, self.destination.written())
-        self._own_client = self._client is None
-        if self._own_client:
-            self._client = self.destination.connect(**self._options)
-        database = self._client[self.destination.db_name]
-        delivery = Delivery(folder, base, database, self.destination.prefix, _as_number(wanted))
-        delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
-        self._shipper = Shipper(delivery, self.destination.label)
+        self._folder, self._own_client = folder, self._client is None
+
+        def connect() -> Delivery:
+            if self._client is None:
+                self._client = self.destination.connect(**self._options)
+            database = self._client[self.destination.db_name]
+            delivery = Delivery(folder, base, database, self.destination.prefix, _as_number(wanted))
+            delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
+            return delivery
+
+        self._shipper = Shipper(connect, self.destination.label)
         self._shipper.start()
         self._shipper.attempted.wait(START_BOUND_S)
-        return delivery.run_id if given.get("_id") is None else given["_id"]
+        if given.get("_id") is not None:
+            return given["_id"]
+        return self._shipper.delivery.run_id if self._shipper.delivery is not None else None
 
     # ------------------------------------------------------------------ a run goes on
 
@@ -234,23 +261,24 @@ class MongoObserver(RunObserver):
         if self._shipper is None:
             return
         shipper, self._shipper = self._shipper, None
-        folder = shipper.delivery.folder
         delivered = shipper.stop(DRAIN_BOUND_S)
-        if self._own_client:
+        if self._own_client and self._client is not None:
             self._client.close()
             self._client = None
+        if delivered and self._spool is not None:
+            shutil.rmtree(self._spool.basedir, ignore_errors=True)
+        self._claim.close()
         if delivered:
-            if self._spool is not None:
-                shutil.rmtree(self._spool.basedir, ignore_errors=True)
             return
+        delivery = shipper.delivery
         _log.error(
             "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "
             "deliver them with: python -m runs sync %s",
             self.destination.label,
-            shipper.delivery.num_missing(),
-            shipper.delivery.num_missing_media(),
-            folder,
-            folder.parent if self._spool is None else self.spool_dir,
+            len_points(self._folder) if delivery is None else delivery.num_missing(),
+            len_media(self._folder) if delivery is None else delivery.num_missing_media(),
+            self._folder,
+            self._folder.parent if self._spool is None else self.spool_dir,
         )
 
     def __eq__(self, other: object) -> bool:

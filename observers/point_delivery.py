@@ -16,7 +16,7 @@ import numpy as np
 from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
-from observers.contents import object_id
+from observers.documents import object_id, storable_text
 from observers.schema import POINT, POINTS, TICKS_PER_S, read_names, read_points, to_steps
 
 __all__ = ["POINTS_PER_CHUNK", "POINTS_PER_DOCUMENT", "Behind", "PointDelivery", "len_points"]
@@ -99,7 +99,13 @@ class PointDelivery:
         metric_id = object_id(self.uid, name)
         new = {"steps": _steps(points, floats), "values": points["value"].tolist(), "timestamps": self._times(points)}
         if start == 0:
-            document = {"_id": metric_id, "run_id": self.run_id, "name": name, **new, "count": len(points)}
+            document = {
+                "_id": metric_id,
+                "run_id": self.run_id,
+                "name": storable_text(name),
+                **new,
+                "count": len(points),
+            }
             with contextlib.suppress(DuplicateKeyError):
                 self.metrics.insert_one(document)
                 return
@@ -125,7 +131,7 @@ class PointDelivery:
         waiting = np.concatenate([open_points, points])
         while len(waiting):
             chunk, waiting = waiting[:POINTS_PER_CHUNK], waiting[POINTS_PER_CHUNK:]
-            fields = {"run_id": self.run_id, "uid": uid, "name": name, "index": index}
+            fields = {"run_id": self.run_id, "uid": uid, "name": storable_text(name), "index": index}
             fields |= {"count": len(chunk), "data": chunk.tobytes()}
             key = {"_id": object_id(uid, name, index)}
             with contextlib.suppress(DuplicateKeyError):  # as long or longer already

@@ -16,6 +16,7 @@ import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.destination import Destination, explain
+from observers.documents import restore
 from observers.identity import is_alive
 from observers.schema import POINT, Series, summarize
 from runs.errors import StoreError
@@ -195,7 +196,17 @@ class MongoRun(Run):
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
-        return without_pickles(plain(self._find(dict.fromkeys(_PARTS, 0))))
+        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))))
+
+    def _whole(self, value: Any) -> Any:
+        """Return a value with what is too large for a document put back in its place."""
+        return restore(value, lambda key: self._content("a large entry", key).read())
+
+    def _whole_list(self, document: Mapping[str, Any], name: str) -> list[Any]:
+        """Return a list of the document, all of it where it was cut off."""
+        value = document.get(f"{name}_file") or document.get(name)
+        value = self._whole(value) if isinstance(value, Mapping) else value
+        return value if isinstance(value, list) else []
 
     def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
         with self.store.errors():
@@ -206,9 +217,7 @@ class MongoRun(Run):
 
     def _part(self, name: str) -> dict[str, Any]:
         if name not in self._parts:
-            part = self._find({name: 1}).get(name)
-            if isinstance(part, Mapping) and "stored_as_file" in part:
-                part = self._stored_part(part)
+            part = self._whole(self._find({name: 1}).get(name))
             self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
         if name == "summary" and not self._parts[name]:
             self._parts[name] = self.computed_summary()
@@ -268,7 +277,7 @@ class MongoRun(Run):
     @property
     def artifacts(self) -> dict[str, Content]:
         """See `Run.artifacts`."""
-        entries = self._find({"artifacts": 1}).get("artifacts") or ()
+        entries = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
         return {
             str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id"))
             for entry in entries
@@ -278,21 +287,24 @@ class MongoRun(Run):
     @property
     def sources(self) -> dict[str, Content]:
         """See `Run.sources`."""
-        experiment = self._find({"experiment.sources": 1}).get("experiment") or {}
-        return self._stored(experiment.get("sources"))
+        found = self._find({"experiment.sources": 1, "experiment.sources_file": 1})
+        return self._stored(self._whole_list(found.get("experiment") or {}, "sources"))
 
     @property
     def resources(self) -> dict[str, Content]:
         """See `Run.resources`."""
-        return self._stored(self._find({"resources": 1}).get("resources"))
+        return self._stored(self._whole_list(self._find({"resources": 1, "resources_file": 1}), "resources"))
 
-    def _stored(self, pairs: Any) -> dict[str, Content]:
-        pairs = [pair for pair in pairs or () if isinstance(pair, list) and len(pair) == 2]
+    def _stored(self, pairs: list[Any]) -> dict[str, Content]:
+        pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
         return {str(name): self._content(str(name), key) for name, key in pairs}
 
     def _content(self, name: str, key: Any) -> Content:
         if key is None:
             return Content(name, gone(name, "the record names no file"))
+
+        if isinstance(key, str) and bson.ObjectId.is_valid(key):  # as JSON holds it
+            key = bson.ObjectId(key)
 
         def open_() -> BinaryIO:
             with self.store.errors():

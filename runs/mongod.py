@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -44,14 +45,16 @@ class Mongod:
     Args:
         folder: Where its data are kept; made if it is not there.
         port: Its port; 0 takes a free one.
+        options: Further options of the server's command line.
 
     Attributes:
         port: The port it listens on.
     """
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, options: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
         self.port = port
+        self.options = list(options)
         self._process: subprocess.Popen | None = None
 
     @property
@@ -75,7 +78,7 @@ class Mongod:
         self.port = self.port or _free_port()
         log = self.folder / "mongod.log"
         command = [str(binary), "--dbpath", str(self.folder), "--bind_ip", "127.0.0.1", "--port", str(self.port)]
-        command += ["--logpath", str(log), "--logappend", "--wiredTigerCacheSizeGB", "0.5"]
+        command += ["--logpath", str(log), "--logappend", "--wiredTigerCacheSizeGB", "0.5", *self.options]
         # A session of its own keeps Ctrl-C from it: it is stopped after those who still write to it.
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True

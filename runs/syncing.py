@@ -13,14 +13,17 @@ import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.delivery import Delivery
-from observers.destination import Destination, explain, read_destination
-from observers.identity import is_alive
+from observers.destination import Destination, database_in, explain, read_destination
+from observers.identity import claimed, is_alive
 from observers.journal import Journal
 from observers.schema import RUN
 from runs.errors import StoreError
 from runs.folders import SPOOLED, lease_of, read_json, run_folders, true_status
 
 __all__ = ["SyncResult", "reap", "sync"]
+
+# An attempt ends early where somebody else delivers the same run.
+_ATTEMPTS = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +32,8 @@ class SyncResult:
 
     Attributes:
         folder: The run's folder.
-        outcome: `delivered`, `up to date`, `running` (its own process delivers it), or `incomplete` (an artifact is
-            damaged).
+        outcome: `delivered`, `up to date`, `running` (its own process delivers it), `delivered by another process`, or
+            `incomplete` (an artifact is damaged, or others deliver it at the same time).
         run_id: Its id in the database.
         destination: The database, without credentials.
     """
@@ -57,20 +60,28 @@ def sync(store: Path, url: str | None = None) -> Iterator[SyncResult]:
         for folder in run_folders(store):
             destination = _destination(folder, url)
             if destination is not None:
-                client = clients.get(destination.url) or clients.setdefault(destination.url, destination.connect())
+                client = clients.get(destination.url) or clients.setdefault(destination.url, _connect(destination))
                 yield _sync_run(folder, destination, client)
-    except ConfigurationError as error:
-        raise StoreError(f"--url: {explain(error)}") from error
     finally:
         for client in clients.values():
             client.close()
+
+
+def _connect(destination: Destination) -> pymongo.MongoClient:
+    try:
+        return destination.connect()
+    except (ConfigurationError, OSError, ValueError) as error:
+        raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
 
 
 def _destination(folder: Path, url: str | None) -> Destination | None:
     recorded = read_destination(folder)
     if url is None:
         return recorded
-    name = pymongo.uri_parser.parse_uri(url)["database"] if "://" in url else None
+    try:
+        name = database_in(url) if "://" in url else None
+    except ValueError as error:
+        raise StoreError(f"--url: {error}") from error
     if recorded is None:
         return Destination(url, name) if name else None
     return Destination(url, name or recorded.db_name, recorded.prefix)
@@ -79,23 +90,34 @@ def _destination(folder: Path, url: str | None) -> Destination | None:
 def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
     lease = lease_of(folder)
     run = read_json(folder / RUN)
-    if run is None:
-        raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
-    if run["status"] == "RUNNING" and lease is not None and is_alive(lease):
+    if run is not None and run["status"] == "RUNNING" and lease is not None and is_alive(lease):
         return SyncResult(folder, "running", None, destination.label)
+    if folder.name != SPOOLED:
+        if run is None:
+            raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
+        return _deliver(folder, destination, client)
+    with claimed(folder):
+        # Who had it before may have delivered it, and removed it.
+        if not (folder / RUN).exists():
+            return SyncResult(folder, "delivered by another process", None, destination.label)
+        result = _deliver(folder, destination, client)
+        if result.outcome == "delivered":
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        return result
+
+
+def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
     delivery = Delivery(folder, folder.parent, client[destination.db_name], destination.prefix)
     if delivery.was_completed():
         return SyncResult(folder, "up to date", delivery.run_id, destination.label)
     try:
-        delivery.advance()
-        if not delivery.is_complete:
-            delivery.advance()
+        for _ in range(_ATTEMPTS):
+            delivery.advance(last=True)
+            if delivery.is_complete:
+                return SyncResult(folder, "delivered", delivery.run_id, destination.label)
     except PyMongoError as error:
         raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
-    complete = delivery.is_complete
-    if complete and folder.name == SPOOLED:
-        shutil.rmtree(folder.parent, ignore_errors=True)
-    return SyncResult(folder, "delivered" if complete else "incomplete", delivery.run_id, destination.label)
+    return SyncResult(folder, "incomplete", delivery.run_id, destination.label)
 
 
 def reap(store: Path) -> Iterator[tuple[Path, str]]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pymongo
 import pytest
+
+from runs.syncing import reap_database
 
 HEAD = """
 import os, sys, time
@@ -40,13 +44,11 @@ class Recorded:
         return text
 
 
-@pytest.fixture
-def start(request) -> Iterator[Callable[..., Recorded]]:
-    """Start a script that runs an experiment: `start(folder, body, *arguments)`; killed when the test ends."""
+def _starting(root: Path) -> Iterator[Callable[..., Recorded]]:
     started: list[Recorded] = []
 
     def begin(folder: Path, body: str, *arguments: str) -> Recorded:
-        started.append(Recorded(request.config.rootpath, folder, body, arguments))
+        started.append(Recorded(root, folder, body, arguments))
         return started[-1]
 
     yield begin
@@ -56,14 +58,98 @@ def start(request) -> Iterator[Callable[..., Recorded]]:
 
 
 @pytest.fixture
+def start(request) -> Iterator[Callable[..., Recorded]]:
+    """Start a script that runs an experiment: `start(folder, body, *arguments)`; killed when the test ends."""
+    yield from _starting(request.config.rootpath)
+
+
+@pytest.fixture(scope="module")
+def start_for_module(request) -> Iterator[Callable[..., Recorded]]:
+    """Do as `start` does; killed when the module's tests end."""
+    yield from _starting(request.config.rootpath)
+
+
+def _wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> object:
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {what}"
+        time.sleep(0.02)
+    return value
+
+
+@pytest.fixture(scope="session")
 def wait_for() -> Callable[..., object]:
     """Wait until a condition holds, and return what it gave: `wait_for(condition, what)`."""
+    return _wait_for
 
-    def wait(condition: Callable[[], object], what: str, timeout_s: float = 60.0) -> object:
-        deadline = time.monotonic() + timeout_s
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"waited {timeout_s} s in vain for {what}"
-            time.sleep(0.02)
-        return value
 
-    return wait
+LAB = """
+import pathlib
+ex.observers.extend([FileObserver("runs"), MongoObserver(URL, db_name=NAME)])
+ex.add_config({"lr": 0.1, "how": "well", "tags": ["first", "second"], "data": {"batch_size": 8, "name": "digits"}})
+
+@ex.automain
+def main(_run, how, lr):
+    print("begin")
+    _run.log_scalar("val.acc", lr, 0)
+    if how == "well":
+        for step in range(25_000):
+            _run.log_scalar("train/loss", 1 / (step + 1), step)
+        for number in range(3_000):
+            print(f"line {number}: " + "x" * 100)
+        pathlib.Path("large.bin").write_bytes(bytes(range(256)) * 3_000)
+        pathlib.Path("table.csv").write_text("a,b\\n1,2\\n")
+        _run.add_artifact("large.bin")
+        _run.add_artifact("table.csv", name="results/table.csv", metadata={"rows": 1})
+        _run.add_resource("table.csv")
+        _run.info["note"] = {"long": "y" * 1_000_000, "short": "here"}
+    elif how == "badly":
+        raise ValueError("it went badly")
+    else:
+        while True: time.sleep(0.1)
+    return {"accuracy": 0.5}
+"""
+
+
+class Lab:
+    """A database that holds a run of every kind.
+
+    Attributes:
+        url, database: Where it is.
+        folder: Where the same runs are on disk, below `runs`.
+        runs: The `_id` by kind: completed, again (the same once more), failed, queued, running, dead.
+    """
+
+    def __init__(self, url: str, database: pymongo.database.Database, folder: Path) -> None:
+        self.url, self.database, self.folder = url, database, folder
+        self.runs: dict[str, int] = {}
+
+
+@pytest.fixture(scope="module")
+def lab(mongo_url, tmp_path_factory, start_for_module) -> Iterator[Lab]:
+    """A database with a run of every kind, as readers made for Sacred meet it."""
+    folder = tmp_path_factory.mktemp("lab")
+    with pymongo.MongoClient(mongo_url) as client:
+        lab = Lab(mongo_url, client[f"lab_{uuid.uuid4().hex}"], folder)
+        body = LAB.replace("URL", repr(mongo_url)).replace("NAME", repr(lab.database.name))
+
+        def add(kind: str, *arguments: str) -> Recorded:
+            lab.runs[kind] = len(lab.runs) + 1
+            return start_for_module(folder, body, *arguments)
+
+        def in_database(kind: str) -> bool:
+            return bool(lab.database.runs.find_one({"_id": lab.runs[kind], "info.metrics.name": "val.acc"}))
+
+        add("completed", "--comment", "a good one").finish()
+        add("again", "with", "lr=0.2").finish()
+        assert add("failed", "with", "how=badly").process.wait(60) == 1
+        add("queued", "--queue").finish()
+        killed = add("dead", "with", "how=forever")
+        _wait_for(lambda: in_database("dead"), "the run to be killed")
+        killed.process.kill()
+        killed.process.wait()
+        assert [where for where, _ in reap_database(f"{mongo_url}/{lab.database.name}")] == [lab.runs["dead"]]
+        add("running", "with", "how=forever")
+        _wait_for(lambda: in_database("running"), "the run that goes on")
+        yield lab
+        client.drop_database(lab.database.name)

@@ -155,13 +155,15 @@ def test_identical_runs_store_each_content_once(tmp_path, database, mongo_url):
     assert gridfs.GridFS(database).get(stored[1]).read() == b"content"
 
 
-def test_file_store_ahead_of_an_empty_database_records_in_both(tmp_path, database, mongo_url):
+@pytest.mark.parametrize(("taken", "expected"), [(None, 2), (2, 3)])
+def test_file_store_ahead_of_an_empty_database_records_in_both(tmp_path, database, mongo_url, taken, expected):
     record(lambda: 1, FileObserver(tmp_path / "runs"))
-    database.runs.insert_one({"_id": 2, "status": "COMPLETED"})
+    if taken:
+        database.runs.insert_one({"_id": taken, "status": "COMPLETED"})
     record(lambda: 2, FileObserver(tmp_path / "runs"), mongo_of(database, mongo_url))
     on_disk = json.loads((tmp_path / "runs" / "2" / "run.json").read_text())
     found = database.runs.find_one({"uid": on_disk["uid"]})
-    assert found["_id"] == 3
+    assert found["_id"] == expected
     assert found["result"] == 2
 
 

@@ -38,6 +38,18 @@ def test_values_that_are_no_numbers_are_kept_as_text(tmp_path):
     assert json.loads((tmp_path / VALUES).read_text())["value"] == "high"
 
 
+@pytest.mark.parametrize(
+    ("step", "value"), [(2**70, 1.0), (1, 2**2000), (1, 10**5000), ("seven", 1.0), (None, 1.0)], ids=range(5)
+)
+def test_step_or_value_beyond_64_bits_is_kept_as_text_beside_the_others(tmp_path, step, value):
+    journal = Journal(tmp_path)
+    journal.add_points("odd", [0, step, 2], [0.5, value, 0.25], np.zeros(3, np.uint32))
+    journal.close()
+    assert read_metrics(tmp_path)["odd"].values.tolist() == [0.5, 0.25]
+    assert json.loads((tmp_path / VALUES).read_text())["name"] == "odd"
+    assert journal.summary["odd"]["count"] == 2
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(0, 40 * 24), names_cut=st.integers(0, 60))
 def test_journal_cut_at_any_byte_reads_whole_points_and_goes_on(tmp_path, cut, names_cut):

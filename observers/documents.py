@@ -1,0 +1,161 @@
+"""The run's document within MongoDB's bounds: 16 MB, 100 levels, 64-bit integers, UTF-8, and keys without dots.
+
+Whatever JSON a run holds is made storable. Where it is too large or too deep, the large parts are stored as files, as
+JSON, and a stand-in takes their place:
+
+    {"stored_as_file": "6f1d0c...", "bytes": 20971520}
+
+The small entries beside a large one stay where readers and queries look for them. Lists that Sacred's readers walk
+(artifacts, resources, sources, metrics) stay lists, cut off, and all of them is in `<name>_file`. `restore` puts the
+files back in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import bson
+
+__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "storable_text"]
+
+# About 20 entries and 4 lists of these sizes are within 16 MB, and a list of runs stays quick.
+ENTRY_BYTES = 256 * 1024
+LIST_BYTES = 2 * 2**20
+MAX_DEPTH = 64
+# Less than this is not worth a file of its own.
+_WORTH_BYTES = 1024
+_FILE = "stored_as_file"
+
+
+def object_id(*parts: str | int) -> bson.ObjectId:
+    """Return the ObjectId that stands for `parts`: the first 12 bytes of their SHA-256."""
+    text = "\0".join(map(str, parts))
+    return bson.ObjectId(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:12])
+
+
+class Packer:
+    """Makes entries of one run's document storable.
+
+    Args:
+        uid: The run's uid; its stand-ins' files belong to it alone.
+        limit: How many bytes an entry may have, about.
+
+    Attributes:
+        files: Content by id of the files that stand-ins were made for, some of them perhaps of no use in the end.
+    """
+
+    def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:
+        self.uid = uid
+        self.limit = limit
+        self.files: dict[bson.ObjectId, bytes] = {}
+
+    def entry(self, value: Any) -> Any:
+        """Return a JSON value as BSON holds it, within the limit."""
+        try:
+            packed, size = self._pack(value, 0)
+            return packed if size <= self.limit else self._stand_in(value)[0]
+        except RecursionError:
+            try:
+                return self._stand_in(value)[0]
+            except RecursionError:
+                return "(nested too deeply to be stored)"
+
+    def whole_file(self, content: bytes) -> dict[str, Any]:
+        """Return the stand-in for a JSON text."""
+        file_id = object_id("entry", self.uid, hashlib.sha256(content).hexdigest())
+        self.files[file_id] = content
+        return {_FILE: str(file_id), "bytes": len(content)}
+
+    def listed(self, name: str, values: Sequence[Any], limit: int = LIST_BYTES) -> dict[str, Any]:
+        """Return the entry `name` with as many of `values` as fit, and, if that is not all, `<name>_file`."""
+        kept, total = [], 0
+        for value in values:
+            packed, size = self._pack(value, MAX_DEPTH - 2)
+            total += size + 8
+            if total > limit:
+                return {name: kept, f"{name}_file": self._stand_in(values)[0]}
+            kept.append(packed)
+        return {name: kept}
+
+    def _pack(self, value: Any, depth: int) -> tuple[Any, int]:
+        """Return a value as BSON holds it, and about how many bytes that takes."""
+        if isinstance(value, Mapping | list | tuple):
+            if depth >= MAX_DEPTH and value:
+                return self._stand_in(value)
+            return self._pack_mapping(value, depth) if isinstance(value, Mapping) else self._pack_list(value, depth)
+        if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+            value = f"{value:#x}" if value.bit_length() > 10_000 else str(value)
+        if isinstance(value, str):
+            value = storable_text(value)
+            return value, len(value.encode()) + 5
+        return value, 12
+
+    def _pack_list(self, values: Sequence[Any], depth: int) -> tuple[Any, int]:
+        packed = [self._pack(value, depth + 1) for value in values]
+        size = 5 + sum(size for _, size in packed) + len(packed) * (2 + len(str(len(packed))))
+        return [value for value, _ in packed], size
+
+    def _pack_mapping(self, values: Mapping[str, Any], depth: int) -> tuple[Any, int]:
+        packed: dict[str, Any] = {}
+        sizes: dict[str, tuple[int, Any]] = {}
+        total = 5
+        for original, value in values.items():
+            key = _key(original)
+            while key in packed:  # "a.b" and "a,b" are two
+                key += "_"
+            packed[key], size = self._pack(value, depth + 1)
+            sizes[key] = size, value
+            total += size + len(key.encode()) + 2
+        for key in sorted(sizes, key=lambda key: -sizes[key][0]) if total > self.limit else ():
+            size, value = sizes[key]
+            if total <= self.limit or size < _WORTH_BYTES:
+                break
+            packed[key], smaller = self._stand_in(value)
+            total += smaller - size
+        return (packed, total) if total <= self.limit else self._stand_in(values)
+
+    def _stand_in(self, value: Any) -> tuple[dict[str, Any], int]:
+        return self.whole_file(json.dumps(value, default=str).encode()), 80
+
+
+def files_in(value: Any) -> Iterator[bson.ObjectId]:
+    """Yield the ids of the files that stand-ins in a packed value stand for."""
+    if isinstance(value, list):
+        for item in value:
+            yield from files_in(item)
+    elif isinstance(value, dict):
+        if bson.ObjectId.is_valid(value.get(_FILE)):
+            yield bson.ObjectId(value[_FILE])
+        for item in value.values():
+            yield from files_in(item)
+
+
+def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
+    """Return a packed value with the files of its stand-ins in their places.
+
+    Args:
+        value: The document, or an entry of it.
+        read: Returns the content of a file.
+    """
+    if isinstance(value, list):
+        return [restore(item, read) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if not bson.ObjectId.is_valid(value.get(_FILE)):
+        return {key: restore(item, read) for key, item in value.items()}
+    whole = json.loads(read(bson.ObjectId(value[_FILE])))
+    beside = {key: restore(item, read) for key, item in value.items() if key not in (_FILE, "bytes")}
+    return {**whole, **beside} if isinstance(whole, dict) else whole
+
+
+def storable_text(text: str) -> str:
+    """Return `text` as UTF-8 holds it: lone surrogates are written out by their numbers."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _key(key: Any) -> str:
+    text = storable_text(str(key)).replace(".", ",").replace("\0", "")
+    return f"@{text[1:]}" if text.startswith("$") else text

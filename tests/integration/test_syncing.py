@@ -1,0 +1,151 @@
+"""`runs sync` for what killed processes and outages have left, also twice at once: the same database in the end."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import gridfs
+import pymongo
+import pytest
+
+from observers.schema import read_metrics
+from runs.__main__ import main as runs_command
+from runs.folders import run_folders
+
+SPOOLS = """
+import pathlib
+ex.observers.append(MongoObserver("{url}", db_name="{name}", failure_dir="my_runs/_spool"))
+@ex.automain
+def main(_run):
+    pathlib.Path("made.txt").write_text("made")
+    _run.add_artifact("made.txt")
+    _run.info["long"] = "x" * 1_000_000
+    _run.log_scalar("words", "no number", 0)
+    for number in range(3_000): print(number, "y" * 100)
+    step = 0
+    while True:
+        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.0005)
+"""
+
+
+def snapshot(database):
+    """Return the whole database, but for when its files were uploaded."""
+    found = {}
+    for name in sorted(database.list_collection_names()):
+        documents = [{**document, "uploadDate": None} for document in database[name].find()]
+        found[name] = sorted(documents, key=lambda document: str(document["_id"]))
+    return found
+
+
+@pytest.fixture
+def killed(tmp_path, database, mongo_url, start, wait_for):
+    """Leave the spool of a killed run, none of which the database has by now; return its store."""
+    recorded = start(tmp_path, SPOOLS.format(url=mongo_url, name=database.name), "-b", "0.2")
+    [folder] = wait_for(lambda: list((tmp_path / "my_runs" / "_spool").glob("*/run")), "the spool")
+    wait_for(lambda: len(read_metrics(folder).get("loss", ())) > 500, "points on the disk")
+    recorded.process.kill()
+    recorded.process.wait()
+    database.client.drop_database(database.name)
+    return tmp_path / "my_runs"
+
+
+def sync_process(store, *options):
+    command = [sys.executable, "-m", "runs", "sync", str(store), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_spool_of_a_killed_run_is_delivered_whole_and_removed(killed, database, capsys):
+    [folder] = run_folders(killed)
+    expected = len(read_metrics(folder)["loss"])
+    output = (folder / "cout.txt").read_bytes()
+    assert runs_command(["sync", str(killed)]) == 0
+    assert "delivered as run 1" in capsys.readouterr().out
+    run = database.runs.find_one()
+    files = gridfs.GridFS(database)
+    assert database.metrics.find_one({"name": "loss"})["steps"] == list(range(expected))
+    assert files.get(run["artifacts"][0]["file_id"]).read() == b"made"
+    assert files.get(run["captured_out_file"]).read() == output
+    assert json.loads(files.get(run["values_file"]).read())["value"] == "no number"
+    assert list((killed / "_spool").iterdir()) == []
+    assert runs_command(["sync", str(killed)]) == 0
+    assert "no run here" in capsys.readouterr().out
+
+
+def test_two_syncs_of_one_spool_make_the_same_database(killed, database):
+    [folder] = run_folders(killed)
+    expected = len(read_metrics(folder)["loss"])
+    both = [sync_process(killed) for _ in range(2)]
+    outputs = [process.communicate(timeout=60) for process in both]
+    assert [process.returncode for process in both] == [0, 0], outputs
+    assert sum("delivered as run 1" in out for out, _ in outputs) == 1, outputs
+    run = database.runs.find_one()
+    assert database.runs.count_documents({}) == 1
+    assert database.metrics.find_one({"name": "loss"})["steps"] == list(range(expected))
+    assert gridfs.GridFS(database).get(run["artifacts"][0]["file_id"]).read() == b"made"
+    assert run["config"].keys() == {"seed"}
+    assert run["experiment"]["sources"]
+
+
+LOGS = """
+ex.observers.extend([FileObserver("runs"), MongoObserver("mongodb://127.0.0.1:9/", db_name="none")])
+@ex.automain
+def main(_run):
+    _run.info["long"] = "x" * 1_000_000
+    for step in range(30_000):
+        _run.log_scalar("loss", step / 7, step)
+        if step % 10 == 0: _run.log_scalar("other", step, step)
+"""
+
+
+def test_two_syncs_at_once_make_the_database_that_one_makes(tmp_path, database, mongo_url, start):
+    for recorded in [start(tmp_path, LOGS) for _ in range(2)]:
+        recorded.finish()
+    snapshots = []
+    for count in (1, 2, 3):
+        url = f"{mongo_url}/{database.name}"
+        for marker in (tmp_path / "runs").glob("*/delivered.json"):
+            marker.unlink()
+        processes = [sync_process(tmp_path / "runs", "--url", url) for _ in range(count)]
+        outputs = [process.communicate(timeout=120) for process in processes]
+        assert [process.returncode for process in processes] == [0] * count, outputs
+        snapshots.append(snapshot(database))
+        database.client.drop_database(database.name)
+    assert len(snapshots[0]["runs"]) == 2
+    assert snapshots[0] == snapshots[1] == snapshots[2]
+
+
+def test_terminated_run_is_interrupted_in_the_database(tmp_path, database, mongo_url, start, wait_for):
+    recorded = start(tmp_path, SPOOLS.format(url=mongo_url, name=database.name))
+    wait_for(lambda: database.metrics.find_one({"name": "loss"}), "points in the database")
+    recorded.process.send_signal(signal.SIGTERM)
+    assert recorded.process.wait(60) == 128 + signal.SIGTERM
+    run = database.runs.find_one()
+    assert (run["status"], run["meta"]["interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
+    assert list((tmp_path / "my_runs" / "_spool").iterdir()) == []
+
+
+@pytest.mark.nightly
+def test_outage_of_45_seconds_loses_none_of_750_points(tmp_path, mongod, start, wait_for):
+    mongod.start()
+    body = f"""
+ex.observers.extend([FileObserver("runs"), MongoObserver("{mongod.url}", db_name="outage")])
+@ex.automain
+def main(_run):
+    for step in range(750):
+        _run.log_scalar("loss", step / 7, step); time.sleep(0.1)
+"""
+    recorded = start(tmp_path, body)
+    with pymongo.MongoClient(mongod.url) as client:
+        wait_for(lambda: client.outage.metrics.find_one({"count": {"$gt": 60}}), "points in the database")
+    mongod.kill()
+    folder = tmp_path / "runs" / "1"
+    there = len(read_metrics(folder)["loss"])
+    # The run is its own clock: ten points a second.
+    wait_for(lambda: len(read_metrics(folder)["loss"]) >= there + 450, "45 seconds of the run", timeout_s=200)
+    mongod.start()
+    stderr = recorded.finish()
+    assert stderr.count("not reachable") == 1
+    with pymongo.MongoClient(mongod.url) as client:
+        assert client.outage.metrics.find_one()["steps"] == list(range(750))
+        assert client.outage.runs.find_one()["status"] == "COMPLETED"
