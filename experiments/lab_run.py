@@ -119,7 +119,7 @@ class LabRun(Run):
         run.system_metrics_s = system_metrics_s
         run._sampler = None
         run._media = MediaBuffer()
-        run._deaf: set[int] = set()
+        run._deaf = set()
         run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         return run
 

@@ -26,14 +26,17 @@ def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
     if not len(good):
         return {"edges": [], "counts": [], **_NONE, **odd}
     low, high = float(good.min()), float(good.max())
-    # Halved, because the greatest floats are further apart than the greatest float.
-    counts, edges = np.histogram(good / 2, bins, _bounds(low / 2, high / 2, bins))
+    # The greatest floats are further apart than the greatest float.
+    scale = 4.0 if max(-low, high) > 1e300 else 1.0
+    counts, edges = np.histogram(good / scale, bins, _bounds(low / scale, high / scale, bins))
+    edges *= scale
+    edges[0], edges[-1] = min(edges[0], low), max(edges[-1], high)  # where scaling has rounded
     with np.errstate(over="ignore"):
         mean = float(good.mean())
-    if not math.isfinite(mean):
-        mean = float((good / len(good)).sum())
+        if not math.isfinite(mean):
+            mean = min(max(low, float((good / len(good)).sum())), high)
     summary = {"num": len(good), "min": low, "max": high, "mean": mean}
-    return {"edges": (edges * 2).tolist(), "counts": counts.tolist(), **summary, **odd}
+    return {"edges": edges.tolist(), "counts": counts.tolist(), **summary, **odd}
 
 
 def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
@@ -41,7 +44,7 @@ def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
     least = max(4 * bins * float(np.spacing(max(-low, high))), 1e-290, 0.5 if low == high else 0.0)
     if high - low >= least:
         return low, high
-    greatest, middle = float(np.finfo(np.float64).max) / 2, low + (high - low) / 2
+    greatest, middle = float(np.finfo(np.float64).max) / 4, low + (high - low) / 2
     return max(middle - least / 2, -greatest), min(middle + least / 2, greatest)
 
 

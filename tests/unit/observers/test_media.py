@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from observers import Figure, Histogram, Image, Table, Text
@@ -138,6 +138,11 @@ def test_histogram_counts_what_is_no_number_apart():
 
 
 @settings(deadline=None)
+@example([1.0, -5e-324], 1)
+@example([-1.7976931348623157e308, 1.7976931348623157e308], 7)
+@example([1.7976931348623157e308] * 3, 1)
+@example([1.0000000000000002e300, -2.225073858507203e-309], 1)
+@example([1e16, 1e16 + 2], 200)
 @given(st.lists(st.floats(), max_size=30), st.integers(1, 200))
 def test_histogram_of_any_floats_holds_each_between_rising_edges(values, bins):
     made = count_values(np.array(values, np.float64), bins)
