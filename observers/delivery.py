@@ -109,8 +109,8 @@ class Delivery:
             self._points.restart()
             self._media.restart()
             return
-        self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
         self._media.send()
+        self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
         self._send_document(run, last)
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
             self._write_marker(run)
