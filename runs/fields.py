@@ -21,10 +21,12 @@ __all__ = [
     "BIG",
     "BOOL",
     "JSON",
+    "LEFT_OUT",
     "LONG",
     "MAX_FILE_BYTES",
     "MAX_METRICS_BYTES",
     "NAN",
+    "NOTES",
     "NULL",
     "NUMBER",
     "OF_CONFIG",
@@ -51,12 +53,14 @@ OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = range(4)
 MAX_FILE_BYTES = 16 * 2**20
 # Sacred's own observer writes no summary. Beyond this many bytes (about 25,000 points) of metrics none is computed.
 MAX_METRICS_BYTES = 2 * 2**20
+# Tags and note, which people write beside the record.
+NOTES = "notes.json"
 MAX_TEXT, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
 
 # Parts of run.json that are large or of no use in a question.
-_LEFT_OUT = frozenset(("artifacts", "captured_out", "fail_trace", "resources", "warnings"))
-_LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
-_LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
+LEFT_OUT = frozenset(("artifacts", "captured_out", "fail_trace", "resources", "warnings"))
+LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
+LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
 
 
 @dataclasses.dataclass
@@ -85,13 +89,8 @@ class Documents:
 def read_documents(folder: Path) -> Documents:
     """Read what the fields of the run in `folder` are made of."""
     found = Documents({}, [])
-    for name, bound in (
-        (RUN, MAX_FILE_BYTES),
-        (CONFIG, MAX_FILE_BYTES),
-        (INFO, MAX_FILE_BYTES),
-        (NOTES, MAX_FILE_BYTES),
-    ):
-        _read(folder, name, bound, found)
+    for name in (RUN, CONFIG, INFO, NOTES):
+        _read(folder, name, MAX_FILE_BYTES, found)
     if not _read(folder, SUMMARY, MAX_FILE_BYTES, found):
         _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, found)
     if RUN not in found.content and not found.problems:
@@ -153,7 +152,7 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
                 break
             continue
         flat: dict[str, Any] = {}
-        if not flatten(document, prefix, flat, _LEFT_OUT if origin == OF_RUN else frozenset()):
+        if not flatten(document, prefix, flat, LEFT_OUT if origin == OF_RUN else frozenset()):
             problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
         fields[origin] |= {key: encode(value) for key, value in flat.items()}
     return fields, problems

@@ -27,7 +27,7 @@ from runs.fields import (
 from runs.filters import AllOf, Condition, Filter, Not, OneOf
 from runs.names import full_name
 
-__all__ = ["find"]
+__all__ = ["fields", "find", "has_entries"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
@@ -67,6 +67,21 @@ def find(
     return list(found.values())
 
 
+def fields(connection: sqlite3.Connection) -> list[str]:
+    """Return the full names of all fields."""
+    prefixes = {OF_CONFIG: "config.", OF_SUMMARY: "summary."}
+    rows = connection.execute("SELECT origin, name FROM key WHERE EXISTS (SELECT 1 FROM field WHERE key = key.id)")
+    return sorted(prefixes.get(origin, "") + name for origin, name in rows)
+
+
+def has_entries(connection: sqlite3.Connection, name: str) -> bool:
+    """Tell whether there are fields below the field `name`, a full name."""
+    origin, own = _origin(name)
+    # What begins with "own." lies between it and "own/", as / comes behind the dot.
+    query = "SELECT 1 FROM key WHERE origin = ? AND name > ? AND name < ? LIMIT 1"
+    return connection.execute(query, (origin, f"{own}.", f"{own}/")).fetchone() is not None
+
+
 def _fill(connection: sqlite3.Connection, column: str, found: dict[int, dict[str, Any]]) -> None:
     """Put the values of one column into the rows found so far."""
     key = _key(connection, full_name(column))
@@ -83,14 +98,17 @@ def _key(connection: sqlite3.Connection, name: str) -> int | None:
     """Return the number of a field by its full name; None if no run has it."""
     if name == "_id":
         return _OF_NAME
-    origin, own = OF_RUN, name
-    for prefix, other in (("config.", OF_CONFIG), ("summary.", OF_SUMMARY)):
-        if name.startswith(prefix):
-            origin, own = other, name.removeprefix(prefix)
-    if name.startswith("info."):
-        origin = OF_INFO
+    origin, own = _origin(name)
     found = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
     return found[0] if found else None
+
+
+def _origin(name: str) -> tuple[int, str]:
+    """Return whose field a full name is, and what it is called there."""
+    for prefix, origin in (("config.", OF_CONFIG), ("summary.", OF_SUMMARY)):
+        if name.startswith(prefix):
+            return origin, name.removeprefix(prefix)
+    return (OF_INFO if name.startswith("info.") else OF_RUN), name
 
 
 def _table(connection: sqlite3.Connection, key: int | None) -> str:
@@ -126,6 +144,10 @@ def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[st
     if name == "_id" and operator == "==":
         value = str(value)
     kind, encoded = encode(value)
+    if operator == "has":
+        items = "SELECT 1 FROM json_each(f.value) item WHERE item.value = ?"
+        holding = f"SELECT run FROM {_table(connection, key)} f WHERE key = ? AND kind = {JSON} AND EXISTS ({items})"
+        return f"r.id IN ({holding})", [key, value]
     if operator == "~":
         return f"r.id IN ({runs} AND kind = {TEXT} AND value REGEXP ?)", [key, value]
     if operator == "==":

@@ -26,6 +26,7 @@ from observers.schema import (
     read_names,
 )
 from runs.errors import StoreError
+from runs.fields import NOTES
 from runs.filters import parse_filter
 from runs.folders import lease_of, true_status
 from runs.index import Index
@@ -65,11 +66,22 @@ class FolderStore(Store):
         """See `Store.find`."""
         tree = parse_filter(filter)
         names = [full_name(name) for name in (DEFAULT_COLUMNS if columns is None else columns)]
-        # A whole part, such as `config`, is read from the run's own file when it is asked for.
-        flat = [name for name in names if name not in (*_FILES, "_id")]
+        self.index.on_progress = self.on_progress
         self.index.update()
-        rows = self.index.find(tree, sort, limit, flat)
-        return [FolderRun(self, row.pop("name"), row) for row in rows]
+        # A mapping, such as `config`, is read from the run's own file when it is asked for, and so is provenance.
+        flat = [name for name in names if name != "_id" and name.partition(".")[0] != "provenance"]
+        mappings = {*_FILES, *self.index.mappings(flat)}
+        rows = self.index.find(tree, sort, limit, [name for name in flat if name not in _FILES])
+        return [
+            FolderRun(self, row.pop("name"), {k: v for k, v in row.items() if v is not None or k not in mappings})
+            for row in rows
+        ]
+
+    def fields(self) -> list[str]:
+        """See `Store.fields`."""
+        self.index.on_progress = self.on_progress
+        self.index.update()
+        return self.index.fields()
 
     def _by_id(self, key: str) -> Run | None:
         # Not by joining paths: an id that leaves the folder is none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,7 +51,11 @@ def read_json(path: Path) -> Any:
 def true_status(run: dict[str, Any], lease: dict[str, Any] | None) -> str:
     """Return the status of a run: RUNNING without a living process is DEAD."""
     status = run.get("status", "RUNNING")
-    return "DEAD" if status == "RUNNING" and lease is not None and not is_alive(lease) else status
+    # A lease that is no lease says nothing.
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        if status == "RUNNING" and lease is not None and not is_alive(lease):
+            return "DEAD"
+    return status if status is None or isinstance(status, str) else str(status)
 
 
 def lease_of(folder: Path) -> dict[str, Any] | None:

@@ -11,13 +11,12 @@ transaction in which every run is looked at anew, so that none takes an older st
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,10 +58,12 @@ class Index:
 
     Args:
         store: The folder of runs.
+        on_progress: Told from time to time, in long updates, what is done, how much of it, and of how much.
     """
 
-    def __init__(self, store: str | Path) -> None:
+    def __init__(self, store: str | Path, on_progress: Callable[[str, int, int], None] | None = None) -> None:
         self.store = Path(store)
+        self.on_progress = on_progress
         self._file = IndexFile(self.store)
         self._known: dict[str, tuple[int, str, bytes]] = {}
         # The connection of the last update, and SQLite's count of what others have written over it.
@@ -133,6 +134,19 @@ class Index:
 
         return self._file.reliably(ask)
 
+    def fields(self) -> list[str]:
+        """Return the full names of all fields that runs have."""
+        return self._file.reliably(lambda connection: (self._catch_up(connection), finding.fields(connection))[1])
+
+    def mappings(self, names: Iterable[str]) -> set[str]:
+        """Return those of `names`, in full, that are mappings in some run; these have no value here themselves."""
+
+        def ask(connection: sqlite3.Connection) -> set[str]:
+            self._catch_up(connection)
+            return {name for name in names if finding.has_entries(connection, name)}
+
+        return self._file.reliably(ask)
+
     def problems(self) -> list[tuple[str, str]]:
         """Return name and reason for every run of which something could not be read."""
         query = "SELECT name, problems FROM run WHERE problems IS NOT NULL ORDER BY length(name), name"
@@ -174,6 +188,7 @@ class Index:
         # In the order of their making, so that runs made together lie together.
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
         num_read = num_removed = 0
+        total = len(todo)
         while todo:
             with transaction(connection):
                 self._load_known(connection)
@@ -185,6 +200,8 @@ class Index:
                 del self._known[name]
             num_read += batch.num_read
             num_removed += len(batch.gone)
+            if self.on_progress is not None:
+                self.on_progress("reading runs", total - len(todo), total)
         self._updated = connection
         num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
         return Update(len(self._known), num_read, num_removed, num_problems)
@@ -204,10 +221,8 @@ class Index:
         dead = []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
             lease = lease_of(self.store / os.fsdecode(name))
-            # A lease that is no lease says nothing.
-            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-                if true_status({"status": "RUNNING"}, lease) == "DEAD":
-                    dead.append((number,))
+            if true_status({"status": "RUNNING"}, lease) == "DEAD":
+                dead.append((number,))
         connection.execute("DELETE FROM temp.dead")
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
 

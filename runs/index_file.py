@@ -17,7 +17,7 @@ from runs.folders import require_folder
 __all__ = ["IndexFile", "clear", "transaction"]
 
 # Raised with every change of the tables or of what is put into them.
-VERSION = 1
+VERSION = 2
 # Tells the file from what other programs keep in SQLite.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """

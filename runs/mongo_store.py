@@ -17,20 +17,22 @@ from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.destination import Destination, explain
 from observers.documents import restore
-from observers.identity import is_alive
 from observers.schema import POINT, Series, summarize
 from runs.errors import StoreError
+from runs.fields import LEFT_OUT, flatten
 from runs.filters import Filter, in_order, matches, names_in, parse_filter
 from runs.folder_store import series_of
 from runs.folders import true_status
 from runs.mongo_filters import query_of, sort_stages, stored_path
-from runs.names import full_name
+from runs.names import STATISTICS, full_name
 from runs.run import Content, Run, gone, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 
 __all__ = ["MongoRun", "MongoStore"]
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
+# How many runs tell which fields there are.
+_SAMPLE = 200
 
 
 class MongoStore(Store):
@@ -146,14 +148,8 @@ class MongoStore(Store):
 
     def _dead(self) -> list[Any]:
         """Return the ids of runs that say RUNNING and whose process is gone."""
-        running = self.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"lease": 1})
-        dead = []
-        for run in running:
-            # A lease that is no lease says nothing.
-            with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-                if not is_alive(run["lease"]):
-                    dead.append(run["_id"])
-        return dead
+        running = self.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"status": 1, "lease": 1})
+        return [run["_id"] for run in running if true_status(run, run["lease"]) == "DEAD"]
 
     def _by_id(self, key: str) -> Run | None:
         wanted: list[Any] = [key]
@@ -167,8 +163,25 @@ class MongoStore(Store):
         return MongoRun(self, found["_id"]) if found else None
 
     def unreadable(self) -> list[tuple[str, str]]:
-        """Return none: what is in a database is a document."""
-        return []
+        """See `Store.unreadable`; what is in a database is a document, but not always a run's."""
+        wanted = {"status": "string", "config": "object", "info": "object"}
+        odd = [{name: {"$exists": True, "$not": {"$type": kind}}} for name, kind in wanted.items()]
+        query = {"$or": [*odd, {"status": {"$exists": False}}]}
+        with self.errors():
+            found = list(self.runs.find(query, dict.fromkeys(wanted, 1), sort=[("_id", 1)]))
+        kinds = {"status": str, "config": Mapping, "info": Mapping}
+        return [(str(document["_id"]), "; ".join(_odd(document, kinds))) for document in found]
+
+    def fields(self) -> list[str]:
+        """See `Store.fields`."""
+        with self.errors():
+            newest = self.runs.find({}, {"captured_out": 0, "provenance.packages": 0}, sort=[("$natural", -1)])
+            names: set[str] = set()
+            for document in newest.limit(_SAMPLE):
+                names |= _fields_of(plain(document))
+            if self._has_stock_runs:
+                names |= {f"summary.{m}.{s}" for m in self.metrics.distinct("name") for s in STATISTICS}
+        return sorted(names)
 
     def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
         with self.errors():
@@ -319,6 +332,26 @@ class MongoRun(Run):
 def _by_id(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     # Ids of different kinds, such as numbers and texts, cannot be compared.
     return sorted(documents, key=lambda document: (str(type(document["_id"])), document["_id"]))
+
+
+def _odd(document: Mapping[str, Any], kinds: Mapping[str, type]) -> Iterator[str]:
+    """Yield what of a run's document is not as it should be."""
+    for name, kind in kinds.items():
+        if name not in document:
+            if name == "status":
+                yield "it has no status: this is no run"
+        elif not isinstance(document[name], kind):
+            yield f"{name}: got {type(document[name]).__name__}, expected {'text' if kind is str else 'an object'}"
+
+
+def _fields_of(document: dict[str, Any]) -> set[str]:
+    """Return the full names of a document's fields."""
+    metrics = document.pop("summary", None)
+    found: dict[str, Any] = {}
+    flatten(document, "", found, LEFT_OUT)
+    # Names of metrics have no dots here.
+    metrics = metrics if isinstance(metrics, Mapping) else {}
+    return found.keys() | {f"summary.{name.replace(',', '.')}.{each}" for name in metrics for each in STATISTICS}
 
 
 def metric_of(name: str) -> str | None:

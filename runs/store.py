@@ -6,7 +6,7 @@ import abc
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,8 @@ class Store(abc.ABC):
     """
 
     where: str
+    # Told from time to time, in long work, what is done, how much of it, and of how much.
+    on_progress: Callable[[str, int, int], None] | None = None
 
     @abc.abstractmethod
     def find(
@@ -79,6 +81,10 @@ class Store(abc.ABC):
             FilterError: If the filter makes no sense.
             StoreError: If the store cannot be read.
         """
+
+    @abc.abstractmethod
+    def fields(self) -> list[str]:
+        """Return the full names of fields that runs have; of a database those of its newest runs."""
 
     @abc.abstractmethod
     def _by_id(self, key: str) -> Run | None:
