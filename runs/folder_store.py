@@ -147,13 +147,15 @@ class FolderRun(Run):
             return read_metrics(self.folder).get(name)
         return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
 
-    @property
-    def output(self) -> str:
-        """See `Run.output`."""
+    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+        """See `Run.read_output`."""
         try:
-            return (self.folder / OUTPUT).read_text(encoding="utf-8", errors="replace")
+            with (self.folder / OUTPUT).open("rb") as stream:
+                stream.seek(start)
+                data = stream.read()
+                return data, start + len(data)
         except FileNotFoundError:
-            return ""
+            return b"", start
         except OSError as error:
             raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, BinaryIO
@@ -31,6 +32,8 @@ from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 __all__ = ["MongoRun", "MongoStore"]
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
+# What stands in `captured_out` for the middle of a long output; see `observers.delivery`.
+_GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
 # How many runs tell which fields there are.
 _SAMPLE = 200
 
@@ -279,13 +282,24 @@ class MongoRun(Run):
         points = np.concatenate([np.frombuffer(chunk["data"], POINT) for chunk in chunks])
         return joined(series, points)
 
-    @property
-    def output(self) -> str:
-        """See `Run.output`."""
+    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+        """See `Run.read_output`."""
         found = self._find({"captured_out": 1, "captured_out_file": 1})
         if found.get("captured_out_file") is not None:
-            return self._content("captured output", found["captured_out_file"]).read().decode("utf-8", "replace")
-        return str(found.get("captured_out") or "")
+            with self._content("captured output", found["captured_out_file"]).open() as stream, self.store.errors():
+                stream.seek(start)
+                data = stream.read()
+                return data, start + len(data)
+        data = str(found.get("captured_out") or "").encode("utf-8", "replace")
+        match = _GAP.search(data)
+        if match is None:
+            return data[start:], max(start, len(data))
+        # Where the tail begins in the whole output.
+        tail = match.start() + int(match["count"])
+        if start <= match.start():
+            return data[start:], tail + len(data) - match.end()
+        missed = b"\n... %d bytes left out here ...\n" % (tail - start) if start < tail else b""
+        return missed + data[match.end() + max(0, start - tail) :], tail + len(data) - match.end()
 
     @property
     def artifacts(self) -> dict[str, Content]:

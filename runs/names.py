@@ -5,6 +5,7 @@ In full they are the paths of Sacred's document of a run: `status`, `host.hostna
 
 * `optimizer.lr` is `config.optimizer.lr`;
 * `val/accuracy.max`, a metric and one of `STATISTICS`, is `summary.val/accuracy.max`;
+* `duration` is the time in seconds from start to end, which is computed and not kept;
 * `name`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.hostname`, `start_time`, `stop_time` and `_id`.
 """
 
@@ -19,7 +20,8 @@ STATISTICS = (
 # First parts of names that are the run's own; every other name is an entry of the config, or a metric's statistic.
 RUN_FIELDS = frozenset(
     (
-        "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "experiment", "fail_trace",
+        "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "duration", "experiment",
+        "fail_trace",
         "format", "heartbeat", "host", "info", "lease", "lost_bytes", "meta", "note", "parent", "provenance",
         "queue_time", "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
     )

@@ -90,10 +90,12 @@ class Run(abc.ABC):
     def status(self) -> str:
         """COMPLETED, FAILED, INTERRUPTED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
 
-    @property
     @abc.abstractmethod
-    def output(self) -> str:
-        """All that the run wrote to its terminal."""
+    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+        """Return what the run wrote to its terminal, from byte `start` on, and up to which byte there is some now.
+
+        What a database does not hold of the long output of a run that goes on is stood for by a line that says so.
+        """
 
     @property
     @abc.abstractmethod
@@ -115,6 +117,8 @@ class Run(abc.ABC):
     def __getitem__(self, name: str) -> Any:
         """Return the field `name`, short or full; None if the run does not have it."""
         name = full_name(name)
+        if name == "duration":
+            return self.duration_s
         if name in self._row:
             return self._row[name]
         if name == "status":
@@ -183,7 +187,7 @@ class Run(abc.ABC):
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
         """Of every metric first, last, min, max and so on; see `observers.schema.summarize`."""
-        return self._part("summary")
+        return {name: value for name, value in self._part("summary").items() if isinstance(value, Mapping)}
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
@@ -193,7 +197,7 @@ class Run(abc.ABC):
     @property
     def diff(self) -> str:
         """The changes that were not committed when it started."""
-        return (self.provenance.get("git") or {}).get("diff") or ""
+        return _walk(self.provenance, "git.diff") or ""
 
     @property
     def metrics(self) -> list[str]:
@@ -215,6 +219,11 @@ class Run(abc.ABC):
             there = ", ".join(self.metrics) or "none"
             raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
         return series if num_points is None else downsample(series, num_points)
+
+    @property
+    def output(self) -> str:
+        """All that the run wrote to its terminal."""
+        return self.read_output()[0].decode("utf-8", "replace")
 
     @property
     def parent(self) -> Run | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from runs.errors import FilterError
 from runs.filters import Condition, holds, in_order, names_in, parse_filter, parse_words
@@ -13,7 +12,7 @@ from runs.names import TIMES, full_name
 from runs.run import Run
 from runs.store import NEWEST_FIRST, Store
 
-__all__ = ["DURATION", "Selection", "conditions", "value_of"]
+__all__ = ["DURATION", "Selection", "conditions"]
 
 DURATION = "duration"
 # Fields that every run may have; whether one does is no question of spelling.
@@ -29,11 +28,6 @@ def conditions(words: Iterable[str], tags: Iterable[str] = ()) -> list[Condition
         FilterError: If it makes no sense.
     """
     return [*(parse_words(text) for text in words), *(Condition("tags", "has", tag) for tag in tags)]
-
-
-def value_of(run: Run, column: str) -> Any:
-    """Return a column of a run: a field, or `duration` in seconds."""
-    return run.duration_s if column == DURATION else run[column]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +77,7 @@ class Selection:
         """Return the conditions that stores know of, and those on the duration."""
         parts: tuple[list[Condition], list[Condition]] = ([], [])
         for one in self.where:
-            parts[one.name == full_name(DURATION)].append(one)
+            parts[one.name == DURATION].append(one)
         return parts
 
     def watch(self, store: Store) -> Iterator[Run]:

@@ -20,6 +20,7 @@ __all__ = [
     "add_command",
     "add_json",
     "add_run",
+    "complete_metric",
     "folder_of",
     "is_url",
     "open_given",
@@ -103,9 +104,9 @@ def folder_of(arguments: argparse.Namespace) -> Path:
     """
     where = where_of(arguments)
     if "://" in where:
-        from runs.commands.terminal import without_password
+        from observers.destination import redact
 
-        raise StoreError(f"got the store {without_password(where)}, and this command wants a folder of runs")
+        raise StoreError(f"got the store {redact(where)}, and this command wants a folder of runs")
     return Path(where)
 
 
@@ -117,6 +118,18 @@ def open_given(arguments: argparse.Namespace) -> Store:
     store = open_store(where_of(arguments))
     store.on_progress = show_progress
     return store
+
+
+def complete_metric(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the metrics of the run that is named; for a shell."""
+    from runs.errors import RunsError
+    from runs.store import open_store
+
+    try:
+        with open_store(where_of(parsed_args)) as store:
+            return store.get(parsed_args.run).metrics
+    except RunsError:
+        return []
 
 
 def _complete_run(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:

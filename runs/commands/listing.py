@@ -100,9 +100,8 @@ def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[
 
 def _document(run: Run, columns: Sequence[str], problem: str | None) -> dict[str, Any]:
     from runs.names import TIMES, full_name
-    from runs.selection import value_of
 
-    values = {name: value_of(run, name) for name in columns}
+    values = {name: run[name] for name in columns}
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
     return {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem}
 
@@ -127,10 +126,8 @@ def _print_table(
 
 def _rows(shown: Sequence[Run], columns: Sequence[str] | None) -> tuple[list[str], list[list[Any]]]:
     """Return names of columns and the rows of values; of the usual columns those that hold something."""
-    from runs.selection import value_of
-
     names = list(columns or _COLUMNS)
-    rows = [[value_of(run, name) for name in names] for run in shown]
+    rows = [[run[name] for name in names] for run in shown]
     if columns is None:
         kept = [i for i, name in enumerate(names) if name == "status" or any(row[i] not in (None, []) for row in rows)]
         names, rows = [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
@@ -177,12 +174,10 @@ def _note_broken(broken: dict[str, str]) -> None:
 
 def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: int, *, in_json: bool) -> int:
     """Print the newest runs, the last one last, and then a line for each that is new or has changed, for ever."""
-    from runs.selection import value_of
-
     found = selection.find(store)
     known = {run.id: _state(run, columns) for run in found}
     shown = (found[:limit] if limit else found)[::-1]
-    rows = [[value_of(run, name) for name in columns] for run in shown]
+    rows = [[run[name] for name in columns] for run in shown]
     header = _header(columns, rows)
     widths: Sequence[int] = ()
     if in_json:
@@ -199,7 +194,7 @@ def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: i
         if in_json:
             print_json(_document(run, columns, None), in_one_line=True)
         else:
-            row = _cells(run, columns, [value_of(run, name) for name in columns])
+            row = _cells(run, columns, [run[name] for name in columns])
             widths = print_row(header, row, widths)
     return 0
 

@@ -23,7 +23,6 @@ __all__ = [
     "print_text",
     "show_progress",
     "strict",
-    "without_password",
 ]
 
 # What a terminal obeys (controls of ASCII and of Latin-1), what turns the order of a line round, what ends a line, and
@@ -42,11 +41,6 @@ def harmless(text: str) -> str:
 
 def _escaped(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def without_password(url: str) -> str:
-    """Return a URL without user and password."""
-    return re.sub(r"//[^/]*@", "//", url)
 
 
 def is_terminal() -> bool:

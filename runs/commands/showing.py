@@ -1,0 +1,189 @@
+"""`show` and `config`: all that matters of one run on one screen, and its config."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from runs.commands.arguments import Commands, add_command, add_json, add_run, open_given
+from runs.commands.terminal import Cell, Column, harmless, print_json, print_table, print_text
+from runs.commands.wording import STATUS_STYLES, duration_text, time_text, utc, value_text
+
+if TYPE_CHECKING:
+    from runs.run import Run
+
+__all__ = ["add_parser"]
+
+_MAX_LINES = 12
+_STATISTICS = ("count", "last", "min", "max")
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the commands."""
+    show = add_command(commands, "show", "show one run: times, config, result, metrics, and why it failed", _show)
+    add_run(show)
+    add_json(show)
+    config = add_command(commands, "config", "print the config of a run as YAML, for `with FILE.yaml`", _config)
+    add_run(config)
+    config.add_argument("name", nargs="?", metavar="NAME", help="only this entry, such as optimizer.lr")
+    add_json(config)
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    from runs.errors import RunsError
+    from runs.flattening import dotted
+
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        value: Any = run.config.to_dict()
+        if arguments.name:
+            value = run[f"config.{arguments.name}"]
+            if value is None and arguments.name not in dotted(run.config):
+                raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; all of it: config {run.id}")
+    if arguments.json:
+        print_json(value)
+    elif isinstance(value, dict):
+        print(_yaml(value), end="")
+    else:
+        print_text(value_text(value, exact=True))
+    return 0
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    import yaml
+
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    if any(harmless(line) != line for line in text.splitlines()):
+        text = yaml.safe_dump(document, sort_keys=False, width=120)
+    return text
+
+
+# ---------------------------------------------------------------------- show
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        if arguments.json:
+            print_json(_document(run))
+            return 0
+        _print_head(run)
+        _print_config(run)
+        _print_metrics(run)
+        _print_failure(run)
+    return 0
+
+
+def _document(run: Run) -> dict[str, Any]:
+    """Return all that `show` shows, in the form of `--json`."""
+    from runs.names import TIMES
+
+    document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
+    for name in ("artifacts", "resources", "_id", "id"):
+        document.pop(name, None)
+    packages = {key: value for key, value in run.provenance.items() if key != "packages"}
+    return {
+        "id": run.id,
+        "uid": run.uid,
+        **document,
+        "status": run.status,
+        "duration_s": run.duration_s,
+        "tags": run.tags,
+        "note": run.note,
+        "children": [child.id for child in run.children()],
+        "config": run.config.to_dict(),
+        "info": run.info.to_dict(),
+        "metrics": run.summary,
+        "artifacts": list(run.artifacts),
+        "sources": list(run.sources),
+        "resources": list(run.resources),
+        "provenance": packages,
+    }
+
+
+def _print_head(run: Run) -> None:
+    print_text(f"run {run.id}  {run.name}  {run.command}".rstrip(), "bold")
+    rows = [[Cell(name, "dim"), cell] for name, cell in _facts(run) if cell.text]
+    print_table([Column(is_kept=True), Column(is_kept=True)], rows, indent=2)
+
+
+def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
+    yield "status", Cell(_status(run), STATUS_STYLES.get(run.status, ""))
+    start, stop = time_text(run.start_time, exact=True), time_text(run.stop_time, exact=True)
+    yield "time", Cell(f"{start} to {stop}, {duration_text(run.duration_s)}")
+    yield "result", Cell("" if run.result is None else value_text(run.result, exact=True))
+    yield "uid", Cell(run.uid or "")
+    yield "store", Cell(run.store.where)
+    yield "host", Cell(run.host)
+    words = run["command_line"]
+    yield "command", Cell(shlex.join(map(str, words)) if isinstance(words, list) else "")
+    yield "git", Cell(_git(run))
+    yield "tags", Cell(", ".join(run.tags))
+    yield "note", Cell(run.note)
+    parent = run["parent"]
+    if parent:
+        there = run.parent
+        yield "parent", Cell(f"{there.id} ({parent})" if there else f"{parent}, which is not in this store")
+    yield "children", Cell(_some([child.id for child in run.children()]))
+    yield "artifacts", Cell(_some(list(run.artifacts)))
+    yield "resources", Cell(_some(list(run.resources)))
+
+
+def _status(run: Run) -> str:
+    name = run["meta.interrupted_by"]
+    return f"{run.status} by {name}" if name else str(run.status)
+
+
+def _git(run: Run) -> str:
+    git = run.provenance.get("git")
+    if not isinstance(git, dict) or not git.get("commit"):
+        return ""
+    branch = f" on {git['branch']}" if git.get("branch") else ""
+    return f"{git['commit']}{branch}{', with changes that are not committed' if git.get('dirty') else ''}"
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - _MAX_LINES} more" if len(names) > _MAX_LINES else ""
+    return ", ".join(names[:_MAX_LINES]) + more
+
+
+def _print_config(run: Run) -> None:
+    from runs.flattening import dotted
+
+    config = dotted(run.config)
+    if not config:
+        return
+    updates = run["meta.config_updates"]
+    changed = {name for name in dotted(updates if isinstance(updates, dict) else {}) if name in config}
+    print_text("config" + (", what the command line changed first (*)" if changed else ""), "bold")
+    names = [name for name in config if name in changed] + [name for name in config if name not in changed]
+    rows = []
+    for name in names:
+        style = "yellow" if name in changed else ""
+        text = "None" if config[name] is None else value_text(config[name], exact=True)
+        rows.append([Cell(("* " if name in changed else "  ") + name, style), Cell(text, style)])
+    print_table([Column(is_kept=True), Column()], rows)
+
+
+def _print_metrics(run: Run) -> None:
+    names = [name for name in run.summary if not name.startswith("system/")]
+    if not names:
+        return
+    print_text("metrics", "bold")
+    columns = [Column("  name"), *(Column(name, is_number=True) for name in _STATISTICS)]
+    rows = [
+        [Cell(f"  {name}"), *(Cell(value_text(run.summary[name].get(each))) for each in _STATISTICS)] for name in names
+    ]
+    print_table(columns, rows)
+
+
+def _print_failure(run: Run) -> None:
+    trace = run["fail_trace"]
+    if not isinstance(trace, list) or not trace:
+        return
+    lines = "".join(map(str, trace)).rstrip("\n").split("\n")
+    print_text("failure" + (f", the last {_MAX_LINES} lines" if len(lines) > _MAX_LINES else ""), "bold red")
+    for line in lines[-_MAX_LINES:]:
+        print_text(f"  {line}")

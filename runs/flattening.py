@@ -1,0 +1,58 @@
+"""Nested documents as dotted names, and what of two of them differs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["Changes", "changes", "dotted", "is_same"]
+
+
+def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the entries of nested mappings by their dotted names; an empty mapping is a value."""
+    found: dict[str, Any] = {}
+    for key, value in document.items():
+        if isinstance(value, Mapping) and value:
+            found |= dotted(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes:
+    """What of two documents differs.
+
+    Attributes:
+        changed: Old and new value by name.
+        added: Values that only the second has.
+        removed: Values that only the first has.
+    """
+
+    changed: dict[str, tuple[Any, Any]]
+    added: dict[str, Any]
+    removed: dict[str, Any]
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.added or self.removed)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
+    """Return what differs between two flat documents; NaN is the same as NaN."""
+    return Changes(
+        {name: (old[name], new[name]) for name in old if name in new and not is_same(old[name], new[name])},
+        {name: new[name] for name in new if name not in old},
+        {name: old[name] for name in old if name not in new},
+    )
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Tell whether two values are the same; True is not 1, and NaN is NaN."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    if isinstance(one, bool) != isinstance(other, bool):
+        return False
+    return bool(one == other) or (one != one and other != other)
