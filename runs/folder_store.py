@@ -162,8 +162,9 @@ class FolderRun(Run):
     @property
     def artifacts(self) -> dict[str, Content]:
         """See `Run.artifacts`."""
-        names = [name for name in self.document.get("artifacts") or () if isinstance(name, str)]
-        return {name: self._content(name, self.folder, name) for name in names}
+        names = self.document.get("artifacts")
+        names = names if isinstance(names, list) else []
+        return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
 
     @property
     def sources(self) -> dict[str, Content]:

@@ -307,7 +307,7 @@ class MongoRun(Run):
         entries = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
         return {
             str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id"))
-            for entry in entries
+            for entry in (entries if isinstance(entries, list) else ())
             if isinstance(entry, Mapping)
         }
 

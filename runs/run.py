@@ -133,25 +133,30 @@ class Run(abc.ABC):
             return _walk(self._part(first), rest)
         return _walk(self.document, name)
 
+    def _text(self, name: str) -> str:
+        """Return a field that is a text; of anything else, which a foreign record may hold, nothing."""
+        value = self[name]
+        return value if isinstance(value, str) else ""
+
     @property
     def uid(self) -> str | None:
         """Its id over all stores; None of a run that stock Sacred recorded."""
-        return self["uid"]
+        return self._text("uid") or None
 
     @property
     def name(self) -> str:
         """The experiment's name."""
-        return self["experiment.name"] or ""
+        return self._text("experiment.name")
 
     @property
     def command(self) -> str:
         """The command that was run."""
-        return self["command"] or ""
+        return self._text("command")
 
     @property
     def host(self) -> str:
         """The machine's name."""
-        return self["host.hostname"] or ""
+        return self._text("host.hostname")
 
     @property
     def result(self) -> Any:

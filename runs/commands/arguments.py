@@ -112,11 +112,11 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 def open_given(arguments: argparse.Namespace) -> Store:
     """Return the store that is meant, which says on the terminal how far long work is."""
-    from runs.commands.terminal import show_progress
+    from runs.commands.terminal import Progress
     from runs.store import open_store
 
     store = open_store(where_of(arguments))
-    store.on_progress = show_progress
+    store.on_progress = Progress()
     return store
 
 

@@ -183,6 +183,11 @@ def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: i
     if in_json:
         for run in shown:
             print_json(_document(run, columns, None), in_one_line=True)
+    elif not shown:
+        print_text(
+            f"there is no run in {store.where} yet" if not selection.where else "no run meets the conditions yet"
+        )
+        sys.stdout.flush()
     else:
         cells = [_cells(run, columns, row) for run, row in zip(shown, rows, strict=True)]
         widths = print_table(header, cells)
@@ -195,7 +200,7 @@ def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: i
             print_json(_document(run, columns, None), in_one_line=True)
         else:
             row = _cells(run, columns, [run[name] for name in columns])
-            widths = print_row(header, row, widths)
+            widths = print_row(header, row, widths) if widths else print_table(header, [row])
     return 0
 
 

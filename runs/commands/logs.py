@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import os
 import re
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from runs.commands.arguments import Commands, add_command, add_json, add_run, open_given
-from runs.commands.terminal import harmless, is_terminal, print_json
+from runs.commands.terminal import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:
     from runs.run import Run
@@ -86,7 +85,7 @@ def _log(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json({"id": run.id, "uid": run.uid, "status": run.status, "output": run.output})
             return 0
-        sieve = Sieve(colours="NO_COLOR" not in os.environ) if is_terminal() else None
+        sieve = Sieve(colours=is_coloured()) if is_terminal() else None
         try:
             if arguments.follow:
                 _follow(store, run, sieve)

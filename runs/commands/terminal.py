@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+import os
 import re
 import shutil
 import sys
@@ -15,13 +16,14 @@ from typing import Any
 __all__ = [
     "Cell",
     "Column",
+    "Progress",
     "harmless",
+    "is_coloured",
     "is_terminal",
     "print_json",
     "print_row",
     "print_table",
     "print_text",
-    "show_progress",
     "strict",
 ]
 
@@ -46,6 +48,11 @@ def _escaped(code: int) -> str:
 def is_terminal() -> bool:
     """Tell whether what is printed goes to a terminal."""
     return sys.stdout.isatty()
+
+
+def is_coloured() -> bool:
+    """Tell whether it may be coloured; see https://no-color.org."""
+    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 # ---------------------------------------------------------------------- JSON
@@ -102,7 +109,7 @@ class Column:
 def print_text(text: str, style: str = "") -> None:
     """Print one line, made harmless."""
     text = harmless(text)
-    if style and is_terminal():
+    if style and is_coloured():
         _console().print(_styled(text, style), soft_wrap=True)
     else:
         print(text)
@@ -164,25 +171,22 @@ def fit(widths: Sequence[int], least: Sequence[int], is_kept: Sequence[bool], ro
         is_kept: Which never go.
         room: Of the terminal.
     """
-    widths = [min(width, max(room, low)) for width, low in zip(widths, least, strict=True)]
-    left_out: list[int] = []
-    while True:
-        there = [i for i, width in enumerate(widths) if width and i not in left_out]
-        excess = sum(widths[i] for i in there) + _GAP * (len(there) - 1) - room
-        if excess <= 0:
-            break
-        can_give = [i for i in there if widths[i] > least[i]]
-        if can_give:
-            widest = max(can_give, key=lambda i: widths[i])
-            others = [widths[i] for i in can_give if i != widest]
-            step = max(1, widths[widest] - max([least[widest], *others]))
-            widths[widest] -= min(step, excess, widths[widest] - least[widest])
-            continue
+    there = list(range(len(widths)))
+    while sum(least[i] for i in there) + _GAP * (len(there) - 1) > room:
         can_go = [i for i in there if not is_kept[i]]
         if not can_go:
             break
-        left_out.append(can_go[-1])
-    return [0 if i in left_out else width for i, width in enumerate(widths)], sorted(left_out)
+        there.remove(can_go[-1])
+    found = [width if i in there else 0 for i, width in enumerate(widths)]
+    while (excess := sum(found) + _GAP * (len(there) - 1) - room) > 0:
+        can_give = [i for i in there if found[i] > least[i]]
+        if not can_give:
+            break
+        widest = max(can_give, key=lambda i: found[i])
+        # Down to the next in width, and one by one from there.
+        next_ = max([least[widest], *(found[i] for i in can_give if i != widest)])
+        found[widest] -= min(max(1, found[widest] - next_), excess)
+    return found, [i for i in range(len(widths)) if i not in there]
 
 
 def _print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], indent: int) -> None:
@@ -192,7 +196,7 @@ def _print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[
             text = _cut(cell.text, width)
             blank = " " * (width - _width(text))
             parts.append((blank + text if column.is_number else text + blank, cell.style))
-    if not is_terminal():
+    if not is_coloured():
         print((" " * indent + (" " * _GAP).join(text for text, _ in parts)).rstrip())
         return
     from rich.text import Text
@@ -238,10 +242,17 @@ def _styled(text: str, style: str) -> Any:
     return Text(text, style)
 
 
-def show_progress(what: str, done: int, total: int) -> None:
-    """Say on the terminal how far long work is; the line goes when it is done."""
-    if not sys.stderr.isatty():
-        return
-    line = f"{harmless(what)}: {done:,} of {total:,}"
-    sys.stderr.write("\r\x1b[K" if done >= total else f"\r\x1b[K{line}")
-    sys.stderr.flush()
+class Progress:
+    """Says on the terminal how far long work is; the line goes when it is done, and never comes if that is at once."""
+
+    def __init__(self) -> None:
+        self._is_shown = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say that `done` of `total` is done."""
+        if not sys.stderr.isatty() or (done >= total and not self._is_shown):
+            return
+        self._is_shown = done < total
+        line = f"{harmless(what)}: {done:,} of {total:,}" if self._is_shown else ""
+        sys.stderr.write(f"\r{line}\x1b[K")
+        sys.stderr.flush()

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from runs.commands.arguments import Commands, add_command, folder_of, is_url, where_of
-from runs.commands.terminal import print_text, show_progress
+from runs.commands.terminal import Progress, print_text
 
 __all__ = ["add_parser"]
 
@@ -61,7 +61,7 @@ def _reindex(arguments: argparse.Namespace) -> int:
     from runs.index import Index
 
     store = folder_of(arguments)
-    with Index(store, show_progress) as index:
+    with Index(store, Progress()) as index:
         began = time.monotonic()
         done = index.rebuild()
         for name, reason in index.problems():

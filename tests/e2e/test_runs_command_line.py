@@ -1,0 +1,277 @@
+"""The commands as people start them: processes, terminals, shells, signals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import uuid
+from fcntl import ioctl
+from pathlib import Path
+
+import pymongo
+import pytest
+
+LAB = Path(__file__).resolve().parents[2]
+ESC = "\x1b[31mred\x1b]0;title\x07"
+SCRIPT = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+ex = Experiment("recorded", save_git_info=False)
+where = sys.argv.pop(1)
+ex.observers.append(MongoObserver(where, "{database}", failure_dir="spool") if "://" in where else FileObserver(where))
+
+@ex.config
+def config():
+    lr = 0.1
+    text = "a long text that goes on and on " * 4
+    until = ""
+
+@ex.automain
+def main(_run, until):
+    print("first", flush=True)
+    while until and not Path(until).exists():
+        time.sleep(0.05)
+    print("last \\x1b[32mgreen\\x1b[0m \\x1b[2Jgone \\x1b]0;title\\x07back")
+    _run.log_scalar("val/accuracy", 0.5, 1)
+    return 0.5
+"""
+
+
+@pytest.fixture(scope="module", params=["files", "mongo"])
+def place(request, tmp_path_factory):
+    """A script that records a run, where it is recorded to, and the store to read it from; there is run 1 already."""
+    folder = tmp_path_factory.mktemp(request.param)
+    name = f"command_{uuid.uuid4().hex}"
+    url = request.getfixturevalue("mongo_url") if request.param == "mongo" else None
+    script = folder / "recorded.py"
+    script.write_text(SCRIPT.format(root=str(LAB), database=name))
+    recorded = [sys.executable, str(script), url or "store", "--beat-interval=0.1", "--capture=sys"]
+    subprocess.run(recorded, cwd=folder, check=True, capture_output=True)
+    yield recorded, folder, f"{url}/{name}" if url else str(folder / "store")
+    if url:
+        with pymongo.MongoClient(url) as client:
+            client.drop_database(name)
+
+
+@pytest.fixture
+def started():
+    """Start a process that ends with the test."""
+    processes = []
+
+    def start(*command, **options):
+        processes.append(subprocess.Popen(command, **options))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
+
+
+@pytest.fixture
+def environment(place):
+    return {**os.environ, "SACRISTAN_STORE": place[2], "PYTHONPATH": str(LAB), "TERM": "xterm-256color"}
+
+
+@pytest.fixture
+def runs(environment):
+    """Run a command to its end, into pipes."""
+
+    def call(*words):
+        command = [sys.executable, "-m", "runs", *words]
+        return subprocess.run(command, cwd=LAB, env=environment, capture_output=True, text=True, timeout=60)
+
+    return call
+
+
+def in_terminal(words, environment, columns, **variables):
+    """Run a command in a terminal; return what it wrote, with the terminal's line ends as they came."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(LAB)
+        os.execve(sys.executable, [sys.executable, "-m", "runs", *words], {**environment, **variables})
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    written = b""
+    with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
+        while data := os.read(terminal, 65536):
+            written += data
+    os.close(terminal)
+    os.waitpid(pid, 0)
+    return written.decode().replace("\r\n", "\n")
+
+
+def without_colours(text):
+    return re.sub("\x1b\\[[0-9;]*m", "", text)
+
+
+def lines_until(stream, is_last, timeout_s=60.0):
+    """Return lines of a pipe up to the first of which `is_last` is true."""
+    found, held, deadline = [], b"", time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if select.select([stream], [], [], 0.1)[0]:
+            held += os.read(stream.fileno(), 65536)
+            *lines, held = held.split(b"\n")
+            for line in lines:
+                found.append(line.decode())
+                if is_last(found[-1]):
+                    return found
+    raise AssertionError(f"waited in vain; there came {found}")
+
+
+def test_cold_ls_loads_neither_torch_nor_rich(runs, environment):
+    script = """
+import sys
+from runs.__main__ import main
+code = main(sys.argv[1:])
+heavy = ("torch", "pandas", "rich", "sacred", "sklearn", "matplotlib", "argcomplete")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+sys.exit(code)
+"""
+    for words in (["ls"], ["ls", "--json"], ["show", "1", "--json"], ["log", "1"]):
+        command = [sys.executable, "-c", script, *words]
+        done = subprocess.run(command, cwd=LAB, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
+
+
+def test_terminal_gets_colours_and_lines_that_fit(environment):
+    for columns in (120, 60, 34, 20):
+        text = in_terminal(["ls", "--columns", "text,lr,status,start,name"], environment, columns)
+        assert "\x1b[" in text
+        lines = without_colours(text).splitlines()
+        assert max(map(len, lines[:2])) <= columns
+        assert lines[1].startswith("1 ")
+    assert "…" in lines[1]
+    assert "no room for" in lines[2]
+    assert "\x1b[" not in in_terminal(["ls"], environment, 80, NO_COLOR="1")
+    assert "\x1b[" not in in_terminal(["ls", "--json"], environment, 80)
+
+
+def test_pipe_gets_no_colours_and_whole_cells(runs):
+    done = runs("ls", "--columns", "text,status")
+    assert "\x1b" not in done.stdout
+    assert "a long text that goes on and on " * 4 in done.stdout
+
+
+def test_log_keeps_colours_in_a_terminal_and_drops_the_rest(runs, environment):
+    text = in_terminal(["log", "1"], environment, 80)
+    assert "last \x1b[32mgreen\x1b[0m gone back" in text
+    assert "last green gone back" in in_terminal(["log", "1"], environment, 80, NO_COLOR="1")
+    assert "last \x1b[32mgreen\x1b[0m \x1b[2Jgone \x1b]0;title\x07back\n" in runs("log", "1").stdout
+
+
+def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_path):
+    """`ls --follow` goes on until Ctrl-C, `log --follow` until the run ends."""
+    command = (sys.executable, "-m", "runs")
+    pipes = {"cwd": LAB, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    listing = started(*command, "ls", "--follow", "--json", "--columns", "status,lr", **pipes)
+    assert json.loads(lines_until(listing.stdout, lambda line: True)[-1])["status"] == "COMPLETED"
+    command_line = [*place[0], "with", f"until={tmp_path / 'end'}", "lr=0.5"]
+    started(*command_line, cwd=place[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    seen = lines_until(listing.stdout, lambda line: '"lr": 0.5' in line)
+    assert json.loads(seen[-1])["status"] == "RUNNING"
+    log = started(*command, "log", "latest", "--follow", **pipes)
+    assert lines_until(log.stdout, lambda line: line == "first")
+    assert log.poll() is None
+    (tmp_path / "end").touch()
+    assert "COMPLETED" in lines_until(listing.stdout, lambda line: "COMPLETED" in line)[-1]
+    lines_until(log.stdout, lambda line: line.startswith("last "))
+    assert log.wait(60) == 0
+    assert listing.poll() is None
+    listing.send_signal(signal.SIGINT)
+    assert listing.wait(60) == 130
+    assert listing.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["lss"], 2, "error: argument COMMAND: invalid choice: 'lss'"),
+        (["ls", "--limit", "x"], 2, "error: argument --limit: invalid int value: 'x'; see "),
+        (["ls", "--lim", "3"], 2, "error: unrecognized arguments: --lim 3; see "),
+        (["show"], 2, "error: the following arguments are required: RUN; see python -m runs show --help"),
+        (["ls", "--where", "lr"], 1, "error: got the condition 'lr', expected NAME"),
+        (["ls", "--store", "/nowhere/at/all"], 1, "error: there is no folder /nowhere/at/all; give "),
+        (["ls", "--store", "ftp://x"], 1, "error: got the store 'ftp://x', expected a folder or a mongodb:// URL"),
+        (["ls", "--store", "mongodb://user:secret@127.0.0.1:9/x"], 1, "error: MongoDB at mongodb://127.0.0.1:9/x: the"),
+        (
+            ["reindex", "--store", "mongodb://user:secret@127.0.0.1:9/x"],
+            1,
+            "error: got the store mongodb://127.0.0.1:9",
+        ),
+    ],
+    ids=str,
+)
+def test_errors_are_one_line_that_says_what_to_do(words, code, message):
+    command = [sys.executable, "-m", "runs", *words]
+    done = subprocess.run(command, cwd=LAB, env={**os.environ, "PYTHONPATH": str(LAB)}, capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stderr.startswith(message)
+    assert done.stderr.count("\n") == 1
+    assert "secret" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_closed_pipe_ends_quietly(environment):
+    text = f"{sys.executable} -m runs ls | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", text], cwd=LAB, env=environment, capture_output=True, text=True)
+    assert done.returncode in (0, 141)
+    assert done.stderr == ""
+
+
+# Completion
+
+SHELLS = {
+    "bash": """eval "$(runs completion bash)"; COMP_LINE='{line}' COMP_POINT={point} COMP_TYPE=9
+        COMP_WORDS=({line}) COMP_CWORD={word}
+        _python_argcomplete runs "${{COMP_WORDS[COMP_CWORD]}}" ''; printf '%s\\n' "${{COMPREPLY[@]}}" """,
+    "fish": "runs completion fish | source; complete -C '{line}'",
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("runs sho", {"show"}), ("runs ls --wh", {"--where"}), ("runs show ", {"1", "latest"})],
+)
+def test_shell_completes_commands_options_and_runs(environment, tmp_path, shell, line, expected):
+    if shutil.which(shell) is None:
+        pytest.skip(f"there is no {shell} here")
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "runs"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom runs.__main__ import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    word = len(line.split(" ")) - 1
+    text = SHELLS[shell].format(line=line, point=len(line), word=word)
+    variables = {**environment, "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    done = subprocess.run([shell, "-c", text], env=variables, cwd=tmp_path, capture_output=True, text=True)
+    found = {part.split("\t")[0].strip() for part in done.stdout.splitlines()}
+    assert expected <= found, done.stderr
+    if line.endswith("sho"):
+        assert found == expected
+
+
+def test_zsh_takes_the_script(environment, tmp_path):
+    if shutil.which("zsh") is None:
+        pytest.skip("there is no zsh here")
+    text = f'autoload -Uz compinit; compinit -u; eval "$({sys.executable} -m runs completion zsh)"; echo $_comps[runs]'
+    variables = {**environment, "HOME": str(tmp_path)}
+    done = subprocess.run(["zsh", "-fc", text], cwd=LAB, env=variables, capture_output=True, text=True)
+    assert done.stdout.strip() == "_python_argcomplete", done.stderr
