@@ -307,7 +307,7 @@ class MongoRun(Run):
         entries = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
         return {
             str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id"))
-            for entry in (entries if isinstance(entries, list) else ())
+            for entry in entries
             if isinstance(entry, Mapping)
         }
 
@@ -315,7 +315,8 @@ class MongoRun(Run):
     def sources(self) -> dict[str, Content]:
         """See `Run.sources`."""
         found = self._find({"experiment.sources": 1, "experiment.sources_file": 1})
-        return self._stored(self._whole_list(found.get("experiment") or {}, "sources"))
+        experiment = found.get("experiment")
+        return self._stored(self._whole_list(experiment if isinstance(experiment, Mapping) else {}, "sources"))
 
     @property
     def resources(self) -> dict[str, Content]:

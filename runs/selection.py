@@ -105,7 +105,10 @@ class Selection:
 def _unknown(name: str, full: str, known: set[str]) -> str:
     """Return what to say about a field that no run has."""
     names = {_short(other): other for other in sorted(known)}
-    near = difflib.get_close_matches(_short(full), names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(_short(full), names, n=3, cutoff=0.6)
+    # What shares hardly more than the first part of the name is no guess beside one that is right but for a letter.
+    scores = [difflib.SequenceMatcher(None, _short(full), other).ratio() for other in near]
+    near = [other for other, score in zip(near, scores, strict=True) if score > scores[0] - 0.15]
     # A part of the name alone is what people remember.
     last = full.rpartition(".")[2]
     near += [other for other in names if other.rpartition(".")[2] == last and other not in near][: 3 - len(near)]

@@ -184,6 +184,29 @@ def test_columns_are_fetched_along(store):
     assert run.host
 
 
+def test_fields_are_those_of_the_runs(store):
+    found = store.fields()
+    wanted = {"config.lr", "config.model.name", "summary.train/loss.min", "info.test.accuracy", "status", "command"}
+    assert wanted <= set(found)
+    assert found == sorted(found)
+
+
+def test_mapping_as_a_column_is_read_whole(store):
+    [run] = store.find("lr=0.001", columns=["model", "config.model.name", "duration", "info.test"])
+    assert run["model"] == {"name": "cnn", "hidden": [8, 8], "dropout": None}
+    assert run["info.test"] == {"accuracy": 0.8}
+    assert run["duration"] == run.duration_s >= 0
+
+
+def test_output_is_read_from_any_byte_on(store):
+    run = store.get("2")
+    whole, end = run.read_output()
+    assert whole.decode() == run.output
+    assert end == len(whole)
+    assert run.read_output(5) == (whole[5:], end)
+    assert run.read_output(end) == (b"", end)
+
+
 def test_run_gives_all_of_its_record(store):
     run = store.get("2")
     assert run.config.lr == 0.01
@@ -292,3 +315,36 @@ def test_tags_and_note_are_kept_and_found(store):
     store.tag(store.get(2), remove=["best"])
     store.tag(store.get(3), remove=["best"])
     assert store.find("tags.best=True") == []
+
+
+def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database):
+    """While a run goes on, its document has head and tail; see `observers.delivery`."""
+    from observers.delivery import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, Delivery
+
+    total = OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES + 1000
+    whole = b"".join(b"%07d\n" % number for number in range(total // 8))
+
+    class Part(Delivery):
+        def __init__(self, folder):
+            self.folder = folder
+
+    def deliver(folder, output):
+        (folder / "cout.txt").write_bytes(output)
+        document = {"status": "RUNNING", "captured_out": Part(folder)._output()}
+        database["runs"].replace_one({"_id": 1}, document, upsert=True)
+
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as name, runs.open_store(f"{mongo_url}/{database.name}") as store:
+        deliver(Path(name), whole[:1000])
+        first, position = store.get(1).read_output()
+        assert first == whole[:1000]
+        deliver(Path(name), whole)
+        rest, end = store.get(1).read_output(position)
+        assert end == len(whole)
+        assert rest.startswith(whole[1000:OUTPUT_HEAD_BYTES])
+        assert rest.endswith(whole[-OUTPUT_TAIL_BYTES:])
+        assert store.get(1).read_output(len(whole) - 80) == (whole[-80:], end)
+        missed, end = store.get(1).read_output(OUTPUT_HEAD_BYTES + 10)
+        assert missed == b"\n... 990 bytes left out here ...\n" + whole[-OUTPUT_TAIL_BYTES:]
