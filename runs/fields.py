@@ -26,7 +26,6 @@ __all__ = [
     "MAX_FILE_BYTES",
     "MAX_METRICS_BYTES",
     "NAN",
-    "NOTES",
     "NULL",
     "NUMBER",
     "OF_CONFIG",
@@ -53,8 +52,6 @@ OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = range(4)
 MAX_FILE_BYTES = 16 * 2**20
 # Sacred's own observer writes no summary. Beyond this many bytes (about 25,000 points) of metrics none is computed.
 MAX_METRICS_BYTES = 2 * 2**20
-# Tags and note, which people write beside the record.
-NOTES = "notes.json"
 MAX_TEXT, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
 
 # Parts of run.json that are large or of no use in a question.

@@ -36,7 +36,7 @@ __all__ = [
     "parse_words",
 ]
 
-OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~", "has")
+OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~")
 DOCUMENT_OPERATORS = {
     "$eq": "==",
     "$ne": "!=",
@@ -58,7 +58,7 @@ class Condition:
 
     Attributes:
         name: The field's full name.
-        operator: One of `OPERATORS`; `~` finds a regular expression in a text, `has` a text in a list.
+        operator: One of `OPERATORS`; `~` finds a regular expression in a text.
         value: What JSON holds; a list for `in`; a text in ISO form for a time.
     """
 
@@ -162,10 +162,6 @@ def condition(name: str, operator: str, value: Any) -> Condition:
     value = _plain(value)
     if operator == "~":
         return Condition(full, operator, _pattern(name, value))
-    if operator == "has":
-        if not isinstance(value, str):
-            raise FilterError(f"{name} has: got {value!r}, expected a text")
-        return Condition(full, operator, value)
     if operator not in ("==", "!=") and not isinstance(value, int | float | str):
         raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
     if full in TIMES and isinstance(value, str):
@@ -250,8 +246,6 @@ def holds(condition: Condition, value: Any) -> bool:
         return any(_equal(value, item) for item in wanted)
     if condition.operator in ("==", "!="):
         return _equal(value, wanted) == (condition.operator == "==")
-    if condition.operator == "has":
-        return isinstance(value, list) and wanted in value
     if condition.operator == "~":
         return isinstance(value, str) and re.search(wanted, value) is not None
     if _kind(value) != _kind(wanted) or _kind(value) not in ("number", "text", "bool"):

@@ -27,7 +27,7 @@ from runs.fields import (
 from runs.filters import AllOf, Condition, Filter, Not, OneOf
 from runs.names import full_name
 
-__all__ = ["fields", "find", "has_entries"]
+__all__ = ["entries", "fields", "find"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
@@ -74,12 +74,13 @@ def fields(connection: sqlite3.Connection) -> list[str]:
     return sorted(prefixes.get(origin, "") + name for origin, name in rows)
 
 
-def has_entries(connection: sqlite3.Connection, name: str) -> bool:
-    """Tell whether there are fields below the field `name`, a full name."""
+def entries(connection: sqlite3.Connection, name: str) -> list[str]:
+    """Return the full names of the fields below the field `name`, a full name."""
     origin, own = _origin(name)
     # What begins with "own." lies between it and "own/", as / comes behind the dot.
-    query = "SELECT 1 FROM key WHERE origin = ? AND name > ? AND name < ? LIMIT 1"
-    return connection.execute(query, (origin, f"{own}.", f"{own}/")).fetchone() is not None
+    query = "SELECT name FROM key WHERE origin = ? AND name > ? AND name < ? ORDER BY name"
+    rows = connection.execute(query, (origin, f"{own}.", f"{own}/"))
+    return [name + row[0].removeprefix(own) for row in rows]
 
 
 def _fill(connection: sqlite3.Connection, column: str, found: dict[int, dict[str, Any]]) -> None:
@@ -144,10 +145,6 @@ def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[st
     if name == "_id" and operator == "==":
         value = str(value)
     kind, encoded = encode(value)
-    if operator == "has":
-        items = "SELECT 1 FROM json_each(f.value) item WHERE item.value = ?"
-        holding = f"SELECT run FROM {_table(connection, key)} f WHERE key = ? AND kind = {JSON} AND EXISTS ({items})"
-        return f"r.id IN ({holding})", [key, value]
     if operator == "~":
         return f"r.id IN ({runs} AND kind = {TEXT} AND value REGEXP ?)", [key, value]
     if operator == "==":

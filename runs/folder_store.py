@@ -26,7 +26,6 @@ from observers.schema import (
     read_names,
 )
 from runs.errors import StoreError
-from runs.fields import NOTES
 from runs.filters import parse_filter
 from runs.folders import lease_of, true_status
 from runs.index import Index
@@ -37,6 +36,7 @@ from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 __all__ = ["FolderRun", "FolderStore"]
 
 PROVENANCE = "provenance.json"
+TAGS = "tags"
 _FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
 
 
@@ -69,13 +69,17 @@ class FolderStore(Store):
         self.index.on_progress = self.on_progress
         self.index.update()
         # A mapping, such as `config`, is read from the run's own file when it is asked for, and so is provenance.
-        flat = [name for name in names if name != "_id" and name.partition(".")[0] != "provenance"]
-        mappings = {*_FILES, *self.index.mappings(flat)}
-        rows = self.index.find(tree, sort, limit, [name for name in flat if name not in _FILES])
-        return [
-            FolderRun(self, row.pop("name"), {k: v for k, v in row.items() if v is not None or k not in mappings})
-            for row in rows
-        ]
+        flat = [n for n in names if n not in (*_FILES, "_id", TAGS) and n.partition(".")[0] != "provenance"]
+        mappings = {name for name in flat if self.index.entries(name)}
+        # All tags there are cost less than a file for every run.
+        tags = self.index.entries(TAGS) if TAGS in names else []
+        found: list[Run] = []
+        for row in self.index.find(tree, sort, limit, [*flat, *tags]):
+            fields = {name: value for name, value in row.items() if value is not None or name not in mappings}
+            if TAGS in names:
+                fields[TAGS] = {name.removeprefix(f"{TAGS}."): True for name in tags if row[name] is True}
+            found.append(FolderRun(self, fields.pop("name"), fields))
+        return found
 
     def fields(self) -> list[str]:
         """See `Store.fields`."""

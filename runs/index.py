@@ -16,7 +16,7 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -138,14 +138,11 @@ class Index:
         """Return the full names of all fields that runs have."""
         return self._file.reliably(lambda connection: (self._catch_up(connection), finding.fields(connection))[1])
 
-    def mappings(self, names: Iterable[str]) -> set[str]:
-        """Return those of `names`, in full, that are mappings in some run; these have no value here themselves."""
-
-        def ask(connection: sqlite3.Connection) -> set[str]:
-            self._catch_up(connection)
-            return {name for name in names if finding.has_entries(connection, name)}
-
-        return self._file.reliably(ask)
+    def entries(self, name: str) -> list[str]:
+        """Return the full names of the fields below `name`, a full name: of a mapping in some run."""
+        return self._file.reliably(
+            lambda connection: (self._catch_up(connection), finding.entries(connection, name))[1]
+        )
 
     def problems(self) -> list[tuple[str, str]]:
         """Return name and reason for every run of which something could not be read."""

@@ -57,8 +57,6 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return {"_id": {"$in": both}}
     if condition.name in TIMES and isinstance(value, str) and operator != "~":
         value = datetime.fromisoformat(value)
-    if operator == "has":
-        return {path: {"$elemMatch": {"$eq": value}}}
     if operator == "~":
         test = {"$regex": value}
     elif operator == "==":

@@ -244,7 +244,7 @@ class Run(abc.ABC):
     @property
     def tags(self) -> list[str]:
         """Words that people attached to it."""
-        tags = _walk(self.document, "tags")
+        tags = self["tags"]
         return sorted(tags) if isinstance(tags, dict) else []
 
     @property

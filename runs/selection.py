@@ -27,7 +27,7 @@ def conditions(words: Iterable[str], tags: Iterable[str] = ()) -> list[Condition
     Raises:
         FilterError: If it makes no sense.
     """
-    return [*(parse_words(text) for text in words), *(Condition("tags", "has", tag) for tag in tags)]
+    return [*(parse_words(text) for text in words), *(Condition(f"tags.{tag}", "==", True) for tag in tags)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,9 @@ class Selection:
         asked = {name: full_name(name) for name in (*self.columns, self.sort.removeprefix("-")) if name != DURATION}
         doubtful = {n: full for n, full in asked.items() if full not in _ALWAYS and all(r[n] is None for r in found)}
         if not found:
-            doubtful |= {name: name for name in names_in(parse_filter(list(stored))) - _ALWAYS}
+            # That nobody has a tag is an answer.
+            asked_of = {name for name in names_in(parse_filter(list(stored))) if not name.startswith("tags.")}
+            doubtful |= {name: name for name in asked_of - _ALWAYS}
         if not doubtful:
             return
         known = {*store.fields(), *_ALWAYS}

@@ -101,9 +101,14 @@ def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[
 def _document(run: Run, columns: Sequence[str], problem: str | None) -> dict[str, Any]:
     from runs.names import TIMES, full_name
 
-    values = {name: run[name] for name in columns}
+    values = {name: _value(run, name) for name in columns}
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
     return {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem}
+
+
+def _value(run: Run, name: str) -> Any:
+    """Return a column of a run; tags, which are kept as a mapping, as a list."""
+    return run.tags if name == "tags" else run[name]
 
 
 # ---------------------------------------------------------------------- tables
@@ -127,7 +132,7 @@ def _print_table(
 def _rows(shown: Sequence[Run], columns: Sequence[str] | None) -> tuple[list[str], list[list[Any]]]:
     """Return names of columns and the rows of values; of the usual columns those that hold something."""
     names = list(columns or _COLUMNS)
-    rows = [[run[name] for name in names] for run in shown]
+    rows = [[_value(run, name) for name in names] for run in shown]
     if columns is None:
         kept = [i for i, name in enumerate(names) if name == "status" or any(row[i] not in (None, []) for row in rows)]
         names, rows = [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
@@ -177,7 +182,7 @@ def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: i
     found = selection.find(store)
     known = {run.id: _state(run, columns) for run in found}
     shown = (found[:limit] if limit else found)[::-1]
-    rows = [[run[name] for name in columns] for run in shown]
+    rows = [[_value(run, name) for name in columns] for run in shown]
     header = _header(columns, rows)
     widths: Sequence[int] = ()
     if in_json:
@@ -199,7 +204,7 @@ def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: i
         if in_json:
             print_json(_document(run, columns, None), in_one_line=True)
         else:
-            row = _cells(run, columns, [run[name] for name in columns])
+            row = _cells(run, columns, [_value(run, name) for name in columns])
             widths = print_row(header, row, widths) if widths else print_table(header, [row])
     return 0
 

@@ -9,7 +9,6 @@ import math
 import uuid
 import warnings
 from datetime import datetime
-from pathlib import Path
 
 import pymongo
 import pytest
@@ -18,6 +17,7 @@ import yaml
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from runs.__main__ import main
+from runs.store import open_store
 
 ESC = "\x1b[31mred\x1b]0;title\x07"
 
@@ -108,14 +108,10 @@ def documents(runs):
     return call
 
 
-def set_notes(where, id, document):
-    """Attach tags and a note as people do."""
-    if where.startswith("mongodb"):
-        with pymongo.MongoClient(where) as client:
-            client.get_default_database()["runs"].update_one({"_id": int(id)}, {"$set": document})
-    else:
-        (Path(where) / id / "new").write_text(json.dumps(document))
-        (Path(where) / id / "new").replace(Path(where) / id / "notes.json")
+def set_notes(where, id, tags=(), note=""):
+    with open_store(where) as store:
+        run = store.get(id)
+        store.write_note(store.tag(run, tags, set(run.tags) - set(tags)), note)
 
 
 # ls
@@ -160,9 +156,11 @@ def test_ls_json_has_the_documented_keys(documents):
     ids=str,
 )
 def test_ls_selects(where, documents, words, expected):
-    set_notes(where, "1", {"tags": ["baseline"], "note": "tried"})
-    set_notes(where, "2", {"tags": ["baseline", "good"]})
-    assert [row["id"] for row in documents("ls", *words)] == list(expected)
+    set_notes(where, "1", ["baseline"], "tried")
+    set_notes(where, "2", ["baseline", "good"])
+    rows = documents("ls", *words)
+    assert [row["id"] for row in rows] == list(expected)
+    assert all(row["tags"] == ["baseline", "good"] for row in rows if row["id"] == "2")
 
 
 def test_ls_sorts_by_duration(documents):
@@ -207,7 +205,7 @@ def test_store_without_runs_is_said_in_a_line(is_json, tmp_path, mongo_url, caps
 
 
 def test_show_has_all_that_matters(where, runs):
-    set_notes(where, "2", {"tags": ["good"], "note": "a note"})
+    set_notes(where, "2", ["good"], "a note")
     text = runs("show", "2")
     for part in ("COMPLETED", "0.99", "plain", "weights.txt", "good", "a note", "train/loss", where.rpartition("/")[2]):
         assert part in text

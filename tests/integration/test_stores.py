@@ -317,7 +317,7 @@ def test_tags_and_note_are_kept_and_found(store):
     assert store.find("tags.best=True") == []
 
 
-def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database):
+def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database, tmp_path):
     """While a run goes on, its document has head and tail; see `observers.delivery`."""
     from observers.delivery import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, Delivery
 
@@ -333,14 +333,11 @@ def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, data
         document = {"status": "RUNNING", "captured_out": Part(folder)._output()}
         database["runs"].replace_one({"_id": 1}, document, upsert=True)
 
-    import tempfile
-    from pathlib import Path
-
-    with tempfile.TemporaryDirectory() as name, runs.open_store(f"{mongo_url}/{database.name}") as store:
-        deliver(Path(name), whole[:1000])
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        deliver(tmp_path, whole[:1000])
         first, position = store.get(1).read_output()
         assert first == whole[:1000]
-        deliver(Path(name), whole)
+        deliver(tmp_path, whole)
         rest, end = store.get(1).read_output(position)
         assert end == len(whole)
         assert rest.startswith(whole[1000:OUTPUT_HEAD_BYTES])
