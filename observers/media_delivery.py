@@ -91,7 +91,13 @@ class MediaDelivery:
         packed = packer.entry(entry)
         for file_id in files_in(packed):
             self.contents.put(file_id, packer.files[file_id], "entry.json", _OWNER)
-        document = {"run_id": self.run_id, "uid": self.uid, **packed, "file_id": self._store(entry["file"])}
+        document = {
+            "run_id": self.run_id,
+            "uid": self.uid,
+            "number": number,
+            **packed,
+            "file_id": self._store(entry["file"]),
+        }
         if images:
             document["images"] = [{"file": name, "file_id": self._store(name)} for name in images]
         return {"_id": object_id(self.uid, "media", number), **document}

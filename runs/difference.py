@@ -7,9 +7,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from runs.content import Content
 from runs.errors import StoreError
 from runs.flattening import Changes, changes, dotted
-from runs.run import Content, Run
+from runs.run import Run
 
 __all__ = ["Difference", "compare_output", "difference"]
 

@@ -15,6 +15,7 @@ from configs.atomic_file import replacing
 from observers.schema import (
     CONFIG,
     INFO,
+    MEDIA,
     NOTES,
     OUTPUT,
     POINTS,
@@ -25,12 +26,14 @@ from observers.schema import (
     read_metrics,
     read_names,
 )
+from runs.content import Content, missing_content
 from runs.errors import StoreError
 from runs.filters import parse_filter
 from runs.folders import lease_of, true_status
 from runs.index import Index
+from runs.media import Medium
 from runs.names import full_name
-from runs.run import Content, Run, gone, without_pickles
+from runs.run import Run, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 
 __all__ = ["FolderRun", "FolderStore"]
@@ -181,6 +184,22 @@ class FolderRun(Run):
         """See `Run.resources`."""
         return self._stored(self.document.get("resources"))
 
+    @property
+    def media(self) -> list[Medium]:
+        """See `Run.media`."""
+        return [medium for line in lines_of(self.folder / MEDIA) if (medium := self._medium(line)) is not None]
+
+    def _medium(self, line: bytes) -> Medium | None:
+        try:
+            entry = json.loads(line)
+            fields = {key: entry[key] for key in ("name", "kind", "step", "content_type", "meta")}
+            files = [entry["file"], *entry.get("images", ())]
+            contents = [self._content(str(file), self.folder, str(file)) for file in files]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None  # a line that was damaged hides no other
+        images = {content.name.rpartition("/")[2]: content for content in contents[1:]}
+        return Medium(**fields, time_s=entry.get("time"), content=contents[0], images=images)
+
     def _stored(self, pairs: Any) -> dict[str, Content]:
         """Return what stands in the record as pairs of a name and a path below the store."""
         found = {}
@@ -192,7 +211,7 @@ class FolderRun(Run):
     def _content(self, name: str, base: Path, path: str) -> Content:
         target, inside = (base / path).resolve(), base.resolve()
         if not target.is_relative_to(inside):
-            return Content(name, gone(name, "its record names a path outside of the store"))
+            return missing_content(name, "its record names a path outside of the store")
 
         def open_() -> BinaryIO:
             try:
@@ -201,6 +220,16 @@ class FolderRun(Run):
                 raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
 
         return Content(name, open_)
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """Return the whole lines of an append-only file; none if there is no file."""
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def _read(path: Path, *, required: bool = False) -> dict[str, Any]:

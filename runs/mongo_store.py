@@ -19,14 +19,16 @@ from pymongo.errors import ConfigurationError, PyMongoError
 from observers.destination import Destination, explain
 from observers.documents import restore
 from observers.schema import POINT, Series, summarize
+from runs.content import Content, missing_content
 from runs.errors import StoreError
 from runs.fields import LEFT_OUT, flatten
 from runs.filters import Filter, in_order, matches, names_in, parse_filter
 from runs.folder_store import series_of
 from runs.folders import true_status
+from runs.media import Medium
 from runs.mongo_filters import query_of, sort_stages, stored_path
 from runs.names import STATISTICS, full_name
-from runs.run import Content, Run, gone, without_pickles
+from runs.run import Run, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 
 __all__ = ["MongoRun", "MongoStore"]
@@ -57,6 +59,7 @@ class MongoStore(Store):
         start = f"{prefix}_" if prefix else ""
         self.runs = self.database[f"{start}runs"]
         self.metrics = self.database[f"{start}metrics"]
+        self.media = self.database[f"{start}media"]
         self.chunks = self.database[f"{start}metrics_chunks"]
         self.fs = gridfs.GridFS(self.database)
         try:
@@ -323,13 +326,28 @@ class MongoRun(Run):
         """See `Run.resources`."""
         return self._stored(self._whole_list(self._find({"resources": 1, "resources_file": 1}), "resources"))
 
+    @property
+    def media(self) -> list[Medium]:
+        """See `Run.media`."""
+        with self.store.errors():
+            entries = list(self.store.media.find({"run_id": self.key}, sort=[("number", 1)]))
+        return [self._medium(self._whole(entry)) for entry in entries]
+
+    def _medium(self, entry: dict[str, Any]) -> Medium:
+        files = [image for image in entry.get("images") or () if isinstance(image, Mapping)]
+        names = [str(image.get("file")).rpartition("/")[2] for image in files]
+        images = {name: self._content(name, image.get("file_id")) for name, image in zip(names, files, strict=True)}
+        content = self._content(str(entry.get("file")), entry.get("file_id"))
+        fields = {key: plain(entry.get(key)) for key in ("name", "kind", "step", "content_type", "meta")}
+        return Medium(**fields, time_s=plain(entry.get("time")), content=content, images=images)
+
     def _stored(self, pairs: list[Any]) -> dict[str, Content]:
         pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
         return {str(name): self._content(str(name), key) for name, key in pairs}
 
     def _content(self, name: str, key: Any) -> Content:
         if key is None:
-            return Content(name, gone(name, "the record names no file"))
+            return missing_content(name, "the record names no file")
 
         if isinstance(key, str) and bson.ObjectId.is_valid(key):  # as JSON holds it
             key = bson.ObjectId(key)

@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import functools
-import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from configs import Map
 from observers.schema import Series
+from runs.content import Content
 from runs.downsampling import downsample
 from runs.errors import StoreError
+from runs.media import Medium
 from runs.names import full_name
 
 if TYPE_CHECKING:
     from runs.store import Store
 
-__all__ = ["Content", "Run"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Content:
-    """A file of a run: an artifact, a source, a resource.
-
-    Attributes:
-        name: As the run calls it; a text from outside, which may hold anything.
-        open: Returns a stream of its bytes. Raises StoreError if it is gone.
-    """
-
-    name: str
-    open: Callable[[], BinaryIO]
-
-    def read(self) -> bytes:
-        """Return its bytes."""
-        with self.open() as stream:
-            return stream.read()
+__all__ = ["Run", "without_pickles"]
 
 
 class Run(abc.ABC):
@@ -111,6 +93,11 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def resources(self) -> dict[str, Content]:
         """Files that the run read, by path."""
+
+    @property
+    @abc.abstractmethod
+    def media(self) -> list[Medium]:
+        """Images, figures, histograms, texts and tables, in the order of logging."""
 
     # ------------------------------------------------------------------ the same for all
 
@@ -283,12 +270,3 @@ def without_pickles(value: Any) -> Any:
             return without_pickles(value["py/tuple"])
         return {str(key): without_pickles(item) for key, item in value.items()}
     return [without_pickles(item) for item in value] if isinstance(value, list) else value
-
-
-def gone(name: str, why: object) -> Callable[[], BinaryIO]:
-    """Return what raises that a content is gone."""
-
-    def open_() -> io.BytesIO:
-        raise StoreError(f"{name} cannot be read: {why}")
-
-    return open_

@@ -13,7 +13,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 import runs
 from experiments import Experiment
-from observers import FileObserver, MongoObserver
+from observers import FileObserver, Image, MongoObserver, Table, Text
 from runs.errors import FilterError, RunNotFoundError, StoreError
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -38,6 +38,10 @@ def record(kind, folder, url, name):
         for step in range(10):
             _run.log_scalar("train/loss", lr * (10 - step), step)
         _run.log_scalar("val/accuracy", best, 9)
+        if hasattr(_run, "log_media"):
+            picture = np.full((2, 3), 0.5)
+            _run.log({"picture": Image(picture), "words": Text("é")}, 3)
+            _run.log({"cases": Table(["image", "label", "p"], [[Image(picture), "cat", math.nan]])}, 9)
         _run.info["test"] = {"accuracy": best}
         print("é trained with", lr)
         (folder / "weights.txt").write_text(f"weights {lr}")
@@ -345,3 +349,25 @@ def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, data
         assert store.get(1).read_output(len(whole) - 80) == (whole[-80:], end)
         missed, end = store.get(1).read_output(OUTPUT_HEAD_BYTES + 10)
         assert missed == b"\n... 990 bytes left out here ...\n" + whole[-OUTPUT_TAIL_BYTES:]
+
+
+def test_media_come_back_with_their_contents(store):
+    run = store.get(2)
+    if "sacred" in store.where:  # Sacred has none
+        assert run.media == []
+        return
+    picture, words, cases = run.media
+    assert [(one.name, one.kind, one.step) for one in run.media] == [
+        ("picture", "image", 3),
+        ("words", "text", 3),
+        ("cases", "table", 9),
+    ]
+    assert (picture.meta["width"], picture.meta["height"]) == (3, 2)
+    assert picture.content.read().startswith(b"\x89PNG")
+    assert words.content.read().decode() == "é"
+    columns, [[image, label, p]] = cases.table()
+    assert (columns, label) == (["image", "label", "p"], "cat")
+    assert image.read() == picture.content.read()
+    assert math.isnan(p)
+    with pytest.raises(StoreError, match="'words' at step 3 is a text, and no JSON"):
+        words.table()

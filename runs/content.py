@@ -1,0 +1,38 @@
+"""`Content`: a file of a past run, in whatever store it lies."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import BinaryIO
+
+from runs.errors import StoreError
+
+__all__ = ["Content", "missing_content"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """A file of a run: an artifact, a source, a resource, an image.
+
+    Attributes:
+        name: As the run calls it; a text from outside, which may hold anything.
+        open: Returns a stream of its bytes. Raises StoreError if it is gone.
+    """
+
+    name: str
+    open: Callable[[], BinaryIO]
+
+    def read(self) -> bytes:
+        """Return its bytes."""
+        with self.open() as stream:
+            return stream.read()
+
+
+def missing_content(name: str, why: object) -> Content:
+    """Return a content that says why it cannot be read when it is opened."""
+
+    def open_() -> BinaryIO:
+        raise StoreError(f"{name!r} cannot be read: {why}")
+
+    return Content(name, open_)
