@@ -6,6 +6,7 @@ import math
 import warnings
 
 import numpy as np
+import pymongo
 import pytest
 import sacred
 from sacred.observers import FileStorageObserver
@@ -50,29 +51,30 @@ def record(kind, folder, url, name):
             raise RuntimeError("no luck")
         return best
 
-    (folder / "data.csv").write_text("1,2\n")
-    observer = {
-        "our-files": lambda: FileObserver(folder / "store"),
-        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
-        "sacred-files": lambda: FileStorageObserver(folder / "store"),
-        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
-    }[kind]()
-    ex.observers.append(observer)
-    for updates in (
-        {"lr": 0.1, "best": 0.5},
-        {"lr": 0.01, "best": 0.9},
-        {"lr": 0.001, "best": 0.8, "model": {"name": "cnn"}},
-        {"lr": 0.5, "fail": True},
-        {"lr": 1.0, "best": math.nan},
-        {"lr": 0.02, "best": 0.7, "amp": True, "model": {"dropout": 0.5}},
-        {"lr": 0.03, "best": 0.6, "model": {"hidden": [4]}},
-    ):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                ex.run(config_updates=updates, options={"--capture": "sys"})
-            except RuntimeError:
-                assert updates["fail"]
+    with pymongo.MongoClient(url) as client:
+        (folder / "data.csv").write_text("1,2\n")
+        observer = {
+            "our-files": lambda: FileObserver(folder / "store"),
+            "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
+            "sacred-files": lambda: FileStorageObserver(folder / "store"),
+            "sacred-mongo": lambda: SacredMongoObserver(client=client, db_name=name),
+        }[kind]()
+        ex.observers.append(observer)
+        for updates in (
+            {"lr": 0.1, "best": 0.5},
+            {"lr": 0.01, "best": 0.9},
+            {"lr": 0.001, "best": 0.8, "model": {"name": "cnn"}},
+            {"lr": 0.5, "fail": True},
+            {"lr": 1.0, "best": math.nan},
+            {"lr": 0.02, "best": 0.7, "amp": True, "model": {"dropout": 0.5}},
+            {"lr": 0.03, "best": 0.6, "model": {"hidden": [4]}},
+        ):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    ex.run(config_updates=updates, options={"--capture": "sys"})
+                except RuntimeError:
+                    assert updates["fail"]
     return str(folder / "store") if kind.endswith("files") else f"{url}/{name}"
 
 
@@ -83,8 +85,6 @@ def store(request, tmp_path_factory, mongo_url):
     with runs.open_store(record(request.param, folder, mongo_url, name)) as store:
         yield store
     if request.param.endswith("mongo"):
-        import pymongo
-
         with pymongo.MongoClient(mongo_url) as client:
             client.drop_database(name)
 
