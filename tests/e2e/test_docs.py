@@ -1,6 +1,7 @@
 """README and docs, executed as they stand: `$` lines of console blocks, and python blocks.
 
-A block opened with `python file=NAME` is written to that file, for the commands after it. A line `error: ...` below a
+A block opened with `python file=NAME` is written to that file, for the commands after it; one opened with `python
+with=store` has the page's store open. A line `error: ...` below a
 command is what it must print, ending with exit code 1. All blocks of one page run in one copy of the lab, in order.
 """
 
@@ -16,7 +17,9 @@ import pytest
 
 LAB = Path(__file__).resolve().parents[2]
 PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(console|python)(?: file=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(console|python)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+OPENING = "import runs\n\nstore = runs.open_store()\n"
 
 
 def copy_lab(folder: Path) -> None:
@@ -45,11 +48,11 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_as_typed_does_what_it_says(page, tmp_path):
     copy_lab(tmp_path)
-    for kind, name, block in BLOCK.findall(page.read_text()):
+    for kind, what, name, block in BLOCK.findall(page.read_text()):
         if kind == "python":
-            script = tmp_path / (name or "example.py")
-            script.write_text(block)
-            if not name:
+            script = tmp_path / (name if what == "file" else "example.py")
+            script.write_text(OPENING + block if what == "with" else block)
+            if what != "file":
                 done = run([sys.executable, script.name], tmp_path)
                 assert done.returncode == 0, f"{block}\n{done.stderr}"
             continue
