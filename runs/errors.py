@@ -4,12 +4,22 @@ RunsError           one clear sentence for the terminal
 ├── StoreError      a folder or database cannot be read or written
 ├── ServerError     the embedded MongoDB does not start
 ├── FilterError     a filter makes no sense
-└── RunNotFoundError  no run, or more than one, is meant
+├── RunNotFoundError  no run, or more than one, is meant
+├── ComparisonError   the runs cannot be compared as was asked
+└── PlotError         nothing can be drawn
 """
 
 from __future__ import annotations
 
-__all__ = ["FilterError", "RunNotFoundError", "RunsError", "ServerError", "StoreError"]
+__all__ = [
+    "ComparisonError",
+    "FilterError",
+    "PlotError",
+    "RunNotFoundError",
+    "RunsError",
+    "ServerError",
+    "StoreError",
+]
 
 
 class RunsError(Exception):
@@ -30,3 +40,11 @@ class FilterError(RunsError):
 
 class RunNotFoundError(RunsError):
     """No run is meant by an id, or more than one."""
+
+
+class ComparisonError(RunsError):
+    """The runs cannot be grouped or compared as was asked."""
+
+
+class PlotError(RunsError):
+    """Nothing can be drawn, or not there."""
