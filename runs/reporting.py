@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
 from typing import Any
 
 from runs.comparing import Comparison, GroupResult, PairResult
@@ -31,6 +31,8 @@ _LATEX = {
     "`": r"\textasciigrave{}",
     "…": r"\ldots{}",
 }
+
+_EXPONENT = re.compile(r"e([+-]\d+)")
 
 
 def round_to(value: float | None, error: float | None) -> str:
@@ -185,7 +187,11 @@ def _one_line(text: str) -> str:
 
 
 def _latex_number(text: str) -> str:
-    return "--" if text == "-" else f"${text}$"
+    return "--" if text == "-" else f"${re.sub(_EXPONENT, _power, text)}$"
+
+
+def _power(match: re.Match[str]) -> str:
+    return rf" \times 10^{{{int(match[1])}}}"
 
 
 def _interval(low: float | None, high: float | None, half: float | None) -> str:
