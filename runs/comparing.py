@@ -22,7 +22,7 @@ import numpy as np
 from runs.errors import ComparisonError
 from runs.filters import matches, parse_filter
 from runs.grouping import Group, LeftOut, differing, group_runs
-from runs.inference import Difference, Sample, holm, paired_test, sample, welch_test
+from runs.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
 from runs.names import STATISTICS
 from runs.run import Run
 
@@ -41,7 +41,7 @@ class GroupResult:
 
     Attributes:
         values: The fields that make the group, by name.
-        label: The same as text.
+        label, name: The same as text, with the fields' names and without.
         sample: n, mean, standard deviation and interval over the repetitions.
         best: The best value of a single run; None if there is none.
         best_run: The id of its run.
@@ -51,6 +51,7 @@ class GroupResult:
 
     values: dict[str, Any]
     label: str
+    name: str
     sample: Sample
     best: float | None
     best_run: str | None
@@ -63,7 +64,7 @@ class PairResult:
     """Two groups against each other.
 
     Attributes:
-        first, second: Their labels.
+        first, second: They.
         test: The difference, first minus second, and its test.
         p_holm: p corrected for all tests of the comparison; None if there is no p.
         verdict: `first` or `second`, whichever is better; `unclear`; `too few` if there is no test, see `test.reason`.
@@ -71,9 +72,9 @@ class PairResult:
         is_few: Whether fewer than `FEW` values or pairs are behind it.
     """
 
-    first: str
-    second: str
-    test: Difference
+    first: GroupResult
+    second: GroupResult
+    test: MeanDifference
     p_holm: float | None
     verdict: str
     unpaired: tuple[str, ...]
@@ -133,7 +134,7 @@ def compare(
         by: Fields that make the groups.
         over: Fields that a setting was repeated over, such as `seed`; None if every run is a repetition of its own.
             Runs of a group that share their values count once, with their mean.
-        metric: Field with the number, such as `val/accuracy.max` or `result`.
+        metric: Field with the number, such as `val/accuracy.max` or `result`; or `duration`, in seconds.
         confidence: Of the intervals.
         where: A filter that the runs must meet; see `runs.filters`.
         mode: `max`, `min`, or `auto`: max for what ends in accuracy or r2, else min.
@@ -211,7 +212,7 @@ def _measure(
             values[repetition] = math.fsum(number / len(numbers) for number in numbers)
     found = sample(np.array(list(values.values())), confidence)
     missing = sum(entry.group == group.label for entry in left_out)
-    result = GroupResult(group.values, group.label, found, *(best or (None, None)), tuple(counted), missing)
+    result = GroupResult(group.values, group.label, group.name, found, *(best or (None, None)), tuple(counted), missing)
     return _Measured(group, values, result)
 
 
@@ -265,13 +266,13 @@ def _paired(first: _Measured, second: _Measured, shared: Sequence[Hashable], con
         if key not in shared
     )
     test = paired_test(*arrays, confidence)
-    return PairResult(first.result.label, second.result.label, test, None, "too few", tuple(others), len(shared) < FEW)
+    return PairResult(first.result, second.result, test, None, "too few", tuple(others), len(shared) < FEW)
 
 
 def _unpaired(first: _Measured, second: _Measured, confidence: float) -> PairResult:
     arrays = [np.array(list(part.values.values())) for part in (first, second)]
     test = welch_test(*arrays, confidence)
-    return PairResult(first.result.label, second.result.label, test, None, "too few", (), min(map(len, arrays)) < FEW)
+    return PairResult(first.result, second.result, test, None, "too few", (), min(map(len, arrays)) < FEW)
 
 
 def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import ComparisonError
+from runs.flattening import dotted
 from runs.names import full_name
 from runs.run import Run
 
@@ -49,12 +50,14 @@ class Group:
     Attributes:
         values: The fields, by the names that were asked for.
         label: The same as text, such as `optimizer.name=Adam`.
+        name: The values alone, such as `Adam`.
         repetitions: Runs by what `identity` returns of the values they were repeated over.
         names: The same values as text, such as `seed=3`.
     """
 
     values: dict[str, Any]
     label: str
+    name: str
     repetitions: dict[Hashable, list[Run]] = dataclasses.field(default_factory=dict)
     names: dict[Hashable, str] = dataclasses.field(default_factory=dict)
 
@@ -92,9 +95,11 @@ def group_runs(runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ())
     for key in sorted(members, key=_order):
         values = {name: members[key][0][name] for name in by}
         label = ", ".join(f"{name}={show(value)}" for name, value in values.items()) or "all runs"
+        name = ", ".join(show(value) for value in values.values()) or label
         labels[label] += 1
         # Long values are cut short, and may be equal then.
-        groups.append(Group(values, label if labels[label] == 1 else f"{label} #{labels[label]}"))
+        number = f" #{labels[label]}" if labels[label] > 1 else ""
+        groups.append(Group(values, f"{label}{number}", f"{name}{number}"))
         for run in members[key]:
             _add(run, groups[-1], over, left_out)
     return groups, left_out
@@ -155,7 +160,7 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
             `model.seed`, which Sacred derives from it, neither.
     """
     known = [full_name(name).removeprefix("config.") for name in without]
-    rows = [_flat(run.config) for run in runs]
+    rows = [dotted(run.config) for run in runs]
     found: dict[Hashable, str] = {}
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
         values = tuple(identity(row.get(name)) for row in rows)
@@ -166,17 +171,7 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
     return sorted(found.values())
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
 def _hint(name: str, runs: Sequence[Run]) -> str:
-    names = list(_flat(runs[0].config))
+    names = list(dotted(runs[0].config))
     near = difflib.get_close_matches(name.removeprefix("config."), names, 1)
     return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(names)[:12]) or 'none'}"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Difference", "Sample", "correction", "holm", "mean_interval", "paired_test", "sample", "welch_test"]
+__all__ = ["MeanDifference", "Sample", "correction", "holm", "mean_interval", "paired_test", "sample", "welch_test"]
 
 # Values that differ by no more than rounding does are equal: a variance of rounding errors would prove anything.
 _ROUNDING = 64 * np.finfo(np.float64).eps
@@ -38,7 +38,7 @@ class Sample:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class MeanDifference:
     """What is known of the difference of two groups, the first minus the second.
 
     Attributes:
@@ -102,7 +102,7 @@ def mean_interval(means: np.ndarray, stds: np.ndarray, counts: np.ndarray, confi
     return half
 
 
-def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Difference:
+def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> MeanDifference:
     """Return Student's t-test of the differences within pairs, with d_z freed of its bias as the effect size.
 
     Sources: Student 1908, https://doi.org/10.1093/biomet/6.1.1; that experiments with shared seeds are best compared
@@ -115,7 +115,7 @@ def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95)
     """
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     n = len(first)
-    none = Difference("paired t", n, None, effect_name="g_z", reason=f"{n} pairs, and at least 2 are needed")
+    none = MeanDifference("paired t", n, None, effect_name="g_z", reason=f"{n} pairs, and at least 2 are needed")
     if n == 0:
         return none
     both, scale = _scaled(np.concatenate([first, second]))
@@ -131,7 +131,7 @@ def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95)
     return _student("paired t", n, (mean, std / math.sqrt(n), n - 1.0), scale, confidence, effect, "g_z")
 
 
-def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> Difference:
+def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> MeanDifference:
     """Return Welch's t-test, which takes no equal variances for granted, with Hedges' g as the effect size.
 
     Sources: Welch 1947, https://doi.org/10.1093/biomet/34.1-2.28; why not Student's: Delacre et al. 2017,
@@ -146,17 +146,17 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
     n, m = len(first), len(second)
     reason = f"{n} and {m} values, and at least 2 in each are needed"
     if not n or not m:
-        return Difference("welch t", n + m, None, reason=reason)
+        return MeanDifference("welch t", n + m, None, reason=reason)
     both, scale = _scaled(np.concatenate([first, second]))
     (mean, std), (other_mean, other_std) = _moments(both[:n]), _moments(both[n:])
     difference = mean - other_mean
     if n < 2 or m < 2:
-        return Difference("welch t", n + m, difference * scale, reason=reason)
+        return MeanDifference("welch t", n + m, difference * scale, reason=reason)
     parts = std**2 / n, other_std**2 / m
     error = math.sqrt(sum(parts))
     if error == 0:
         reason = "neither group varies: nothing can be said of chance"
-        return Difference("welch t", n + m, difference * scale, reason=reason)
+        return MeanDifference("welch t", n + m, difference * scale, reason=reason)
     # Satterthwaite's degrees of freedom; shares in place of the squares, which would underflow.
     shares = [part / sum(parts) for part in parts]
     df = 1 / (shares[0] ** 2 / (n - 1) + shares[1] ** 2 / (m - 1))
@@ -193,14 +193,14 @@ def _student(
     confidence: float,
     effect: float | None,
     effect_name: str,
-) -> Difference:
+) -> MeanDifference:
     """Return the test of a difference with its standard error and degrees of freedom."""
     from scipy.special import stdtr
 
     difference, error, df = of
     t = difference / error
     half = _quantile(df, confidence) * error
-    return Difference(
+    return MeanDifference(
         method,
         n,
         difference * scale,

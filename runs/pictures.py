@@ -15,7 +15,7 @@ from runs.curves import Curve
 from runs.errors import PlotError
 from runs.plotting import Panel
 
-__all__ = ["FORMATS", "draw"]
+__all__ = ["FORMATS", "check_format", "draw"]
 
 # What would differ from one drawing to the next.
 FORMATS: dict[str, dict[str, Any]] = {
@@ -42,24 +42,33 @@ _STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
-_WIDTH, _HEIGHT, _MAX_IN_LEGEND, _NOTE_WIDTH = 7.5, 4.0, 30, 110
+_WIDTH, _WITH_LEGEND, _HEIGHT = 7.5, 10.5, 4.0  # inches
+_MAX_INSIDE, _MAX_IN_LEGEND, _NOTE_WIDTH = 5, 26, 110
 
 
-def draw(panels: Sequence[Panel], path: Path, *, log_y: bool = False, title: str = "") -> None:
+def check_format(path: Path) -> None:
+    """Check that a file can be drawn into.
+
+    Raises:
+        PlotError: If its ending is none of `FORMATS`.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise PlotError(f"got the file {path}, expected one that ends in {', '.join(FORMATS)}")
+
+
+def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
     """Draw panels below each other into a file, which is replaced as a whole.
 
     Args:
         panels: At least one.
         path: Ends in one of `FORMATS`.
-        log_y: Logarithmic values; what is not above 0 is a gap.
         title: Above all of it.
 
     Raises:
         PlotError: If matplotlib is not there, the file cannot be written, or its ending is none.
     """
-    options = FORMATS.get(path.suffix.lower())
-    if options is None:
-        raise PlotError(f"got the file {path}, expected one that ends in {', '.join(FORMATS)}")
+    check_format(path)
+    options = FORMATS[path.suffix.lower()]
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -70,9 +79,11 @@ def draw(panels: Sequence[Panel], path: Path, *, log_y: bool = False, title: str
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(_STYLE)
-        figure = Figure(figsize=(_WIDTH, _HEIGHT * len(panels)), layout="constrained", dpi=150)
+        most = max(len(panel.curves) for panel in panels)
+        width = _WIDTH if most <= _MAX_INSIDE else _WITH_LEGEND
+        figure = Figure(figsize=(width, _HEIGHT * len(panels)), layout="constrained", dpi=150)
         for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-            _draw_panel(axes, panel, log_y)
+            _draw_panel(axes, panel)
         if title:
             figure.suptitle(_text(title), parse_math=False)
         try:
@@ -82,8 +93,8 @@ def draw(panels: Sequence[Panel], path: Path, *, log_y: bool = False, title: str
             raise PlotError(f"{path} cannot be written ({error.strerror}); give another --output") from error
 
 
-def _draw_panel(axes: Any, panel: Panel, log_y: bool) -> None:
-    handles = []
+def _draw_panel(axes: Any, panel: Panel) -> None:
+    handles, log_y = [], panel.log_y
     for number, curve in enumerate(panel.curves):
         color = _COLORS[number % len(_COLORS)]
         dash = _DASHES[number // len(_COLORS) % len(_DASHES)]
@@ -98,7 +109,7 @@ def _draw_panel(axes: Any, panel: Panel, log_y: bool) -> None:
         _mark_lonely(axes, curve, y, color)
         handles.append(line)
     if log_y:
-        _scale(axes, panel, log_y)
+        _scale(axes, panel)
     # A name may hold a dollar, which is no formula.
     axes.set_xlabel(_text(panel.x_label), parse_math=False)
     axes.set_ylabel(_text(panel.metric), parse_math=False)
@@ -117,13 +128,11 @@ def _mark_lonely(axes: Any, curve: Curve, y: np.ndarray, color: str) -> None:
         axes.plot(curve.x[lonely], y[lonely], color=color, linestyle="", marker="o", markersize=3)
 
 
-def _scale(axes: Any, panel: Panel, log_y: bool) -> None:
-    values = np.concatenate([_shown(curve.y, log_y) for curve in panel.curves])
-    values = values[np.isfinite(values)]
-    if not len(values):
-        raise PlotError(f"{panel.metric}: no value is above 0, as a logarithmic axis needs; leave out --log-y")
+def _scale(axes: Any, panel: Panel) -> None:
+    values = np.concatenate([_shown(curve.y, panel.log_y) for curve in panel.curves])
     axes.set_yscale("log", nonpositive="clip")
-    axes.set_ylim(values.min() / 1.3, None)
+    # A band that reaches below 0 would stretch the axis without end.
+    axes.set_ylim(np.nanmin(values) / 1.3, None)
 
 
 def _add_legend(axes: Any, handles: list[Any], labels: list[str]) -> None:
@@ -132,7 +141,7 @@ def _add_legend(axes: Any, handles: list[Any], labels: list[str]) -> None:
         handles, labels = handles[:_MAX_IN_LEGEND], labels[:_MAX_IN_LEGEND]
         labels[-1] += f", and {excess} more"
     # Beside the curves where there are many of them, as no place among them is free.
-    place = {"loc": "best"} if len(handles) <= 5 else {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    place = {"loc": "best"} if len(handles) <= _MAX_INSIDE else {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
     for text in axes.legend(handles, labels, **place).get_texts():
         text.set_parse_math(False)
 

@@ -28,6 +28,7 @@ class View:
         smoothing: Weight of what came before; see `runs.curves.smooth`.
         band: `interval`, `range` or `none`, around means.
         confidence: Of the interval.
+        log_y: Logarithmic values; what is not above 0 is a gap.
         num_points: At most as many are drawn of each curve.
     """
 
@@ -37,6 +38,7 @@ class View:
     smoothing: float = 0.0
     band: str = "interval"
     confidence: float = 0.95
+    log_y: bool = False
     num_points: int = 2000
 
 
@@ -49,12 +51,14 @@ class Panel:
         curves: At least one.
         x_label: Of the axis, with the unit.
         notes: What cannot be seen: runs without the metric, the kind of band; a sentence each.
+        log_y: Whether values are drawn logarithmically.
     """
 
     metric: str
     curves: tuple[Curve, ...]
     x_label: str
     notes: tuple[str, ...]
+    log_y: bool = False
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:
@@ -66,7 +70,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         view: How they are looked at.
 
     Raises:
-        PlotError: If no run has a metric, or the view makes no sense.
+        PlotError: If no run has a metric, nothing can be drawn logarithmically, or the view makes no sense.
         ComparisonError: If no run has a field of the view.
         StoreError: If a run cannot be read.
     """
@@ -78,17 +82,18 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
     for metric in metrics:
         having = [run for run in runs if metric in run.metrics]
         if not having:
-            there = sorted({name for run in runs[:20] for name in run.metrics})
+            names = {name for run in runs[:20] for name in run.metrics}
+            there = sorted(names, key=lambda name: (name.startswith("system/"), name))
             raise PlotError(f"no run has the metric {metric!r}; there are: {', '.join(there) or 'none'}")
         curves, notes = _means(having, metric, view) if view.by else _singles(having, metric, view)
         lacking = [run.id for run in runs if run not in having]
         if lacking:
             notes.append(f"without {metric}: {_listed('run', lacking)}")
-        num_gaps = sum(_num_gaps(curve) for curve in curves)
-        if num_gaps:
-            notes.append(f"{num_gaps} points are NaN or infinite: gaps")
+        notes += _gap_notes(metric, curves, view.log_y)
         x_label = "step" if view.x == "step" else "seconds since the start"
-        panels.append(Panel(metric, tuple(thin(curve, view.num_points) for curve in curves), x_label, tuple(notes)))
+        panels.append(
+            Panel(metric, tuple(thin(curve, view.num_points) for curve in curves), x_label, tuple(notes), view.log_y)
+        )
     return panels
 
 
@@ -100,7 +105,7 @@ def _singles(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve],
 
 def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], list[str]]:
     groups, left_out = group_runs(runs, view.by, view.over)
-    curves, notes = [], []
+    curves, notes, varies = [], [], False
     for group in groups:
         repetitions = []
         for same in group.repetitions.values():
@@ -113,8 +118,7 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
         least, most = int(curve.counts.min(initial=len(repetitions))), int(curve.counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
         curves.append(dataclasses.replace(curve, label=f"{group.label} ({count})"))
-        if least < most:
-            notes.append(f"{group.label}: not every run has every point")
+        varies = varies or least < most
     if not curves:
         raise PlotError(f"none of the {len(runs)} runs has {' and '.join(view.over)}")
     bands = {
@@ -124,6 +128,8 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
     }
     smoothing = f" of curves smoothed with {view.smoothing:g}" if view.smoothing else ""
     notes.insert(0, f"{bands[view.band]}{smoothing}")
+    if varies:
+        notes.append("where n varies, not every run has every point")
     if left_out:
         notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in left_out])}")
     return curves, notes
@@ -140,9 +146,17 @@ def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
     return labels
 
 
-def _num_gaps(curve: Curve) -> int:
-    values = curve.y if curve.raw is None else curve.raw
-    return int((~np.isfinite(values)).sum())
+def _gap_notes(metric: str, curves: Sequence[Curve], log_y: bool) -> list[str]:
+    values = np.concatenate([curve.y if curve.raw is None else curve.raw for curve in curves])
+    num_odd = int((~np.isfinite(values)).sum())
+    notes = [f"gaps: {num_odd} NaN or infinite"] if num_odd else []
+    if log_y:
+        num_below = int((values <= 0).sum())
+        if not (values[np.isfinite(values)] > 0).any():
+            raise PlotError(f"{metric}: no value is above 0, as a logarithmic axis needs; leave out --log-y")
+        if num_below:
+            notes.append(f"gaps: {num_below} not above 0")
+    return notes
 
 
 def _listed(what: str, ids: Sequence[str]) -> str:

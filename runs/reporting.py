@@ -8,10 +8,21 @@ from typing import Any
 
 from runs.comparing import Comparison, GroupResult, PairResult
 
-__all__ = ["as_document", "as_latex", "escape_latex", "group_rows", "pair_rows", "round_to"]
+__all__ = [
+    "PAIR_HEAD",
+    "as_document",
+    "as_latex",
+    "escape_latex",
+    "group_head",
+    "group_rows",
+    "notes",
+    "pair_rows",
+    "round_to",
+    "verdict",
+]
 
-GROUP_HEAD = ("group", "n", "mean", "std", "interval", "best")
-PAIR_HEAD = ("groups", "test", "difference", "interval", "p", "p (Holm)", "effect", "verdict")
+# What matters most comes first: a narrow terminal leaves out what comes last.
+PAIR_HEAD = ("difference of", "shows", "mean difference", "p (Holm)", "effect", "test", "p")
 _LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -52,18 +63,23 @@ def round_to(value: float | None, error: float | None) -> str:
     return f"{value:.{max(0, digits)}f}"
 
 
+def group_head(comparison: Comparison) -> tuple[str, ...]:
+    """Return the headings of `group_rows`."""
+    return (", ".join(comparison.by), "n", "mean", "std", f"{comparison.confidence * 100:g}% interval", "best", "run")
+
+
 def group_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of `GROUP_HEAD` for every group."""
+    """Return a row of texts for every group."""
     return [_group_row(group) for group in comparison.groups]
 
 
 def _group_row(group: GroupResult) -> tuple[str, ...]:
     found = group.sample
     half = None if found.low is None or found.high is None else (found.high - found.low) / 2
-    n = f"{found.n} (+{group.num_left_out} left out)" if group.num_left_out else str(found.n)
-    best = "-" if group.best is None else f"{group.best:.5g} (run {group.best_run})"
     interval = _interval(found.low, found.high, half)
-    return group.label, n, round_to(found.mean, half or found.std), round_to(found.std, found.std), interval, best
+    best = "-" if group.best is None else f"{group.best:.5g}"
+    mean, std = round_to(found.mean, half or found.std), round_to(found.std, found.std)
+    return group.name, str(found.n), mean, std, interval, best, group.best_run or "-"
 
 
 def pair_rows(comparison: Comparison) -> list[tuple[str, ...]]:
@@ -75,26 +91,35 @@ def _pair_row(pair: PairResult) -> tuple[str, ...]:
     test = pair.test
     half = None if test.low is None or test.high is None else (test.high - test.low) / 2
     effect = "-" if test.effect is None else f"{test.effect_name} = {test.effect:.2f}"
-    number = f"{test.method}, {test.n} pairs" if test.method == "paired t" else test.method
-    row = (
-        number,
-        round_to(test.value, half),
-        _interval(test.low, test.high, half),
-        _p(test.p),
-        _p(pair.p_holm),
-        effect,
-    )
-    return f"{pair.first} - {pair.second}", *row, verdict(pair)
+    method = f"{test.method}, {test.n} pairs" if test.method == "paired t" else test.method
+    difference = round_to(test.value, half)
+    if half is not None:
+        difference += f" {_interval(test.low, test.high, half)}"
+    name = f"{pair.first.name} - {pair.second.name}"
+    return name, verdict(pair), difference, _p(pair.p_holm), effect, method, _p(test.p)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return what the rows of the pairs have no room for: why there is no test, and what a paired one leaves out."""
+    found = []
+    for pair in comparison.pairs:
+        name = f"{pair.first.name} - {pair.second.name}"
+        if pair.test.reason:
+            found.append(f"{name}: {pair.test.reason}")
+        if pair.unpaired:
+            more = f" and {len(pair.unpaired) - 6} more" if len(pair.unpaired) > 6 else ""
+            found.append(f"{name}: without a partner, and left out: {', '.join(pair.unpaired[:6])}{more}")
+    return found
 
 
 def verdict(pair: PairResult) -> str:
     """Return what a pair shows, in words."""
     if pair.verdict == "too few":
-        return f"nothing can be said: {pair.test.reason}"
+        return "nothing: no test"
     few = " (few runs)" if pair.is_few else ""
     if pair.verdict == "unclear":
-        return f"no difference shown{few}"
-    return f"{pair.first if pair.verdict == 'first' else pair.second} is better{few}"
+        return f"no difference{few}"
+    return f"{(pair.first if pair.verdict == 'first' else pair.second).name} is better{few}"
 
 
 def as_document(comparison: Comparison) -> dict[str, Any]:
@@ -132,8 +157,8 @@ def as_document(comparison: Comparison) -> dict[str, Any]:
 def _pair_document(pair: PairResult) -> dict[str, Any]:
     test = pair.test
     return {
-        "first": pair.first,
-        "second": pair.second,
+        "first": pair.first.label,
+        "second": pair.second.label,
         "method": test.method,
         "n": test.n,
         "unpaired": list(pair.unpaired),
@@ -157,22 +182,19 @@ def as_latex(comparison: Comparison) -> str:
 
     Below it stand, as comments, the test of every pair, and every caution.
     """
-    head = ["group", "$n$", "mean", "std", f"{comparison.confidence * 100:g}\\% interval", "best"]
+    head = [escape_latex(comparison.metric if text == "mean" else text) for text in group_head(comparison)[:-1]]
     lines = [
         r"% \usepackage{booktabs}",
-        f"% {_one_line(comparison.metric)} by {_one_line(', '.join(comparison.by))}",
         r"\begin{tabular}{lrrrcr}",
         r"\toprule",
         f"{' & '.join(head)} \\\\",
         r"\midrule",
     ]
-    for group in comparison.groups:
-        label, _, mean, std, interval, _ = _group_row(group)
-        best = "--" if group.best is None else _latex_number(f"{group.best:.5g}")
-        row = [escape_latex(label), str(group.sample.n), *map(_latex_number, (mean, std, interval)), best]
-        lines.append(f"{' & '.join(row)} \\\\")
+    for name, n, *numbers, _ in group_rows(comparison):
+        lines.append(f"{' & '.join([escape_latex(name), n, *map(_latex_number, numbers)])} \\\\")
     lines += [r"\bottomrule", r"\end{tabular}"]
-    lines += [f"% {_one_line('; '.join(row))}" for row in pair_rows(comparison)]
+    lines += [f"% {_one_line('; '.join(row))}" for row in (PAIR_HEAD, *pair_rows(comparison)) if comparison.pairs]
+    lines += [f"% {_one_line(note)}" for note in notes(comparison)]
     lines += [f"% caution: {_one_line(caution)}" for caution in comparison.cautions]
     return "\n".join(lines) + "\n"
 

@@ -27,9 +27,7 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 16, 4
 _EMPTY, _BRAILLE = 0x2800, range(0x2800, 0x2900)
 
 
-def draw_text(
-    panel: Panel, width: int, height: int, *, log_y: bool = False, colors: bool = False, braille: bool = True
-) -> list[str]:
+def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, braille: bool = True) -> list[str]:
     """Return the lines of a panel.
 
     Every curve has a letter, which stands on it and in the legend, so that colours are not needed.
@@ -37,10 +35,10 @@ def draw_text(
     Args:
         panel: What is drawn.
         width, height: Characters that axes and curves take at most; legend and notes are below.
-        log_y: Logarithmic values; what is not above 0 is a gap.
         colors: Use escape sequences for colours.
         braille: Use braille dots; else stars.
     """
+    log_y = panel.log_y
     curves = [(curve, _shown(curve.y, log_y)) for curve in panel.curves]
     (x_low, x_high), (y_low, y_high) = _limits(panel.curves, curves, log_y)
     y_ticks = (
@@ -85,15 +83,16 @@ def _round_ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
 def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
     """Return exponents of powers of ten, and of 2 and 5 times these where there are few of them, with their labels."""
     if high - low > 5:
-        return [(value, _label(10**value)) for value in ticks(low, high, 5) if value == round(value)]
+        return [(value, f"1e{value:g}") for value in ticks(low, high, 5) if value == round(value)]
     factors = (1,) if high - low > 2 else (1, 2, 5) if high - low > 0.5 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
-    found = [factor * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
+    found = [factor * 10.0**power for power in range(math.floor(low), min(308, math.ceil(high) + 1)) for factor in factors]
     return [(math.log10(value), _label(value)) for value in found if low <= math.log10(value) <= high]
 
 
 def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
     if not log_y:
-        return np.where(np.isfinite(values), values, np.nan)
+        # Limits that far apart cannot be subtracted.
+        return np.where(np.isfinite(values), np.clip(values, -1e300, 1e300), np.nan)
     return np.log10(values, out=np.full(len(values), np.nan), where=np.isfinite(values) & (values > 0))
 
 
@@ -103,15 +102,16 @@ def _limits(
     x = np.concatenate([curve.x for curve in curves])
     edges = [_shown(edge, log_y) for curve in curves for edge in (curve.low, curve.high) if edge is not None]
     y = np.concatenate([*(values for _, values in shown), *edges])
-    return _range(x), _range(y[np.isfinite(y)])
+    return _range(x), _range(y[np.isfinite(y)], 0.5 if log_y else 0.0)
 
 
-def _range(values: np.ndarray) -> tuple[float, float]:
+def _range(values: np.ndarray, least: float = 0.0) -> tuple[float, float]:
+    """Return the limits of an axis; around a single value some room, relative to it unless `least` is given."""
     if not len(values):
         return 0.0, 1.0
     low, high = float(values.min()), float(values.max())
     if high - low <= 1e-12 * max(abs(low), abs(high)):
-        around = abs(low) * 0.1 or 0.5
+        around = least or abs(low) * 0.1 or 0.5
         return low - around, high + around
     return low, high
 

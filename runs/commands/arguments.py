@@ -21,6 +21,7 @@ __all__ = [
     "add_json",
     "add_run",
     "complete_metric",
+    "complete_run",
     "folder_of",
     "is_url",
     "open_given",
@@ -77,7 +78,7 @@ STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, el
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
     """Add the argument for a run."""
     help = help or "id, uid, the beginning of a uid, or latest"
-    parser.add_argument(name, metavar=name.upper(), help=help).completer = _complete_run  # type: ignore[attr-defined]
+    parser.add_argument(name, metavar=name.upper(), help=help).completer = complete_run  # type: ignore[attr-defined]
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -132,7 +133,8 @@ def complete_metric(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> l
         return []
 
 
-def _complete_run(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+def complete_run(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the ids of the newest runs; for a shell."""
     from runs.errors import RunsError
     from runs.store import open_store
 

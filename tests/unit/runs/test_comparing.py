@@ -10,7 +10,17 @@ import scipy.stats
 from runs.comparing import compare, is_larger_better
 from runs.errors import ComparisonError
 from runs.grouping import differing, group_runs, identity, show
-from runs.reporting import as_document, as_latex, escape_latex, group_rows, pair_rows, round_to
+from runs.reporting import (
+    as_document,
+    as_latex,
+    escape_latex,
+    group_head,
+    group_rows,
+    notes,
+    pair_rows,
+    round_to,
+    verdict,
+)
 
 ADAM = [0.90, 0.92, 0.91, 0.95, 0.93]
 SGD = [0.85, 0.88, 0.86, 0.89, 0.90]
@@ -127,8 +137,9 @@ def test_too_few_say_nothing(write_store):
     assert "opt.name=adam: n = 1 says nothing about chance; at least 2 repetitions are needed" in found.cautions
     four = of(write_store(*rows("adam", ADAM[:4]), *rows("sgd", SGD[:4]), name="four"))
     assert any(caution.startswith("opt.name=adam: n = 4 is few") for caution in four.cautions)
-    assert "(few runs)" in pair_rows(four)[0][-1]
-    assert "nothing can be said: 1 and 1 values" in pair_rows(found)[0][-1]
+    assert verdict(four.pairs[0]).endswith("(few runs)")
+    assert verdict(pair) == "nothing: no test"
+    assert notes(found) == ["adam - sgd: 1 and 1 values, and at least 2 in each are needed"]
 
 
 def test_equal_values_are_no_surprise(write_store):
@@ -169,8 +180,17 @@ def test_groups_by_several_fields_and_any_kind_of_value(write_store):
     store = write_store(*({"a": value, "b": 2, "result": 0.5} for value in values))
     groups, _ = group_runs(store.find(), ["a", "b"])
     labels = [group.label for group in groups]
-    assert len(labels) == len(set(labels)) == 8
+    assert len(labels) == len(set(labels)) == len({group.name for group in groups}) == 8
     assert {"a=1, b=2", "a=True, b=2", "a=None, b=2", "a='1', b=2", "a=[1, 2], b=2"} <= set(labels)
+
+
+def test_duration_is_compared_too(write_store, tmp_path):
+    store = write_store({"a": 1}, {"a": 1})
+    for number, seconds in ((1, 10), (2, 30)):
+        path = tmp_path / "store" / str(number) / "run.json"
+        run = json.loads(path.read_text())
+        path.write_text(json.dumps({**run, "stop_time": f"2026-01-01T00:00:{number + seconds:02}"}))
+    assert of(store, "a", None, "duration").groups[0].sample.mean == 20
 
 
 def test_mixed_groups_are_named(write_store):
@@ -269,25 +289,22 @@ def test_digits_follow_the_error(value, error, text):
 
 
 def test_rows_say_it_all(write_store):
-    found = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM), {"opt": {"name": "adam"}, "seed": 9}))
-    assert group_rows(found)[0] == (
-        "opt.name=adam",
-        "5 (+1 left out)",
-        "0.922",
-        "0.019",
-        "[0.898, 0.946]",
-        "0.95 (run 9)",
-    )
-    # The differences are 5, 4, 5, 6, 3 hundredths: mean 0.046, deviation 0.0114, t = 9.02, and Hedges' factor 0.798.
-    assert pair_rows(found)[0] == (
-        "opt.name=adam - opt.name=sgd",
-        "paired t, 5 pairs",
-        "0.046",
-        "[0.032, 0.060]",
-        "0.0008",
+    found = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM, [0, 1, 2, 3, 9])))
+    assert group_head(found) == ("opt.name", "n", "mean", "std", "95% interval", "best", "run")
+    assert group_rows(found)[0] == ("adam", "5", "0.922", "0.019", "[0.898, 0.946]", "0.95", "9")
+    assert notes(found) == [
+        "adam - sgd: without a partner, and left out: seed=4 of opt.name=sgd, seed=9 of opt.name=adam"
+    ]
+    # Of all five the differences are 5, 4, 5, 6, 3 hundredths: mean 0.046, deviation 0.0114, t = 9.02, factor 0.798.
+    whole = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM), name="whole"))
+    assert pair_rows(whole)[0] == (
+        "adam - sgd",
+        "adam is better",
+        "0.046 [0.032, 0.060]",
         "0.0008",
         "g_z = 3.22",
-        "opt.name=adam is better",
+        "paired t, 5 pairs",
+        "0.0008",
     )
 
 

@@ -1,0 +1,110 @@
+"""`compare`: groups of runs against each other, with what that proves and what it does not."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from runs.commands.arguments import Commands, add_command, add_json, open_given
+from runs.commands.listing import selection_of
+from runs.commands.terminal import Cell, Column, print_json, print_table, print_text
+
+if TYPE_CHECKING:
+    from runs.comparing import Comparison
+
+__all__ = ["add_parser", "fields_in"]
+
+_EPILOG = """Per group: n repetitions, mean, standard deviation (n - 1), Student's interval of the mean, best run.
+Between groups: the paired t-test where both share at least two values of --over, and at least half of theirs; else
+Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for few values. p is Holm's for all pairs. Only runs
+that completed count; those left out are named. docs/comparing.md cites each method."""
+_METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
+_OVER_HELP = "field that settings were repeated over, such as seed; runs that share it count once; without, each counts"
+_MODE_HELP = "what is better; auto: max of what ends in accuracy or r2, else min"
+_MAX_LEFT_OUT = 20
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(
+        commands, "compare", "compare groups of runs by a metric, with tests", _compare, epilog=_EPILOG
+    )
+    parser.add_argument("--by", action="append", required=True, metavar="FIELD,...", help="fields that make the groups")
+    parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=_OVER_HELP)
+    parser.add_argument("--metric", required=True, metavar="FIELD", help=_METRIC_HELP)
+    help = "a condition, such as 'optimizer.lr<1e-3'; may be repeated"
+    parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
+    parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
+    parser.add_argument("--mode", choices=("auto", "max", "min"), default="auto", help=_MODE_HELP)
+    parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="take this test (auto)")
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (0.95)")
+    parser.add_argument("--any-status", action="store_true", help="count runs too that did not complete")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--latex", action="store_true", help="print a table for LaTeX, with the rules of booktabs")
+    add_json(formats)
+    # Their order changes nothing.
+    parser.set_defaults(sort="-start")
+
+
+def fields_in(given: list[str]) -> tuple[str, ...]:
+    """Return the fields of options that may be repeated and may hold several, with commas between."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from runs.comparing import compare
+    from runs.reporting import as_document, as_latex
+
+    by, over = fields_in(arguments.by), fields_in(arguments.over)
+    selection = selection_of(arguments, (*by, *over, arguments.metric, "status", "config"))
+    with open_given(arguments) as store:
+        comparison = compare(
+            selection.find(store),
+            by,
+            over,
+            arguments.metric,
+            arguments.confidence,
+            mode=arguments.mode,
+            test=arguments.test,
+            any_status=arguments.any_status,
+        )
+    if arguments.json:
+        print_json(as_document(comparison))
+    elif arguments.latex:
+        print(as_latex(comparison), end="")
+    else:
+        _print(comparison)
+    return 0
+
+
+def _print(comparison: Comparison) -> None:
+    from runs.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+
+    over = f" over {', '.join(comparison.over)}" if comparison.over else ""
+    better = "greater is better" if comparison.larger_is_better else "less is better"
+    print_text(f"{comparison.metric} by {', '.join(comparison.by)}{over} ({better})", "bold")
+    print_table(_columns(group_head(comparison)), [list(map(Cell, row)) for row in group_rows(comparison)])
+    if comparison.pairs:
+        print()
+        styles = {"first": "green", "second": "green", "unclear": "", "too few": "yellow"}
+        rows = []
+        for pair, row in zip(comparison.pairs, pair_rows(comparison), strict=True):
+            rows.append([Cell(row[0]), Cell(row[1], styles[pair.verdict]), *map(Cell, row[2:])])
+        print_table(_columns(PAIR_HEAD, kept=2), rows)
+    for note in notes(comparison):
+        print_text(note)
+    if comparison.left_out:
+        print()
+        for entry in comparison.left_out[:_MAX_LEFT_OUT]:
+            print_text(f"left out: run {entry.run.id} ({entry.group}) {entry.reason}")
+        if len(comparison.left_out) > _MAX_LEFT_OUT:
+            print(f"left out: {len(comparison.left_out) - _MAX_LEFT_OUT} more; --json names them")
+    if comparison.cautions:
+        print()
+    for caution in comparison.cautions:
+        print_text(f"caution: {caution}", "yellow")
+
+
+def _columns(head: tuple[str, ...], kept: int = 1) -> list[Column]:
+    numbers = ("n", "mean", "std", "best", "p", "p (Holm)")
+    return [Column(title, is_number=title in numbers, is_kept=i < kept) for i, title in enumerate(head)]

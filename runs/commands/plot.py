@@ -1,0 +1,144 @@
+"""`plot`: curves on the terminal, or into a picture."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runs.commands.arguments import Commands, add_command, add_json, complete_run, open_given
+from runs.commands.compare import fields_in
+from runs.commands.listing import add_selection, selection_of
+from runs.commands.terminal import harmless, is_terminal, print_json, print_text
+
+if TYPE_CHECKING:
+    from runs.plotting import Panel, View
+    from runs.run import Run
+    from runs.store import Store
+
+__all__ = ["add_parser"]
+
+_EPILOG = """Without --output the plot goes to the terminal. With --by every group is drawn as its mean, with Student's
+interval at each point. docs/comparing.md says how curves of different steps are put together."""
+_LIMIT, _LEGEND_LINES = 20, 6
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "plot", "draw curves, on the terminal or as a picture", _plot, epilog=_EPILOG)
+    help = "ids, uids, beginnings of uids, or latest; or choose with --where"
+    named = parser.add_argument("runs", nargs="*", metavar="RUN", help=help)
+    named.completer = complete_run  # type: ignore[attr-defined]
+    parser.add_argument("--metric", action="append", required=True, metavar="NAME", help="may be repeated")
+    add_selection(parser)
+    help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
+    parser.add_argument("--limit", type=int, metavar="N", help=help)
+    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="draw means of such groups")
+    help = "with --by: runs of a group that share it count once"
+    parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
+    help = "around means: interval of the mean, range of the runs, or none (interval)"
+    parser.add_argument("--band", choices=("interval", "range", "none"), default="interval", help=help)
+    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the interval (0.95)")
+    help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
+    parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
+    parser.add_argument("--x", choices=("step", "time"), default="step", help="horizontal axis (step)")
+    parser.add_argument("--log-y", action="store_true", help="logarithmic values")
+    parser.add_argument("--title", default="", help="above the picture")
+    help = "write a picture: .png, .svg or .pdf (extra plot)"
+    outputs = parser.add_mutually_exclusive_group()
+    outputs.add_argument("--output", type=Path, metavar="FILE", help=help)
+    add_json(outputs)
+
+
+def _plot(arguments: argparse.Namespace) -> int:
+    from runs.errors import PlotError
+    from runs.plotting import View, make_panels
+
+    if not 0 < arguments.confidence < 1:
+        raise PlotError(f"--confidence: got {arguments.confidence}, expected a number between 0 and 1, such as 0.95")
+    if arguments.output is not None:
+        from runs.pictures import check_format
+
+        check_format(arguments.output)
+    by, over = fields_in(arguments.by), fields_in(arguments.over)
+    view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
+    with open_given(arguments) as store:
+        found, note = _runs(store, arguments, view)
+        panels = make_panels(found, arguments.metric, view)
+    if note:
+        panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
+    if arguments.json:
+        print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
+    elif arguments.output is not None:
+        from runs.pictures import draw
+
+        draw(panels, arguments.output, arguments.title)
+        print_text(f"{arguments.output}: {sum(len(panel.curves) for panel in panels)} curves of {len(found)} runs")
+    else:
+        _print(panels)
+    return 0
+
+
+def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list[Run], str]:
+    """Return the runs that are meant, and what to say of those that are not drawn."""
+    from runs.errors import PlotError
+
+    if arguments.runs:
+        if arguments.where or arguments.tag:
+            raise PlotError("got runs and conditions, expected either; leave out the ids, or --where and --tag")
+        return list(dict.fromkeys(store.get(key) for key in arguments.runs)), ""
+    if not (arguments.where or arguments.tag or view.by or arguments.limit is not None):
+        raise PlotError("got no run; name some, such as latest, or choose with --where or --limit")
+    limit = arguments.limit if arguments.limit is not None else 0 if view.by else _LIMIT
+    if limit < 0:
+        raise PlotError(f"--limit: got {limit}, expected the number of runs to draw, or 0 for all")
+    # One more tells whether there are more.
+    columns = (*view.by, *view.over, "status", "config")
+    found = selection_of(arguments, columns, limit + 1 if limit else None).find(store)
+    if limit and len(found) > limit:
+        return found[:limit], f"{limit} runs; there are more: --limit 0 draws all"
+    return found, ""
+
+
+def _document(panel: Panel) -> dict[str, Any]:
+    curves = []
+    for curve in panel.curves:
+        parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "counts", "raw")}
+        lists = {name: None if values is None else values.tolist() for name, values in parts.items()}
+        curves.append({"label": curve.label, **lists})
+    return {"metric": panel.metric, "x_label": panel.x_label, "notes": list(panel.notes), "curves": curves}
+
+
+def _print(panels: Sequence[Panel]) -> None:
+    from runs.terminal_plot import draw_text
+
+    size = shutil.get_terminal_size()
+    lines = (size.lines if is_terminal() else 24) - 2
+    height = max(10, min(30, lines // len(panels) - min(_LEGEND_LINES, len(panels[0].curves) + 1)))
+    # The convention of https://no-color.org
+    colors = is_terminal() and not os.environ.get("NO_COLOR")
+    for number, panel in enumerate(map(_harmless, panels)):
+        if number:
+            print()
+        for line in draw_text(panel, size.columns, height, colors=colors, braille=_has_braille()):
+            print(line)
+
+
+def _harmless(panel: Panel) -> Panel:
+    curves = tuple(dataclasses.replace(curve, label=harmless(curve.label)) for curve in panel.curves)
+    return dataclasses.replace(
+        panel, metric=harmless(panel.metric), curves=curves, notes=tuple(map(harmless, panel.notes))
+    )
+
+
+def _has_braille() -> bool:
+    try:
+        "⠿─│".encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True
