@@ -85,7 +85,8 @@ def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
     if high - low > 5:
         return [(value, f"1e{value:g}") for value in ticks(low, high, 5) if value == round(value)]
     factors = (1,) if high - low > 2 else (1, 2, 5) if high - low > 0.5 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
-    found = [factor * 10.0**power for power in range(math.floor(low), min(308, math.ceil(high) + 1)) for factor in factors]
+    powers = range(math.floor(low), min(308, math.ceil(high) + 1))
+    found = [factor * 10.0**power for power in powers for factor in factors]
     return [(math.log10(value), _label(value)) for value in found if low <= math.log10(value) <= high]
 
 

@@ -1,0 +1,214 @@
+"""`runs compare` and `runs plot` as typed, on a folder and on a real MongoDB."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+import xml.etree.ElementTree as ET
+
+import pymongo
+import pytest
+import scipy.stats
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from runs.__main__ import main
+
+ACCURACY = {"adam": [0.90, 0.92, 0.91], "sgd\x1b[31m": [0.85, 0.88, 0.83]}
+
+
+def record(folder, url, name):
+    ex = Experiment("compared", base_dir=folder, save_git_info=False, system_metrics_s=None)
+
+    @ex.config
+    def config():
+        optimizer = {"name": "adam"}
+        seed = 0
+        best = 0.5
+
+    @ex.main
+    def main(_run, best):
+        for step in range(20):
+            _run.log_scalar("val/accuracy", best * step / 19, step)
+            _run.log_scalar("val/loss", float("nan") if step == 10 else 1 / (1 + step), step)
+
+    ex.observers.append(FileObserver(folder / "store"))
+    ex.observers.append(MongoObserver(url, name, failure_dir=folder / "spool"))
+    for optimizer, values in ACCURACY.items():
+        for seed, best in enumerate(values):
+            updates = {"optimizer": {"name": optimizer}, "seed": seed, "best": best}
+            ex.run(config_updates=updates, options={"--capture": "sys"})
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, mongo_url):
+    folder = tmp_path_factory.mktemp("compared")
+    record(folder, mongo_url, "compared")
+    yield {"files": str(folder / "store"), "mongo": f"{mongo_url}/compared"}
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database("compared")
+
+
+@pytest.fixture(params=["files", "mongo"])
+def where(request, recorded):
+    return recorded[request.param]
+
+
+def call(capsys, where, *words):
+    code = main(["--store", where, *words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+COMPARE = ("compare", "--by", "optimizer.name", "--over", "seed", "--metric", "val/accuracy.max")
+
+
+def test_compare_in_json_is_whole(capsys, where):
+    code, out, _ = call(capsys, where, *COMPARE, "--json")
+    found = json.loads(out)
+    adam, sgd = ACCURACY.values()
+    assert code == 0
+    assert [group["values"]["optimizer.name"] for group in found["groups"]] == list(ACCURACY)
+    assert found["groups"][0] | {"values": None, "std": None, "low": None, "high": None} == {
+        "group": "optimizer.name=adam", "values": None, "n": 3, "mean": pytest.approx(0.91), "std": None, "low": None,
+        "high": None, "best": 0.92, "best_run": "2", "runs": ["1", "2", "3"], "num_left_out": 0,
+    }  # fmt: skip
+    [pair] = found["pairs"]
+    expected = scipy.stats.ttest_rel(adam, sgd)
+    assert (pair["method"], pair["n"], pair["p"]) == ("paired t", 3, pytest.approx(expected.pvalue))
+    interval = expected.confidence_interval()
+    assert (pair["low"], pair["high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
+    assert set(found) == {
+        "metric", "by", "over", "confidence", "larger_is_better", "groups", "pairs", "left_out", "cautions",
+    }  # fmt: skip
+    # The setting that made the results up is another one, and that is said.
+    assert "optimizer.name=adam: its runs differ in best too" in found["cautions"]
+
+
+def test_compare_as_a_table_is_harmless_and_says_what_it_knows(capsys, where):
+    code, out, _ = call(capsys, where, *COMPARE)
+    assert code == 0
+    assert "\x1b" not in out
+    lines = out.splitlines()
+    assert lines[0] == "val/accuracy.max by optimizer.name over seed (greater is better)"
+    assert lines[1].split() == ["optimizer.name", "n", "mean", "std", "95%", "interval", "best", "run"]
+    assert lines[2].split()[:3] == ["adam", "3", "0.910"]
+    assert r"'sgd\x1b[31m'" in lines[3]
+    assert any(line.startswith("caution: optimizer.name=adam: n = 3 is few") for line in lines)
+
+
+def test_compare_takes_conditions(capsys, where):
+    _, out, _ = call(capsys, where, *COMPARE, "--where", "seed<2", "--where", "optimizer.name=adam", "--json")
+    assert [group["n"] for group in json.loads(out)["groups"]] == [2]
+    code, _, err = call(capsys, where, "compare", "--by", "seed", "--metric", "result")
+    assert (code, err) == (1, "error: none of the 6 runs can be compared by result; each has no result\n")
+
+
+def test_compare_for_latex(capsys, where):
+    code, out, _ = call(capsys, where, *COMPARE, "--latex")
+    assert code == 0
+    assert r"\begin{tabular}{lrrrcr}" in out
+    assert "adam & 3 & $0.910$ & $0.010$ & $[0.885, 0.935]$ & $0.92$ \\\\" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("compare", "--by", "optimizer.nmae", "--metric", "result"), "did you mean optimizer.name"),
+        (("compare", "--by", "seed", "--metric", "val/accuracy"), "did you mean val/accuracy."),
+        (("compare", "--by", "seed", "--metric", "best", "--confidence", "95"), "confidence: got 95.0, expected"),
+        (("plot", "latest", "--metric", "nope"), "no run has the metric 'nope'; there are: val/accuracy, val/loss"),
+        (("plot", "--metric", "val/loss"), "got no run; name some"),
+        (("plot", "1", "--where", "seed=1", "--metric", "val/loss"), "got runs and conditions, expected either"),
+        (("plot", "99", "--metric", "val/loss"), "there is no run '99'"),
+        (("plot", "1", "--metric", "val/loss", "--output", "x.gif"), "got the file x.gif, expected one that ends in"),
+        (("plot", "1", "--metric", "val/loss", "--smoothing", "1"), "smoothing: got 1.0, expected"),
+        (("plot", "--by", "seed", "--confidence", "0", "--metric", "val/loss"), "--confidence: got 0.0, expected"),
+        (("plot", "--limit", "-1", "--metric", "val/loss"), "--limit: got -1, expected"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_makes_no_sense_is_one_line(capsys, where, words, message):
+    code, out, err = call(capsys, where, *words)
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_plot_on_the_terminal_fits_and_is_plain_when_piped(capsys, where, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    code, out, _ = call(capsys, where, "plot", "1", "4", "--metric", "val/accuracy", "--metric", "val/loss")
+    assert code == 0
+    assert "\x1b" not in out
+    lines = out.splitlines()
+    assert [line for line in lines if line in ("val/accuracy", "val/loss")] == ["val/accuracy", "val/loss"]
+    assert all(len(line) <= 60 for line in lines if "│" in line or "└" in line)
+    assert lines.count("  a run 1: best=0.9, optimizer.name=adam") == 2
+    assert "(gaps: 2 NaN or infinite)" in lines
+
+
+def test_plot_of_means_in_json(capsys, where):
+    words = ("plot", "--by", "optimizer.name", "--over", "seed", "--metric", "val/accuracy", "--json")
+    code, out, _ = call(capsys, where, *words)
+    [panel] = json.loads(out)["panels"]
+    assert code == 0
+    assert [len(curve["x"]) for curve in panel["curves"]] == [20, 20]
+    for curve, values in zip(panel["curves"], ACCURACY.values(), strict=True):
+        low, high = scipy.stats.t.interval(0.95, 2, sum(values) / 3, scipy.stats.sem(values))
+        assert curve["y"][-1] == pytest.approx(sum(values) / 3)
+        assert (curve["low"][-1], curve["high"][-1]) == (pytest.approx(low), pytest.approx(high))
+        assert curve["counts"] == [3] * 20
+
+
+def test_plot_as_a_picture(capsys, where, tmp_path):
+    file = tmp_path / "p.svg"
+    words = ("plot", "--limit", "0", "--metric", "val/accuracy", "--smoothing", "0.6", "--output", str(file))
+    assert call(capsys, where, *words) == (0, f"{file}: 6 curves of 6 runs\n", "")
+    groups = [group.get("id") for group in ET.parse(file).iter("{http://www.w3.org/2000/svg}g")]
+    assert [name for name in groups if name and name.startswith("curve-")] == [f"curve-{n}" for n in range(6)]
+    texts = [text.text for text in ET.parse(file).iter("{http://www.w3.org/2000/svg}text")]
+    assert "run 1: best=0.9, optimizer.name=adam, seed=0" in texts
+
+
+def test_plot_limits_runs_that_were_not_named(capsys, where):
+    _, out, _ = call(capsys, where, "plot", "--limit", "2", "--metric", "val/accuracy", "--json")
+    [panel] = json.loads(out)["panels"]
+    assert [curve["label"].split(":")[0] for curve in panel["curves"]] == ["run 6", "run 5"]
+    assert panel["notes"] == ["2 runs; there are more: --limit 0 draws all"]
+
+
+def test_plot_on_a_terminal_has_colours_and_its_width(recorded):
+    out = on_terminal(recorded["files"], {"PATH": os.environ["PATH"]})
+    assert "\x1b[38;5;32m" in out
+    assert max(len(line) for line in out.splitlines() if "└" in line) <= 50
+    assert "\x1b[38" not in on_terminal(recorded["files"], {"PATH": os.environ["PATH"], "NO_COLOR": "1"})
+
+
+def on_terminal(where, environment):
+    """Return what `plot` prints on a terminal of 50 columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
+    command = [sys.executable, "-m", "runs", "--store", where, "plot", "1", "4", "--metric", "val/accuracy"]
+    env = {**environment, "PYTHONPATH": os.pathsep.join(sys.path), "LANG": "C.UTF-8"}
+    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
+        os.close(slave)
+        parts = []
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # Linux says so when the other end is closed
+                break
+            if not part:
+                break
+            parts.append(part)
+    os.close(master)
+    assert process.returncode == 0, b"".join(parts)
+    return b"".join(parts).decode()
