@@ -163,7 +163,7 @@ def compare(
     if not any(part.values for part in measured):
         raise ComparisonError(_nothing(metric, runs, left_out))
     measured.sort(key=lambda part: _rank(part.result.sample.mean, larger_is_better))
-    pairs = _pairs(measured, test, confidence, larger_is_better, bool(over))
+    pairs = _pairs(measured, test, confidence, larger_is_better)
     cautions = tuple(_cautions(measured, pairs, left_out, (*by, *over)))
     results = tuple(part.result for part in measured)
     return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(left_out), cautions)
@@ -237,14 +237,15 @@ def _rank(mean: float | None, larger_is_better: bool) -> tuple:
 
 
 def _pairs(
-    measured: Sequence[_Measured], test: str, confidence: float, larger_is_better: bool, has_over: bool
+    measured: Sequence[_Measured], test: str, confidence: float, larger_is_better: bool
 ) -> tuple[PairResult, ...]:
     found = []
     for first, second in itertools.combinations(measured, 2):
+        # Without `over` every run is a repetition of its own, and none is shared.
         shared = [key for key in first.values if key in second.values]
         # Few shared repetitions among many would leave most values unused.
         many = len(shared) >= max(2, len(first.values) / 2, len(second.values) / 2)
-        is_paired = has_over and (test == "paired" or (test == "auto" and many))
+        is_paired = test == "paired" or (test == "auto" and many)
         found.append(_paired(first, second, shared, confidence) if is_paired else _unpaired(first, second, confidence))
     corrected = iter(holm([pair.test.p for pair in found if pair.test.p is not None]))
     results = []

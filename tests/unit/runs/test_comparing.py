@@ -210,6 +210,23 @@ def test_best_is_the_lowest_of_a_loss(write_store):
     assert [group.best for group in of(store, "a", None, "val/loss.min", mode="max").groups] == [0.5, 0.3, 0.1]
 
 
+@pytest.mark.parametrize(("mode", "winner"), [("min", "sgd"), ("max", "adam")])
+def test_winner_follows_the_mode(write_store, mode, winner):
+    [pair] = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM)), mode=mode).pairs
+    assert (pair.first.name, pair.verdict) == (winner, "first")
+    assert verdict(pair) == f"{winner} is better"
+    assert (pair.test.value < 0) == (mode == "min")
+
+
+def test_winner_may_be_the_second_where_pairs_say_so(write_store):
+    # By its mean over all its seeds `a` is first; by the seeds that both have, `b` is better in every pair.
+    a = rows("a", [0.10, 0.21, 0.30, 0.41, 0.99, 0.99, 0.99, 0.99])
+    b = rows("b", [0.20, 0.30, 0.40, 0.50])
+    [pair] = of(write_store(*a, *b)).pairs
+    assert (pair.first.name, pair.test.method, pair.verdict) == ("a", "paired t", "second")
+    assert verdict(pair) == "b is better (few runs)"
+
+
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [

@@ -10,6 +10,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from runs.__main__ import main
 from runs.curves import Curve
 from runs.errors import PlotError
 from runs.pictures import draw
@@ -153,7 +154,9 @@ def test_user_settings_of_matplotlib_change_nothing(tmp_path):
     import matplotlib
 
     draw([panel(curve(1, 2))], tmp_path / "a.svg")
-    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20}):
+    # Some that our style sets, and some that it leaves to matplotlib.
+    theirs = {"lines.linewidth": 9, "font.size": 20, "axes.facecolor": "black", "xtick.direction": "in"}
+    with matplotlib.rc_context(theirs):
         draw([panel(curve(1, 2))], tmp_path / "b.svg")
         assert matplotlib.rcParams["font.size"] == 20
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
@@ -185,6 +188,18 @@ except PlotError as error:
 
 
 # The terminal
+
+
+def test_names_that_a_terminal_would_obey_are_shown(write_store, tmp_path, capsys):
+    metrics = {"loss\x1b[31m": [3, 2, 1]}
+    write_store({"a": 1, "metrics": metrics}, {"a": 2, "metrics": metrics})
+    (tmp_path / "store" / "1").rename(tmp_path / "store" / "od\x1b[32md")
+    words = ["--store", str(tmp_path / "store"), "plot", "--limit", "0", "--metric", "loss\x1b[31m"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert r"loss\x1b[31m" in out
+    assert r"run od\x1b[32md: a=1" in out
 
 
 def test_terminal_shows_rising_and_falling_with_their_letters():
