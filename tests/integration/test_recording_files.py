@@ -154,6 +154,25 @@ def test_artifact_name_outside_the_folder_is_refused_and_the_run_goes_on(tmp_pat
     assert not (tmp_path / "runs" / "outside").exists()
 
 
+def test_large_info_is_written_rarely_and_whole_at_the_end(tmp_path):
+    ex = Experiment("large", system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    written = set()
+
+    @ex.main
+    def main(_run):
+        for number in range(30):
+            _run.info["numbers"] = list(range(200_000 + number))
+            _run._emit_heartbeat()
+            path = tmp_path / "runs" / "1" / "info.json"
+            written.add(path.stat().st_mtime_ns if path.exists() else None)
+
+    ex.run(options={"--beat-interval": "1000"})
+    assert len(written - {None}) < 10
+    info = json.loads((tmp_path / "runs" / "1" / "info.json").read_text())
+    assert info["numbers"] == list(range(200_029))
+
+
 def test_folder_that_cannot_be_made_moves_the_record_and_the_run_goes_on(tmp_path, caplog):
     (tmp_path / "runs").write_text("a file stands in the way")
     run = record(tmp_path, lambda: 3)
