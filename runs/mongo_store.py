@@ -54,7 +54,7 @@ class MongoStore(Store):
             self._client = destination.connect()
         except (ConfigurationError, pymongo.errors.InvalidURI, ValueError) as error:
             raise StoreError(f"the store's URL: {explain(error)}") from error
-        self.where = destination.label
+        self.where = f"{destination.label}#{prefix}" if prefix else destination.label
         self.database = self._client[name]
         start = f"{prefix}_" if prefix else ""
         self.runs = self.database[f"{start}runs"]

@@ -26,13 +26,13 @@ _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
 _MAX_WATCHED = 200
 
 
-def open_store(where: str | Path | None = None, prefix: str = "") -> Store:
+def open_store(where: str | Path | None = None) -> Store:
     """Return the runs in a folder or a database, for reading.
 
     Args:
         where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
-            by default what `SACRISTAN_STORE` names, else `my_runs`.
-        prefix: What the collections' names begin with, as in `MongoObserver(collection_prefix=...)`.
+            by default what `SACRISTAN_STORE` names, else `my_runs`. A prefix of the collections' names, as in
+            `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`.
 
     Raises:
         StoreError: If there is no such folder, or the database cannot be reached or refuses.
@@ -41,7 +41,8 @@ def open_store(where: str | Path | None = None, prefix: str = "") -> Store:
     if where.startswith(("mongodb://", "mongodb+srv://")):
         from runs.mongo_store import MongoStore
 
-        return MongoStore(where, prefix)
+        url, _, prefix = where.partition("#")
+        return MongoStore(url, prefix)
     if "://" in where:
         raise StoreError(f"got the store {where!r}, expected a folder or a mongodb:// URL")
     from runs.folder_store import FolderStore

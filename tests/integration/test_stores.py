@@ -371,3 +371,16 @@ def test_media_come_back_with_their_contents(store):
     assert math.isnan(p)
     with pytest.raises(StoreError, match="'words' at step 3 is a text, and no JSON"):
         words.table()
+
+
+def test_prefix_of_the_collections_goes_behind_the_url(database, mongo_url):
+    with pymongo.MongoClient(mongo_url) as client:
+        ex = sacred.Experiment("prefixed", save_git_info=False)
+        ex.observers.append(SacredMongoObserver(client=client, db_name=database.name, collection_prefix="lab"))
+        ex.main(lambda _run: _run.log_scalar("x", 1.5))
+        ex.run(options={"--capture": "no"})
+    with runs.open_store(f"{mongo_url}/{database.name}#lab") as store:
+        assert store.where.endswith("#lab")
+        assert store.get(1).metric("x").values.tolist() == [1.5]
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        assert store.find() == []
