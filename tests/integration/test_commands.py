@@ -391,3 +391,19 @@ def test_unreadable_runs_are_listed_with_the_reason(where, runs, tmp_path, mongo
         if where.startswith("mongodb"):
             with pymongo.MongoClient(mongo_url) as client:
                 client.drop_database(database)
+
+
+def test_upkeep_commands_print_json(tmp_path, capsys):
+    ex = Experiment("kept", base_dir=tmp_path, system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: 1)
+    ex.run(options={"--capture": "no"})
+    (tmp_path / "runs" / "2").mkdir()
+    capsys.readouterr()
+    assert main(["reindex", "--store", str(tmp_path / "runs"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_runs"] == 2
+    assert [problem["id"] for problem in found["problems"]] == ["2"]
+    for command in ("sync", "reap"):
+        assert main([command, "--store", str(tmp_path / "runs"), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == []
