@@ -88,7 +88,9 @@ def started():
 
 @pytest.fixture
 def environment(place):
-    return {**os.environ, "SACRISTAN_STORE": place[2], "PYTHONPATH": str(LAB), "TERM": "xterm-256color"}
+    # COLUMNS, which test workers have, would go before the terminal's own width.
+    kept = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    return {**kept, "SACRISTAN_STORE": place[2], "PYTHONPATH": str(LAB), "TERM": "xterm-256color"}
 
 
 @pytest.fixture
