@@ -14,7 +14,7 @@ import hashlib
 import io
 import mimetypes
 from collections.abc import Container
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +27,8 @@ from observers.documents import object_id, storable_text
 __all__ = ["Contents"]
 
 _CHUNK_BYTES = 255 * 1024
+# Well within the hour for which `runs gc` keeps what was used.
+_RENEWED_S = 1200.0
 
 
 class Contents:
@@ -80,7 +82,7 @@ class Contents:
     def _put(self, stream: BinaryIO, file_id: bson.ObjectId, fields: dict[str, Any]) -> None:
         if file_id in self._stored:
             return
-        if self._files.find_one({"_id": file_id}, {"_id": 1}) is None:
+        if not self._renew(file_id):
             length = number = 0
             while piece := stream.read(_CHUNK_BYTES):
                 chunk = {"_id": object_id(str(file_id), number), "files_id": file_id, "n": number, "data": piece}
@@ -93,6 +95,21 @@ class Contents:
             with contextlib.suppress(DuplicateKeyError):
                 self._files.insert_one({**document, **fields})
         self._stored.add(file_id)
+
+    def _renew(self, file_id: bson.ObjectId) -> bool:
+        """Tell whether a content is there; if so, note that it is in use: `runs gc` keeps what was used lately."""
+        found = self._files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
+        if found is None:
+            return False
+        now = datetime.now(UTC).replace(tzinfo=None)
+        if now - max(found["uploadDate"], found.get("used", datetime.min)) < timedelta(seconds=_RENEWED_S):
+            return True
+        try:
+            return self._files.update_one({"_id": file_id}, {"$set": {"used": now}}).matched_count > 0
+        except OperationFailure as error:
+            if error.code != 13:  # may insert, and not update
+                raise
+            return True
 
     def drop_others(self, owner: str, keep: Container[bson.ObjectId]) -> None:
         """Remove the files of the run `owner` that are not among `keep`, if the user may remove any."""

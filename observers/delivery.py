@@ -35,12 +35,14 @@ from observers.media_delivery import MediaDelivery, len_media
 from observers.point_delivery import Behind, PointDelivery, len_points
 from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY, VALUES
 
-__all__ = ["Delivery"]
+__all__ = ["MARKER", "REMOVED", "Delivery"]
 
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
 # An entry of 20 MB that changes with each beat is not sent with each beat.
 LARGE_FILES_EVERY_S = 30.0
 MARKER = "delivered.json"
+# The collection of uids of runs that were removed, so that nobody delivers them again.
+REMOVED = "removed"
 _PROVENANCE = "provenance.json"
 # What of the run's record comes into the document by itself, or not at all.
 _LISTS = ("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace")
@@ -59,6 +61,7 @@ class Delivery:
 
     Attributes:
         artifacts_slice_s: How long contents of artifacts may hold up the document of a run that still runs.
+        was_removed: Whether the run was removed from the database, and so is not delivered.
     """
 
     artifacts_slice_s: float | None = None
@@ -73,6 +76,8 @@ class Delivery:
         self.metrics = database[f"{prefix}metrics"]
         self.chunks = database[f"{prefix}metrics_chunks"]
         self.media = database[f"{prefix}media"]
+        self.removed = database[f"{prefix}{REMOVED}"]
+        self.was_removed = False
         self.contents = Contents(database)
         self.artifacts = ArtifactDelivery(self.base, database, prefix)
         self.wanted_id = wanted_id
@@ -101,6 +106,8 @@ class Delivery:
             return
         if self._points is None:
             self._attach(run)
+        if self.was_removed:
+            return
         # Points and media first: a document that says COMPLETED says so of what is there.
         try:
             while self._points.send():
@@ -173,10 +180,21 @@ class Delivery:
         self._packer = Packer(run["uid"])
         make_indexes(self.runs, self.metrics, self.chunks, self.runs.database.fs)
         found = self.runs.find_one({"uid": run["uid"]}, {"_id": 1})
+        self.was_removed = found is None and self._is_noted_as_removed(run["uid"])
+        if self.was_removed:
+            return
         self.run_id = found["_id"] if found else self._insert(run)
         start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
         self._points = PointDelivery(self.folder, self.metrics, self.chunks, self.run_id, run["uid"], start)
         self._media = MediaDelivery(self.folder, self.media, self.contents, self.run_id, run["uid"])
+
+    def _is_noted_as_removed(self, uid: str) -> bool:
+        try:
+            return self.removed.find_one({"_id": uid}, {"_id": 1}) is not None
+        except OperationFailure as error:
+            if error.code != 13:  # a user of these collections alone
+                raise
+            return False
 
     def _insert(self, run: Mapping[str, Any]) -> Any:
         wanted = self.wanted_id

@@ -244,9 +244,14 @@ class FileObserver(RunObserver):
             while chunk := stream.read(2**20):
                 digest.update(chunk)
         target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
-        if not target.exists():
+        try:
+            # `runs gc` keeps what was touched lately, whether or not a run names it yet.
+            os.utime(target)
+        except FileNotFoundError:
             store.mkdir(parents=True, exist_ok=True)
             _copy(path, target)
+        except OSError:
+            _log.debug("%s: its time cannot be set; it belongs to another user", target)
         return os.path.relpath(target, self.basedir)
 
     # ------------------------------------------------------------------ a run goes on

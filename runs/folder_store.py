@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -29,12 +29,16 @@ from observers.schema import (
 from runs.content import Content, missing_content
 from runs.errors import StoreError
 from runs.filters import parse_filter
+from runs.folder_removing import reclaim, remove_folder
 from runs.folders import lease_of, true_status
 from runs.index import Index
 from runs.media import Medium
 from runs.names import full_name
 from runs.run import Run, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
+
+if TYPE_CHECKING:
+    from runs.removing import Removed
 
 __all__ = ["FolderRun", "FolderStore"]
 
@@ -109,6 +113,14 @@ class FolderStore(Store):
         except OSError as error:
             raise StoreError(f"{run.folder} cannot be written ({error.strerror})") from error
 
+    def remove_run(self, run: Run) -> None:
+        """See `Store.remove_run`."""
+        remove_folder(self.folder, run.folder)
+
+    def reclaim(self, removed: Removed, grace_s: float) -> None:
+        """See `Store.reclaim`."""
+        reclaim(self.folder, removed, grace_s)
+
     def close(self) -> None:
         """Let go of the index."""
         self.index.close()
@@ -174,15 +186,10 @@ class FolderRun(Run):
         return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
 
     @property
-    def sources(self) -> dict[str, Content]:
-        """See `Run.sources`."""
-        experiment = self.document.get("experiment")
-        return self._stored(experiment.get("sources") if isinstance(experiment, dict) else None)
-
-    @property
-    def resources(self) -> dict[str, Content]:
-        """See `Run.resources`."""
-        return self._stored(self.document.get("resources"))
+    def lease(self) -> dict[str, Any] | None:
+        """See `Run.lease`."""
+        lease = lease_of(self.folder)
+        return lease if isinstance(lease, dict) else None
 
     @property
     def media(self) -> list[Medium]:
@@ -200,13 +207,16 @@ class FolderRun(Run):
         images = {content.name.rpartition("/")[2]: content for content in contents[1:]}
         return Medium(**fields, time_s=entry.get("time"), content=contents[0], images=images)
 
-    def _stored(self, pairs: Any) -> dict[str, Content]:
-        """Return what stands in the record as pairs of a name and a path below the store."""
-        found = {}
-        for pair in pairs if isinstance(pairs, list) else ():
-            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair):
-                found[pair[0]] = self._content(pair[0], self.folder.parent, pair[1])
-        return found
+    def stored(self, kind: str) -> list[Content]:
+        """See `Run.stored`."""
+        experiment = self.document.get("experiment") if kind == "sources" else self.document
+        # Pairs of a name and a path below the store.
+        pairs = experiment.get(kind) if isinstance(experiment, dict) else None
+        return [
+            self._content(pair[0], self.folder.parent, pair[1])
+            for pair in (pairs if isinstance(pairs, list) else ())
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
+        ]
 
     def _content(self, name: str, base: Path, path: str) -> Content:
         target, inside = (base / path).resolve(), base.resolve()

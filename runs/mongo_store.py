@@ -8,7 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import bson
 import gridfs
@@ -27,9 +27,13 @@ from runs.folder_store import series_of
 from runs.folders import true_status
 from runs.media import Medium
 from runs.mongo_filters import query_of, sort_stages, stored_path
+from runs.mongo_removing import Remover
 from runs.names import STATISTICS, full_name
 from runs.run import Run, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
+
+if TYPE_CHECKING:
+    from runs.removing import Removed
 
 __all__ = ["MongoRun", "MongoStore"]
 
@@ -193,6 +197,16 @@ class MongoStore(Store):
         with self.errors():
             self.runs.update_one({"_id": run.key}, {"$set": {"tags": dict(tags), "note": note}})
 
+    def remove_run(self, run: Run) -> None:
+        """See `Store.remove_run`."""
+        with self.errors():
+            Remover(self).remove(run.key)
+
+    def reclaim(self, removed: Removed, grace_s: float) -> None:
+        """See `Store.reclaim`."""
+        with self.errors():
+            Remover(self).reclaim(removed, grace_s)
+
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
@@ -265,7 +279,11 @@ class MongoRun(Run):
     @property
     def status(self) -> str:
         """See `Run.status`."""
-        return self._row.get("status") or true_status(self.document, self.document.get("lease"))
+        if self._row.get("status"):
+            return self._row["status"]
+        # Not from the whole document, of which something may be gone.
+        found = plain(self._find({"status": 1, "lease": 1}))
+        return true_status(found, found.get("lease"))
 
     def _metric_names(self) -> list[str]:
         with self.store.errors():
@@ -315,16 +333,10 @@ class MongoRun(Run):
         }
 
     @property
-    def sources(self) -> dict[str, Content]:
-        """See `Run.sources`."""
-        found = self._find({"experiment.sources": 1, "experiment.sources_file": 1})
-        experiment = found.get("experiment")
-        return self._stored(self._whole_list(experiment if isinstance(experiment, Mapping) else {}, "sources"))
-
-    @property
-    def resources(self) -> dict[str, Content]:
-        """See `Run.resources`."""
-        return self._stored(self._whole_list(self._find({"resources": 1, "resources_file": 1}), "resources"))
+    def lease(self) -> dict[str, Any] | None:
+        """See `Run.lease`."""
+        lease = self._find({"lease": 1}).get("lease")
+        return plain(lease) if isinstance(lease, Mapping) else None
 
     @property
     def media(self) -> list[Medium]:
@@ -341,9 +353,14 @@ class MongoRun(Run):
         fields = {key: plain(entry.get(key)) for key in ("name", "kind", "step", "content_type", "meta")}
         return Medium(**fields, time_s=plain(entry.get("time")), content=content, images=images)
 
-    def _stored(self, pairs: list[Any]) -> dict[str, Content]:
+    def stored(self, kind: str) -> list[Content]:
+        """See `Run.stored`."""
+        start = "experiment." if kind == "sources" else ""
+        found: Any = self._find({f"{start}{kind}": 1, f"{start}{kind}_file": 1})
+        found = found.get("experiment") if kind == "sources" else found
+        pairs = self._whole_list(found, kind) if isinstance(found, Mapping) else []
         pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
-        return {str(name): self._content(str(name), key) for name, key in pairs}
+        return [self._content(str(name), key) for name, key in pairs]
 
     def _content(self, name: str, key: Any) -> Content:
         if key is None:

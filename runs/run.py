@@ -86,13 +86,12 @@ class Run(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def sources(self) -> dict[str, Content]:
-        """Sources that the run was made of, by path below its base folder."""
+    def lease(self) -> dict[str, Any] | None:
+        """Who writes the run, and when last; None of a run that stock Sacred recorded."""
 
-    @property
     @abc.abstractmethod
-    def resources(self) -> dict[str, Content]:
-        """Files that the run read, by path."""
+    def stored(self, kind: str) -> list[Content]:
+        """Return all `sources` or `resources`; a name may be among them more than once."""
 
     @property
     @abc.abstractmethod
@@ -124,6 +123,16 @@ class Run(abc.ABC):
         """Return a field that is a text; of anything else, which a foreign record may hold, nothing."""
         value = self[name]
         return value if isinstance(value, str) else ""
+
+    @property
+    def sources(self) -> dict[str, Content]:
+        """Sources that the run was made of, by path below its base folder."""
+        return {content.name: content for content in self.stored("sources")}
+
+    @property
+    def resources(self) -> dict[str, Content]:
+        """Files that the run read, by path."""
+        return {content.name: content for content in self.stored("resources")}
 
     @property
     def uid(self) -> str | None:

@@ -19,7 +19,7 @@ from runs.folders import SPOOL, SPOOLED
 
 __all__ = ["look", "scan", "was_touched_just_now"]
 
-_NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod"))
+_NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
 # Times of files are as coarse as two seconds on some file systems, and clocks of servers differ: a file that was read
 # sooner after its change may have changed once more without a trace.
 _COARSE_NS = 2 * 10**9

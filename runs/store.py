@@ -16,6 +16,7 @@ from runs.errors import FilterError, RunNotFoundError, StoreError
 if TYPE_CHECKING:
     import pandas
 
+    from runs.removing import Removed
     from runs.run import Run
 
 __all__ = ["DEFAULT_COLUMNS", "Store", "open_store"]
@@ -126,6 +127,19 @@ class Store(abc.ABC):
         run = self.get(run.id)
         self._write_notes(run, dict.fromkeys(run.tags, True), text)
         return self.get(run.id)
+
+    @abc.abstractmethod
+    def remove_run(self, run: Run) -> None:
+        """Remove one run, at once or not at all; see `runs.removing`."""
+
+    @abc.abstractmethod
+    def reclaim(self, removed: Removed, grace_s: float) -> None:
+        """Take away what is of no use any more, and add to `removed` what was; see `runs.removing`."""
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Say how far long work is, to whom it concerns."""
+        if self.on_progress is not None:
+            self.on_progress(what, done, total)
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -32,8 +32,9 @@ class SyncResult:
 
     Attributes:
         folder: The run's folder.
-        outcome: `delivered`, `up to date`, `running` (its own process delivers it), `delivered by another process`, or
-            `incomplete` (an artifact is damaged, or others deliver it at the same time).
+        outcome: `delivered`, `up to date`, `running` (its own process delivers it), `delivered by another process`,
+            `removed from the database` (somebody removed it there, so it stays away), or `incomplete` (an artifact is
+            damaged, or others deliver it at the same time).
         run_id: Its id in the database.
         destination: The database, without credentials.
     """
@@ -113,6 +114,8 @@ def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient
     try:
         for _ in range(_ATTEMPTS):
             delivery.advance(last=True)
+            if delivery.was_removed:
+                return SyncResult(folder, "removed from the database", None, destination.label)
             if delivery.is_complete:
                 return SyncResult(folder, "delivered", delivery.run_id, destination.label)
     except PyMongoError as error:

@@ -1,0 +1,380 @@
+"""Notes, and removal, over every kind of store: ours and stock Sacred's, in folders and in MongoDB."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+import types
+import warnings
+from datetime import datetime, timedelta
+
+import bson
+import numpy as np
+import pytest
+import sacred
+from sacred.observers import FileStorageObserver
+from sacred.observers import MongoObserver as SacredMongoObserver
+
+from experiments import Experiment
+from observers import FileObserver, Histogram, Image, MongoObserver
+from observers.identity import lease
+from runs.__main__ import main
+from runs.errors import RunNotFoundError
+from runs.removing import collect, remove
+from runs.store import open_store
+from runs.syncing import sync
+
+KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
+LONG_AGO = time.time() - 7200
+
+
+def record(kind, folder, url, name):
+    """Record three runs; the first two read the same file, the third one of its own."""
+    experiment = Experiment if kind.startswith("our") else sacred.Experiment
+    ex = experiment("kept", base_dir=folder, save_git_info=False)
+    ex.add_config({"resource": "data.csv", "lr": 0.1})
+
+    @ex.main
+    def train(_run, resource, lr):
+        ex.open_resource(str(folder / resource)).close()
+        for step in range(5):
+            _run.log_scalar("train/loss", lr * step, step)
+        if kind.startswith("our"):
+            _run.log_media("same", Image(np.zeros((4, 4), np.uint8)), 0)
+            _run.log_media("own", Histogram([lr]), 0)
+        print("trained with", lr)
+        (folder / "weights.txt").write_text(f"weights {lr}")
+        ex.add_artifact(folder / "weights.txt")
+
+    (folder / "data.csv").write_text("1,2\n")
+    (folder / "own.csv").write_text("3,4\n")
+    observer = {
+        "our-files": lambda: FileObserver(folder / "store"),
+        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
+        "sacred-files": lambda: FileStorageObserver(folder / "store"),
+        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
+    }[kind]()
+    ex.observers.append(observer)
+    for updates in ({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3, "resource": "own.csv"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ex.run(config_updates=updates, options={"--capture": "sys"})
+    if kind == "sacred-mongo":
+        observer.runs.database.client.close()
+
+
+@pytest.fixture(params=KINDS)
+def lab(request, tmp_path, mongo_url, database):
+    """A store with three runs: `where`, the open `store`, `age()` of all contents, `contents()` names."""
+    kind, folder = request.param, tmp_path
+    record(kind, folder, mongo_url, database.name)
+    in_folder = kind.endswith("files")
+    where = str(folder / "store") if in_folder else f"{mongo_url}/{database.name}"
+
+    def age():
+        for path in folder.glob("store/_*/*"):
+            os.utime(path, (LONG_AGO, LONG_AGO))
+        old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
+        database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})
+
+    def contents():
+        if in_folder:
+            return sorted(path.name for path in folder.glob("store/_*/*") if path.parent.name != "_index")
+        return sorted(file["filename"] for file in database.fs.files.find({}))
+
+    with open_store(where) as store:
+        yield types.SimpleNamespace(
+            kind=kind, folder=folder, where=where, store=store, age=age, contents=contents, database=database
+        )
+
+
+@pytest.fixture
+def runs(lab, capsys, monkeypatch):
+    monkeypatch.setenv("SACRISTAN_STORE", lab.where)
+
+    def call(*words, code=0):
+        assert main(list(words)) == code
+        printed = capsys.readouterr()
+        return printed.out if code == 0 else printed.err
+
+    return call
+
+
+def same(store, id):
+    """Return what run `id` holds, to be compared."""
+    run = store.get(id)
+    return (
+        run.config.to_dict() if hasattr(run.config, "to_dict") else dict(run.config),
+        run.status,
+        run.output,
+        run.metric("train/loss").values.tolist(),
+        {name: content.read() for name, content in run.artifacts.items()},
+        {name: content.read() for name, content in run.sources.items()},
+    )
+
+
+# tag, note
+
+
+def test_tag_and_note_are_written_found_and_taken_back(lab, runs, monkeypatch):
+    assert runs("tag", "2", "best", "paper-1") == "run 2: best, paper-1\n"
+    assert [row["id"] for row in json.loads(runs("ls", "--tag", "best", "--json"))] == ["2"]
+    assert runs("tag", "2", "best", "--remove") == "run 2: paper-1\n"
+    assert json.loads(runs("tag", "2", "x", "--json"))["tags"] == ["paper-1", "x"]
+    assert runs("note", "2") == ""
+    assert runs("note", "2", "first\nsecond \x1b[31m") == ""
+    assert runs("note", "2") == "first\nsecond \\x1b[31m\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("from stdin é\n".encode())))
+    runs("note", "2", "-")
+    assert json.loads(runs("note", "2", "--json"))["note"] == "from stdin é"
+    assert lab.store.get("2").tags == ["paper-1", "x"]
+    assert runs("note", "2", "") == runs("note", "2") == ""
+    assert "got the tag 'a b', expected letters" in runs("tag", "2", "a b", code=1)
+    assert "there is no run '99'" in runs("note", "99", code=1)
+
+
+# rm
+
+
+def test_rm_takes_the_run_and_what_it_alone_used(lab, runs):
+    before = lab.contents()
+    others = [same(lab.store, id) for id in ("1", "2")]
+    lab.age()
+    assert json.loads(runs("rm", "3", "--yes", "--json"))["runs"] == ["3"]
+    with pytest.raises(RunNotFoundError):
+        lab.store.get("3")
+    assert [run.id for run in lab.store.find(sort="id")] == ["1", "2"]
+    assert [same(lab.store, id) for id in ("1", "2")] == others
+    gone = set(before) - set(lab.contents())
+    if lab.kind != "sacred-mongo":  # which notes resources, and does not store them
+        assert any("own" in name for name in gone)
+        assert any("data" in name for name in lab.contents())
+    if lab.kind.endswith("mongo"):
+        for name in ("metrics", "metrics_chunks", "media"):
+            assert lab.database[name].count_documents({"run_id": 3}) == 0
+        pieces = set(lab.database.fs.chunks.distinct("files_id"))
+        assert pieces == {file["_id"] for file in lab.database.fs.files.find({}, {"_id": 1}) if file["_id"] in pieces}
+    runs("rm", "1", "2", "--yes")
+    assert lab.store.find() == []
+    assert [name for name in lab.contents() if "_index" not in name] == []
+
+
+def test_rm_of_fresh_files_leaves_them_to_gc(lab, runs):
+    done = json.loads(runs("rm", "1", "2", "3", "--yes", "--json"))
+    assert done["contents"] == 0
+    assert lab.contents() != [] or lab.kind == "sacred-mongo"
+    assert done["young"] == len(lab.contents())
+    lab.age()
+    assert json.loads(runs("gc", "--json"))["contents"] == done["young"]
+    assert lab.contents() == []
+    assert runs("gc") == "reclaimed 0 files, 0 bytes\n"
+
+
+def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
+    assert "say --yes where nobody can be asked" in runs("rm", "1", code=1)
+    for answer, left in (("n\n", 3), ("y\n", 2)):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-W", "ignore", "-m", "runs", "--store", lab.where, "rm", "1"]
+        process = subprocess.Popen(
+            command, cwd=request.config.rootpath, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
+        )
+        os.close(theirs)
+        asked = b""
+        while b"[y/N]" not in asked:
+            asked += os.read(ours, 1000)
+        assert b"COMPLETED" in asked
+        os.write(ours, answer.encode())
+        process.communicate(timeout=60)
+        os.close(ours)
+        assert len(lab.store.find()) == left
+
+
+def set_status(lab, id, status, written):
+    if lab.kind.endswith("files"):
+        folder = lab.folder / "store" / id
+        run = json.loads((folder / "run.json").read_bytes())
+        run |= {"status": status, "heartbeat": datetime.utcnow().isoformat()}
+        run.pop("stop_time", None)
+        (folder / "run.json").write_text(json.dumps(run))
+        if lab.kind == "our-files":
+            (folder / "lease.json").write_text(json.dumps(written))
+    else:
+        change = {"status": status, "heartbeat": datetime.utcnow()}
+        lab.database.runs.update_one(
+            {"_id": int(id)}, {"$set": change | ({"lease": written} if "our" in lab.kind else {})}
+        )
+
+
+def test_rm_refuses_a_run_that_lives_and_takes_none(lab, runs):
+    set_status(lab, "2", "RUNNING", lease(1.0))
+    assert "run 2 is running; nothing is removed: end its process first" in runs("rm", "1", "2", "--yes", code=1)
+    assert len(lab.store.find()) == 3
+    if lab.kind.startswith("our"):
+        set_status(lab, "2", "RUNNING", lease(1.0) | {"pid_start": 1})
+        runs("rm", "2", "--yes")
+        assert len(lab.store.find()) == 2
+
+
+def test_rm_killed_anywhere_leaves_no_half_run(lab, monkeypatch):
+    """Every change to the store fails once; what is there then is the run as a whole, or one that says REMOVING."""
+
+    class Killed(BaseException):
+        pass
+
+    lab.age()
+    before = {id: same(lab.store, id) for id in ("1", "2", "3")}
+    places = steps_of(lab)
+    for stop in range(1, 100):
+        left = [stop]
+
+        def step(original, left=left):
+            def call(*args, **kwargs):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Killed
+                return original(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for holder, name in places:
+                patch.setattr(holder, name, step(getattr(holder, name)))
+            try:
+                remove(lab.store, [lab.store.get("3")])
+            except Killed:
+                pass
+            else:
+                break
+        found = {run.id: run.status for run in lab.store.find()}
+        assert {id: same(lab.store, id) for id in ("1", "2")} == {id: before[id] for id in ("1", "2")}
+        if "3" not in found:
+            break
+        assert found["3"] == "REMOVING" or same(lab.store, "3") == before["3"]
+    assert stop > 1
+    collect(lab.store)
+    if "3" in {run.id for run in lab.store.find()}:
+        remove(lab.store, [lab.store.get("3")])
+    assert {run.id: same(lab.store, run.id) for run in lab.store.find()} == {id: before[id] for id in ("1", "2")}
+    assert not any("own" in name for name in lab.contents())
+    if lab.kind.endswith("mongo"):
+        files = {file["_id"] for file in lab.database.fs.files.find({}, {"_id": 1})}
+        assert set(lab.database.fs.chunks.distinct("files_id")) <= files
+
+
+def steps_of(lab):
+    if lab.kind.endswith("files"):
+        from pathlib import Path
+
+        return [(Path, "rename"), (Path, "unlink"), (Path, "mkdir"), (os, "unlink"), (os, "rmdir")]
+    from pymongo.collection import Collection
+
+    return [(Collection, n) for n in ("update_one", "delete_one", "delete_many", "insert_one", "replace_one")]
+
+
+def test_contents_stay_while_a_record_cannot_be_read(lab, runs):
+    lab.age()
+    if lab.kind.endswith("files"):
+        folder = lab.folder / "store" / "1"
+        (folder / "run.json").write_text('{"resources": [["data.csv", "_resour')
+        if lab.kind == "our-files":
+            assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
+            (folder / "lease.json").write_text(json.dumps(lease(1.0) | {"pid_start": 1}))
+    else:
+        listed = {"resources_file": {"stored_as_file": str(bson.ObjectId()), "bytes": 1}}
+        lab.database.runs.update_one({"_id": 1}, {"$set": listed})
+    before = lab.contents()
+    done = json.loads(runs("rm", "3", "--yes", "--json"))
+    assert done["unreadable"] == ["1"]
+    assert done["contents"] == 0
+    gone = set(before) - set(lab.contents())
+    assert all("artifact" in name or "weights" in name for name in gone)
+    runs("rm", "1", "--yes")
+    assert len(set(before) - set(lab.contents())) > len(gone) or lab.kind == "sacred-mongo"
+
+
+def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
+    """Of the contents that nobody names, the ones that observers have just found are not reclaimed."""
+    for kind in ("our-files", "our-mongo"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        record(kind, folder, mongo_url, database.name)
+        where = str(folder / "store") if kind == "our-files" else f"{mongo_url}/{database.name}"
+        with open_store(where) as store:
+            if kind == "our-files":
+                for path in folder.glob("store/_*/*"):
+                    os.utime(path, (LONG_AGO, LONG_AGO))
+                FileObserver(folder / "store")._keep(folder / "data.csv", folder / "store" / "_resources")
+                remove(store, store.find())
+                left = [path.name for path in folder.glob("store/_resources/*")]
+            else:
+                from observers.contents import Contents
+
+                old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
+                database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})
+                Contents(database).store(folder / "data.csv", "data.csv")
+                remove(store, store.find())
+                left = [file["filename"] for file in database.fs.files.find({})]
+        assert len(left) == 1
+        assert "data" in left[0]
+
+
+def test_files_of_others_in_the_store_are_left_alone(lab, runs):
+    if lab.kind.endswith("files"):
+        for name in ("_sources", "_resources"):
+            (lab.folder / "store" / name).mkdir(exist_ok=True)
+            (lab.folder / "store" / name / "mine.txt").write_text("mine")
+    else:
+        import gridfs
+
+        gridfs.GridFS(lab.database).put(b"mine", filename="mine.txt")
+        lab.database["other_runs"].insert_one(
+            {"_id": 1, "resources": lab.database.runs.find_one({"_id": 1})["resources"], "status": "COMPLETED"}
+        )
+    lab.age()
+    runs("rm", "1", "2", "3", "--yes")
+    assert "mine.txt" in lab.contents()
+    if lab.kind == "our-mongo":
+        assert any("data.csv" in name for name in lab.contents())
+
+
+def test_sync_does_not_bring_a_removed_run_back(tmp_path, mongo_url, database):
+    ex = Experiment("synced", base_dir=tmp_path, save_git_info=False)
+
+    @ex.main
+    def train(_run):
+        _run.log_scalar("loss", 1.0, 0)
+
+    ex.observers.append(FileObserver(tmp_path / "store"))
+    ex.observers.append(MongoObserver(mongo_url, database.name))
+    ex.run(options={"--capture": "sys"})
+    with open_store(f"{mongo_url}/{database.name}") as store:
+        remove(store, store.find())
+        for marker in (True, False):
+            if not marker:
+                (tmp_path / "store" / "1" / "delivered.json").unlink()
+            [result] = sync(tmp_path / "store")
+            assert result.outcome == ("up to date" if marker else "removed from the database")
+            assert store.find() == []
+    with open_store(tmp_path / "store") as store:
+        assert [run.id for run in store.find()] == ["1"]
+        remove(store, store.find())
+    assert list(sync(tmp_path / "store")) == []
+
+
+def test_gc_removes_what_a_killed_removal_left_in_a_folder(tmp_path, mongo_url):
+    record("our-files", tmp_path, mongo_url, "none")
+    store_folder = tmp_path / "store"
+    (store_folder / ".removing" / "3-abcd").mkdir(parents=True)
+    (store_folder / ".removing" / "3-abcd" / "run.json").write_text("{}")
+    [resource] = (store_folder / "_resources").glob("data_*")
+    resource.rename(resource.with_name(f".removing-{resource.name}"))
+    with open_store(store_folder) as store:
+        assert len(store.find()) == 3
+        collect(store)
+        assert not (store_folder / ".removing").exists()
+        assert next(iter(store.get("1").resources.values())).read() == b"1,2\n"
