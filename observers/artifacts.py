@@ -129,6 +129,17 @@ class ArtifactStore:
                         f"{version}: {self.root} cannot be written ({error.strerror}), so that its use is not noted"
                     ) from error
 
+    def note_run(self, relation: str, version: ArtifactVersion, uid: str) -> None:
+        """Note that the run `uid` made (`made`) or used (`used`) a version of this store.
+
+        Raises:
+            ArtifactError: If the store cannot be written.
+        """
+        try:
+            self._mark(relation, version, uid)
+        except OSError as error:
+            raise ArtifactError(f"{version}: {self.root} cannot be written ({error.strerror})") from error
+
     def _mark(self, relation: str, version: ArtifactVersion, uid: str | None) -> None:
         if uid is None:
             return
@@ -165,6 +176,30 @@ class ArtifactStore:
             created=datetime.now(UTC),
             contents=self.contents,
         )
+        return self._put(incoming, version)
+
+    def take(self, version: ArtifactVersion) -> ArtifactVersion:
+        """Keep a version of another store, and return it with its number in this one.
+
+        Raises:
+            ArtifactError: If a content of it is not what was logged, or this store cannot be written.
+        """
+        try:
+            with Incoming(self.root) as incoming:
+                for file in {file.sha256: file for file in version.files}.values():
+                    if not incoming.holds(file.sha256, file.bytes):
+                        with version.stored(file) as stream:
+                            if incoming.take(stream, file.bytes)[0] != file.sha256:
+                                raise ArtifactDamagedError(
+                                    f"{version}: the content of {file.path} is not what was logged"
+                                )
+                return self._put(incoming, dataclasses.replace(version, contents=self.contents))
+        except OSError as error:
+            raise ArtifactError(
+                f"{version}: {self.root} cannot be written ({error.strerror}); make room or check its permissions"
+            ) from error
+
+    def _put(self, incoming: Incoming, version: ArtifactVersion) -> ArtifactVersion:
         manifest = incoming.folder / "manifest"
         with manifest.open("wb") as stream:
             stream.write(version.manifest())
@@ -173,8 +208,8 @@ class ArtifactStore:
         manifest.chmod(0o444)
         incoming.flush()
         incoming.publish()
-        number = self._manifests.add(manifest, name, version.digest)
-        return self._manifests.read(name, number) or dataclasses.replace(version, version=number)
+        number = self._manifests.add(manifest, version.name, version.digest)
+        return self._manifests.read(version.name, number) or dataclasses.replace(version, version=number)
 
     # ------------------------------------------------------------------ reading
 

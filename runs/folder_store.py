@@ -12,17 +12,22 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from configs.atomic_file import replacing
+from observers.artifacts import ArtifactStore
 from observers.schema import (
     CONFIG,
     INFO,
     MEDIA,
+    MEDIA_FOLDER,
     NOTES,
     OUTPUT,
     POINTS,
     RUN,
     SACRED_METRICS,
     SUMMARY,
+    VALUES,
     Series,
+    media_path,
+    read_json_lines,
     read_metrics,
     read_names,
 )
@@ -38,6 +43,7 @@ from runs.run import Run, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 
 if TYPE_CHECKING:
+    from observers.artifact_version import ArtifactVersion
     from runs.removing import Removed
 
 __all__ = ["FolderRun", "FolderStore"]
@@ -217,6 +223,35 @@ class FolderRun(Run):
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
+
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        """See `Run.media_entries`."""
+        found = []
+        try:
+            for entry in read_json_lines(self.folder / MEDIA):
+                files = [entry["file"], *entry.get("images", ())]
+                paths = [media_path(self.folder, file) for file in files]
+                found.append((entry, [self._content(p.name, self.folder, f"{MEDIA_FOLDER}/{p.name}") for p in paths]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{self.folder / MEDIA} is damaged ({type(error).__name__}: {error})") from error
+        return found
+
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        """See `Run.artifact_details`."""
+        details = self.document.get("artifact_details")
+        details = details if isinstance(details, dict) else {}
+        return {name: one for name, one in details.items() if isinstance(one, dict)}
+
+    def odd_values(self) -> bytes:
+        """See `Run.odd_values`."""
+        try:
+            return (self.folder / VALUES).read_bytes()
+        except OSError:
+            return b""
+
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
+        """See `Run.fetch_version`."""
+        return ArtifactStore(self.folder.parent).resolve(f"{entry['name']}@{entry['digest']}")
 
     def _content(self, name: str, base: Path, path: str) -> Content:
         target, inside = (base / path).resolve(), base.resolve()

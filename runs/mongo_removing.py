@@ -43,7 +43,7 @@ class Remover:
         self.database = store.database
         self.runs, self.metrics, self.chunks = store.runs, store.metrics, store.chunks
         prefix = store.runs.name.removesuffix("runs")
-        self.media = self.database[f"{prefix}media"]
+        self.media = store.media
         self.removed = self.database[f"{prefix}{REMOVED}"]
         self.files, self.pieces = self.database.fs.files, self.database.fs.chunks
 
@@ -67,6 +67,12 @@ class Remover:
                 self.removed.delete_one({"_id": uid})
                 raise StoreError(f"run {key} has just changed; try again when its process has ended")
         self._finish(key)
+
+    def forget(self, uid: str) -> None:
+        """Let the run `uid` come back: finish its removal, and take away the note of it."""
+        for document in list(self.runs.find({"removing.uid": uid}, {"_id": 1})):
+            self._finish(document["_id"])
+        self.removed.delete_one({"_id": uid})
 
     def _finish(self, key: Any) -> None:
         document = self.runs.find_one({"_id": key, "removing": {"$exists": True}})

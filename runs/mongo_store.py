@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import mimetypes
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -16,8 +17,11 @@ import numpy as np
 import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
+from observers.artifact_fetch import fetch
+from observers.artifact_version import ArtifactError
+from observers.artifacts import ARTIFACTS
 from observers.destination import Destination, explain
-from observers.documents import restore
+from observers.documents import object_id, restore
 from observers.schema import POINT, Series, summarize
 from runs.content import Content, missing_content
 from runs.errors import StoreError
@@ -33,11 +37,16 @@ from runs.run import Run, without_pickles
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from observers.artifact_version import ArtifactVersion
     from runs.removing import Removed
 
 __all__ = ["MongoRun", "MongoStore"]
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
+# What an entry of media has only here.
+_OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
 # What stands in `captured_out` for the middle of a long output; see `observers.delivery`.
 _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
 # How many runs tell which fields there are.
@@ -65,6 +74,7 @@ class MongoStore(Store):
         self.metrics = self.database[f"{start}metrics"]
         self.media = self.database[f"{start}media"]
         self.chunks = self.database[f"{start}metrics_chunks"]
+        self.media = self.database[f"{start}media"]
         self.fs = gridfs.GridFS(self.database)
         try:
             with self.errors():
@@ -361,6 +371,57 @@ class MongoRun(Run):
         pairs = self._whole_list(found, kind) if isinstance(found, Mapping) else []
         pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
         return [self._content(str(name), key) for name, key in pairs]
+
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        """See `Run.media_entries`."""
+        with self.store.errors():
+            found = {document["_id"]: document for document in self.store.media.find({"run_id": self.key})}
+        # Their ids tell their places in the run's folder.
+        places = {object_id(str(self.uid), "media", number): number for number in range(len(found))}
+        entries = []
+        for key in sorted(found, key=lambda key: found[key].get("number", places.get(key, len(found)))):
+            images = [image for image in found[key].get("images", ()) if isinstance(image, Mapping)]
+            pairs = [(found[key].get("file"), found[key].get("file_id"))]
+            pairs += [(image.get("file"), image.get("file_id")) for image in images]
+            own = {n: v for n, v in found[key].items() if n not in _OF_MEDIA}
+            entry = plain(self._whole(own)) | ({"images": [image.get("file") for image in images]} if images else {})
+            contents = [self._content(str(file).rpartition("/")[2], file_id) for file, file_id in pairs]
+            entries.append((entry, contents))
+        return entries
+
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        """See `Run.artifact_details`."""
+        listed = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
+        details = {}
+        for entry in listed:
+            key = entry.get("file_id") if isinstance(entry, Mapping) else None
+            key = bson.ObjectId(key) if isinstance(key, str) and bson.ObjectId.is_valid(key) else key
+            with self.store.errors():
+                file = self.store.database.fs.files.find_one({"_id": key}) if key is not None else None
+            if file is None:
+                continue
+            one: dict[str, Any] = {"metadata": plain(self._whole(file.get("metadata")))}
+            kind = file.get("contentType")
+            if kind != mimetypes.guess_type(str(entry.get("name")))[0]:
+                one["content_type"] = kind
+            if any(one.values()):
+                details[str(entry.get("name"))] = one
+        return details
+
+    def odd_values(self) -> bytes:
+        """See `Run.odd_values`."""
+        key = self._find({"values_file": 1}).get("values_file")
+        return b"" if key is None else self._content("values.jsonl", key).read()
+
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
+        """See `Run.fetch_version`."""
+        reference = f"{entry['name']}@{entry['digest']}"
+        prefix = self.store.runs.name.removesuffix("runs")
+        with self.store.errors():
+            version = fetch(self.store.database, prefix, reference, into / ARTIFACTS)
+        if version is None:
+            raise ArtifactError(f"{reference}: the database does not have it")
+        return version
 
     def _content(self, name: str, key: Any) -> Content:
         if key is None:

@@ -17,6 +17,9 @@ from runs.media import Medium
 from runs.names import full_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from observers.artifact_version import ArtifactVersion
     from runs.store import Store
 
 __all__ = ["Run", "without_pickles"]
@@ -97,6 +100,34 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def media(self) -> list[Medium]:
         """Images, figures, histograms, texts and tables, in the order of logging."""
+
+    @abc.abstractmethod
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        """Return what was logged beside numbers, each as `observers.schema` has it, with its files.
+
+        Raises:
+            StoreError: If an entry cannot be read.
+        """
+
+    @abc.abstractmethod
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        """Return `metadata` and `content_type` of the artifacts that have any, by name."""
+
+    @abc.abstractmethod
+    def odd_values(self) -> bytes:
+        """Return logged values that are no numbers, as lines of JSON; see `observers.schema`."""
+
+    @abc.abstractmethod
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
+        """Return a version of an artifact that the record names; `into` may be used for its contents.
+
+        Args:
+            entry: Of `artifacts_logged` or `artifacts_used`.
+            into: The folder of runs that is to have it.
+
+        Raises:
+            ArtifactError: If it is not there, or damaged.
+        """
 
     # ------------------------------------------------------------------ the same for all
 
