@@ -4,6 +4,7 @@ RunsError           one clear sentence for the terminal
 ├── StoreError      a folder or database cannot be read or written
 ├── ServerError     the embedded MongoDB does not start
 ├── FilterError     a filter makes no sense
+├── ArchiveError      a file is no archive of runs
 ├── RunNotFoundError  no run, or more than one, is meant
 ├── ComparisonError   the runs cannot be compared as was asked
 └── PlotError         nothing can be drawn
@@ -12,6 +13,7 @@ RunsError           one clear sentence for the terminal
 from __future__ import annotations
 
 __all__ = [
+    "ArchiveError",
     "ComparisonError",
     "FilterError",
     "PlotError",
@@ -36,6 +38,10 @@ class ServerError(RunsError):
 
 class FilterError(RunsError):
     """A filter, a sort or a column makes no sense."""
+
+
+class ArchiveError(RunsError):
+    """A file is no archive of runs, or not a whole one."""
 
 
 class RunNotFoundError(RunsError):

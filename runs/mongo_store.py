@@ -72,7 +72,6 @@ class MongoStore(Store):
         start = f"{prefix}_" if prefix else ""
         self.runs = self.database[f"{start}runs"]
         self.metrics = self.database[f"{start}metrics"]
-        self.media = self.database[f"{start}media"]
         self.chunks = self.database[f"{start}metrics_chunks"]
         self.media = self.database[f"{start}media"]
         self.fs = gridfs.GridFS(self.database)

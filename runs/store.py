@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from runs.removing import Removed
     from runs.run import Run
 
-__all__ = ["DEFAULT_COLUMNS", "Store", "open_store"]
+__all__ = ["DEFAULT_COLUMNS", "Store", "flat_row", "open_store"]
 
 NEWEST_FIRST = "-start_time"
 DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
@@ -191,7 +191,7 @@ class Store(abc.ABC):
 
         runs = self.find(filter, sort, limit, columns or (*DEFAULT_COLUMNS, "config", "summary", "host"))
         if columns is None:
-            rows = [_flat_row(run) for run in runs]
+            rows = [flat_row(run) for run in runs]
         else:
             rows = [{name: run[name] for name in columns} for run in runs]
         return pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
@@ -217,7 +217,8 @@ class Store(abc.ABC):
         self.close()
 
 
-def _flat_row(run: Run) -> dict[str, Any]:
+def flat_row(run: Run) -> dict[str, Any]:
+    """Return every entry of a run's config, every statistic of its summary, and what it is."""
     row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
     _flatten("config", run["config"] or {}, row)
     for metric, statistics in (run["summary"] or {}).items():

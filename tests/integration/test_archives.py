@@ -1,0 +1,320 @@
+"""Archives out of every kind of store and into each, archives that mean harm, and tables."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import struct
+import sys
+import uuid
+import warnings
+import zipfile
+from hashlib import sha256
+
+import numpy as np
+import pandas
+import pymongo
+import pytest
+import sacred
+from sacred.observers import FileStorageObserver
+from sacred.observers import MongoObserver as SacredMongoObserver
+
+from experiments import Experiment
+from observers import FileObserver, Image, MongoObserver
+from runs.__main__ import main
+from runs.archives import export_runs, import_runs
+from runs.copying import open_target
+from runs.errors import RunsError
+from runs.store import open_store
+
+KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
+
+
+def record(kind, folder, url, name):
+    """Record two runs."""
+    experiment = Experiment if kind.startswith("our") else sacred.Experiment
+    ex = experiment("archived", base_dir=folder, save_git_info=False)
+    ex.add_config({"lr": 0.1, "hidden": [8, 8], "text": "plain"})
+
+    @ex.main
+    def train(_run, lr):
+        ex.open_resource(str(folder / "data.csv")).close()
+        for step, value in enumerate([lr, math.nan, math.inf]):
+            _run.log_scalar("train/loss", value, step + 0.5)
+        if kind.startswith("our"):
+            _run.log_media("image", Image(np.zeros((2, 2), np.uint8)), 0)
+        print("trained with", lr)
+        (folder / "weights.txt").write_text(f"weights {lr}")
+        ex.add_artifact(folder / "weights.txt")
+        return lr
+
+    (folder / "data.csv").write_text("1,2\n")
+    observer = {
+        "our-files": lambda: FileObserver(folder / "store"),
+        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
+        "sacred-files": lambda: FileStorageObserver(folder / "store"),
+        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
+    }[kind]()
+    ex.observers.append(observer)
+    for updates in ({"lr": 0.1}, {"lr": 0.2, "text": "a\x1b[31mb"}):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ex.run(config_updates=updates, options={"--capture": "sys"})
+    if kind == "sacred-mongo":
+        observer.runs.database.client.close()
+    return str(folder / "store") if kind.endswith("files") else f"{url}/{name}"
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def origin(request, tmp_path_factory, mongo_url):
+    name = f"archives_{uuid.uuid4().hex}"
+    yield record(request.param, tmp_path_factory.mktemp(request.param), mongo_url, name)
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture(params=["files", "mongo"])
+def target(request, tmp_path, mongo_url, database):
+    return str(tmp_path / "target") if request.param == "files" else f"{mongo_url}/{database.name}"
+
+
+@pytest.fixture
+def runs(capsys):
+    def call(*words, code=0):
+        assert main([str(word) for word in words]) == code
+        printed = capsys.readouterr()
+        return printed.out if code == 0 else printed.err
+
+    return call
+
+
+def holds(run):
+    return (
+        dict(run.config),
+        run.status,
+        run.output,
+        repr(run.metric("train/loss").values.tolist()),
+        run.metric("train/loss").steps.tolist(),
+        {name: content.read() for name, content in run.artifacts.items()},
+        {name: content.read() for name, content in run.sources.items()},
+        [(entry["sha256"], [content.read() for content in contents]) for entry, contents in run.media_entries()],
+    )
+
+
+def test_archive_goes_into_any_store_and_again_changes_nothing(origin, target, tmp_path, runs):
+    archive = tmp_path / "two.zip"
+    assert "two.zip: runs 1, 2, " in runs("--store", origin, "export", "1", "2", "-o", archive)
+    assert "is there already; choose another name" in runs("--store", origin, "export", "1", "-o", archive, code=1)
+    first = json.loads(runs("--store", target, "import", archive, "--json"))
+    assert [(row["id"], row["is_new"]) for row in first] == [("1", True), ("2", True)]
+    with open_store(origin) as here, open_store(target) as there:
+        for id in ("1", "2"):
+            assert holds(here.get(id)) == holds(there.get(id))
+    again = runs("--store", target, "import", archive)
+    assert again.count("already, as run") == 2
+    with open_store(target) as there:
+        assert len(there.find()) == 2
+    with zipfile.ZipFile(archive) as members:
+        manifest = json.loads(members.read("manifest.json"))
+        assert {name: sha256(members.read(name)).hexdigest() for name in manifest["files"]} == {
+            name: entry["sha256"] for name, entry in manifest["files"].items()
+        }
+        assert set(members.namelist()) == {*manifest["files"], "manifest.json"}
+        members.extractall(tmp_path / "unpacked")
+    with open_store(tmp_path / "unpacked") as unpacked, open_store(origin) as here:
+        assert holds(unpacked.get("2")) == holds(here.get("2"))
+
+
+def test_copy_command_says_what_it_did(origin, target, runs):
+    said = runs("--store", origin, "copy", "1", "latest", "--to", target)
+    assert said.startswith("run 1 is run 1 of ")
+    assert json.loads(runs("--store", origin, "copy", "1", "--to", target, "--json"))[0]["is_new"] is False
+    assert "there is no run '9'" in runs("--store", origin, "copy", "9", "--to", target, code=1)
+
+
+def test_tables_hold_what_runs_do(origin, tmp_path, runs):
+    table = pandas.read_csv(io.StringIO(runs("--store", origin, "export", "--format", "csv", "--sort", "id")))
+    assert table["config.lr"].tolist() == [0.1, 0.2]
+    assert table["config.hidden"].tolist() == ["[8, 8]"] * 2
+    rows = json.loads(
+        runs("--store", origin, "export", "--format", "json", "--where", "lr>0.1", "--columns", "lr,hidden")
+    )
+    assert rows == [{"id": "2", "lr": 0.2, "hidden": [8, 8]}]
+    runs("--store", origin, "export", "-o", tmp_path / "t.parquet", "--sort", "id")
+    parquet = pandas.read_parquet(tmp_path / "t.parquet")
+    assert parquet["config.lr"].tolist() == [0.1, 0.2]
+    assert parquet["config.hidden"].tolist() == ["[8, 8]"] * 2
+    runs("--store", origin, "export", "1", "--metrics", "train/loss", "-o", tmp_path / "m.parquet")
+    points = pandas.read_parquet(tmp_path / "m.parquet")
+    assert points["step"].tolist() == [0.5, 1.5, 2.5]
+    assert repr(points["value"].tolist()) == "[0.1, nan, inf]"
+    points = json.loads(runs("--store", origin, "export", "1", "--metrics", "train/loss", "--format", "json"))
+    assert [row["value"] for row in points] == [0.1, "NaN", "Infinity"]
+    assert "no run meets" in runs("--store", origin, "export", "--where", "lr>7", "-o", tmp_path / "n.csv", code=1)
+    assert not (tmp_path / "n.csv").exists()
+
+
+def test_export_that_makes_no_sense_is_refused(origin, tmp_path, runs):
+    assert "expected -o FILE.zip" in runs("--store", origin, "export", "1", code=1)
+    assert "got no run, expected ids" in runs("--store", origin, "export", "-o", tmp_path / "x.zip", code=1)
+    assert "got ids and conditions" in runs(
+        "--store", origin, "export", "1", "--tag", "x", "-o", tmp_path / "x.zip", code=1
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_parquet_without_its_package_names_the_extra(origin, tmp_path, runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    said = runs("--store", origin, "export", "-o", tmp_path / "t.parquet", code=1)
+    assert "pip install -e '.[parquet]'" in said
+
+
+# Archives that mean harm
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """The members of a good archive, by name."""
+    folder = tmp_path_factory.mktemp("good")
+    where = record("our-files", folder, "", "")
+    with open_store(where) as store:
+        export_runs([store.get("1")], folder / "good.zip")
+    with zipfile.ZipFile(folder / "good.zip") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def listed(members):
+    """Return members with a manifest that is right."""
+    manifest = json.loads(members["manifest.json"])
+    manifest["files"] = {
+        name: {"bytes": len(data), "sha256": sha256(data).hexdigest()}
+        for name, data in members.items()
+        if name != "manifest.json"
+    }
+    return members | {"manifest.json": json.dumps(manifest).encode()}
+
+
+def make(path, members, compression=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+
+
+def with_name(name):
+    return lambda path, good: make(path, listed(good | {name: b"evil"}))
+
+
+def link(path, good):
+    make(path, listed(good))
+    with zipfile.ZipFile(path, "a") as archive:
+        info = zipfile.ZipInfo("1/link")
+        info.external_attr = 0o120777 << 16
+        archive.writestr(info, "/etc/passwd")
+
+
+def twice(path, good):
+    make(path, listed(good))
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr("1/run.json", "{}")
+
+
+def wrong_digest(path, good):
+    make(path, good | {"1/config.json": bytes(len(good["1/config.json"]))})
+
+
+def wrong_length(path, good):
+    make(path, good | {"1/config.json": b"{}"})
+
+
+def bomb(path, good):
+    # 1 GB of zeros in 1 MB, as declared.
+    make(path, listed(good))
+    with (
+        zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("1/zeros", "w", force_zip64=True) as s,
+    ):
+        for _ in range(2**10 + 1):
+            s.write(bytes(2**20))
+    digest = sha256()
+    for _ in range(2**10 + 1):
+        digest.update(bytes(2**20))
+    entry = {"bytes": (2**10 + 1) * 2**20, "sha256": digest.hexdigest()}
+    with zipfile.ZipFile(path) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    manifest["files"]["1/zeros"] = entry
+    rewrite(path, {"manifest.json": json.dumps(manifest).encode()})
+
+
+def rewrite(path, changed):
+    """Replace members without unpacking the others: the old manifest goes out of the directory."""
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in changed.items():
+            archive.filelist.remove(archive.NameToInfo.pop(name))
+            archive.writestr(name, data)
+
+
+def lying_length(path, good):
+    """The directory says 77 bytes of what unpacks to 64 MB."""
+    make(path, listed(good | {"1/zeros": bytes(2**26 + 12345)}))
+    members = listed(good | {"1/zeros": bytes(77)})
+    rewrite(path, {"manifest.json": members["manifest.json"]})
+    raw = path.read_bytes()
+    path.write_bytes(raw.replace(struct.pack("<I", 2**26 + 12345), struct.pack("<I", 77)))
+
+
+def cut_off(path, good):
+    make(path, good)
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+HOSTILE = {
+    "above": (with_name("../evil"), r"'../evil', which does not stay in its folder"),
+    "above-within": (with_name("1/../../evil"), "does not stay in its folder"),
+    "absolute": (with_name("/tmp/evil"), "does not stay in its folder"),
+    "backslash": (with_name("1\\..\\..\\evil"), "does not stay in its folder"),
+    "drive": (with_name("C:/evil"), "does not stay in its folder"),
+    "control": (with_name("1/a\x1b[31m"), "does not stay in its folder"),
+    "foreign": (with_name("exp.py"), "is none of a run"),
+    "foreign-run": (with_name("2/run.json"), "is none of a run"),
+    "foreign-artifact": (with_name("_artifacts/versions/../../x"), "does not stay in its folder"),
+    "index": (with_name(".index.sqlite"), "is none of a run"),
+    "unlisted": (lambda path, good: make(path, listed(good) | {"1/extra": b""}), "is not in its manifest"),
+    "link": (link, "is no plain file"),
+    "twice": (twice, "it has two members '1/run.json'"),
+    "wrong-digest": (wrong_digest, "is not what its manifest.json says"),
+    "wrong-length": (wrong_length, "has another length than its manifest.json says"),
+    "lying-length": (lying_length, "is damaged|is not what"),
+    "bomb": (bomb, "it unpacks to 1074.* bytes, expected at most 1073741824; if you trust it, say --max-bytes"),
+    "cut-off": (cut_off, "it is damaged, or no ZIP file"),
+    "no-zip": (lambda path, good: path.write_bytes(b"no zip"), "no ZIP file"),
+    "no-manifest": (lambda path, good: make(path, {"1/run.json": b"{}"}), r"it has no manifest.json"),
+    "odd-manifest": (lambda path, good: make(path, good | {"manifest.json": b"[]"}), "makes no sense"),
+    "no-run": (
+        lambda path, good: make(path, listed({n: d for n, d in good.items() if n != "1/run.json"})),
+        "names runs that are not there",
+    ),
+    "file-as-folder": (lambda path, good: make(path, listed(good | {"1/a": b"", "1/a/b": b""})), "cannot be unpacked"),
+    "damaged-run": (
+        lambda path, good: make(path, listed(good | {"1/run.json": b"[]"})),
+        "holds list, expected an object",
+    ),
+    "packed-otherwise": (lambda path, good: make(path, listed(good), zipfile.ZIP_LZMA), "packed in another way"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_archive_that_means_harm_is_refused_whole(good, name, target, tmp_path):
+    make_it, message = HOSTILE[name]
+    archive = tmp_path / "evil.zip"
+    make_it(archive, dict(good))
+    before = {path for path in tmp_path.rglob("*") if "target" not in path.parts}
+    with open_target(target) as store:
+        with pytest.raises(RunsError, match=message):
+            import_runs(archive, store)
+        assert store.find() == []
+        if not target.startswith("mongodb"):
+            assert [path.name for path in store.folder.iterdir() if not path.name.startswith(".index")] == []
+    assert {path for path in tmp_path.rglob("*") if "target" not in path.parts} == before
+    assert not list(tmp_path.rglob("evil"))
