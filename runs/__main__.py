@@ -9,13 +9,26 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from runs.commands import compare, completing, differing, keeping, listing, logs, moving, plot, points, showing, upkeep
+from runs.commands import (
+    compare,
+    completing,
+    differing,
+    fetching,
+    keeping,
+    listing,
+    logs,
+    moving,
+    plot,
+    points,
+    showing,
+    upkeep,
+)
 from runs.commands.arguments import STORE_HELP, Parser
 from runs.errors import RunsError
 
 __all__ = ["main"]
 
-_GROUPS = (listing, showing, logs, points, differing, compare, plot, keeping, moving, upkeep, completing)
+_GROUPS = (listing, showing, logs, points, differing, compare, plot, keeping, moving, fetching, upkeep, completing)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
