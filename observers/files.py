@@ -37,8 +37,10 @@ from observers.journal import Journal
 from observers.media import MediaEntry
 from observers.schema import (
     CONFIG,
+    FORMAT,
     INFO,
     LEASE,
+    MAX_SACRED_POINTS,
     MEDIA,
     NOTES,
     OUTPUT,
@@ -54,8 +56,6 @@ __all__ = ["FileObserver", "journal_of"]
 
 _log = logging.getLogger(__name__)
 
-FORMAT = "sacristan-1"
-MAX_SACRED_POINTS = 200_000
 PROVENANCE = "provenance.json"
 
 # The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.

@@ -54,6 +54,10 @@ POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value",
 # A tick is 10 ms, so that 32 bits of them last for 497 days.
 TICKS_PER_S = 100
 
+FORMAT = "sacristan-1"
+# More points than this have no `metrics.json`, which grows with them.
+MAX_SACRED_POINTS = 200_000
+
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"

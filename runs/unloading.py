@@ -23,11 +23,12 @@ from observers.artifact_version import ArtifactError, check_name
 from observers.artifacts import ArtifactStore
 from observers.delivery import MARKER
 from observers.destination import DESTINATION_FILE
-from observers.files import FORMAT, MAX_SACRED_POINTS
 from observers.schema import (
     CONFIG,
+    FORMAT,
     INFO,
     LEASE,
+    MAX_SACRED_POINTS,
     MEDIA,
     MEDIA_FOLDER,
     NAMES,

@@ -68,6 +68,14 @@ def test_runs_import_no_torch(name):
     assert "torch" not in {found.partition(".")[0] for found in imported(ast.walk(parse(name)), name)}
 
 
+def test_runs_load_neither_torch_nor_sacred():
+    names = [name for name in MODULES if name.startswith("runs")]
+    script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    script += "print([heavy for heavy in ('torch', 'sacred', 'pandas', 'rich') if heavy in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script, *names], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_modules_import_each_other_without_a_cycle():
     graph = {}
     for name in MODULES:
