@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pymongo
@@ -17,6 +21,7 @@ from experiments import Experiment
 from observers import FileObserver, Image, MongoObserver, Table, Text
 from runs.errors import FilterError, RunNotFoundError, StoreError
 
+LAB = Path(__file__).resolve().parents[2]
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 
 
@@ -384,3 +389,51 @@ def test_prefix_of_the_collections_goes_behind_the_url(database, mongo_url):
         assert store.get(1).metric("x").values.tolist() == [1.5]
     with runs.open_store(f"{mongo_url}/{database.name}") as store:
         assert store.find() == []
+
+
+def test_list_of_a_folder_opens_no_file_of_a_run(tmp_path):
+    folder = record("our-files", tmp_path, "mongodb://127.0.0.1:9", "none")
+    script = """
+import sys, time
+import runs
+store = runs.open_store(sys.argv[1])
+deadline = time.monotonic() + 30
+opened = ["as what changed just now is looked at twice"]
+sys.addaudithook(lambda event, given: event == "open" and opened.append(str(given[0])))
+while opened and time.monotonic() < deadline:
+    opened.clear()
+    assert len(store.find("lr<0.03", sort="-val/accuracy.max", columns=["lr", "status"])) == 3
+    opened = [name for name in opened if not name.endswith("lease.json")]
+print(opened)
+"""
+    command = [sys.executable, "-c", script, folder]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(LAB)})
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+class Listener(pymongo.monitoring.CommandListener):
+    """Keeps the projections of all queries for runs."""
+
+    def __init__(self):
+        self.projections = []
+
+    def started(self, event):
+        if event.command_name == "find" and event.command["find"] == "runs":
+            self.projections.append(event.command.get("projection"))
+
+    def succeeded(self, event):
+        pass
+
+    failed = succeeded
+
+
+def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, monkeypatch):
+    database.runs.insert_one({"_id": 1, "config": {"lr": 0.1, "x": 1}, "captured_out": "long", "status": "COMPLETED"})
+    listener = Listener()
+    real = pymongo.MongoClient
+    monkeypatch.setattr(pymongo, "MongoClient", lambda *args, **kw: real(*args, event_listeners=[listener], **kw))
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        listener.projections.clear()
+        store.find("lr=0.1", columns=["lr", "status"])
+    assert listener.projections
+    assert set().union(*listener.projections) <= {"_id", "config.lr", "lease", "start_time", "status"}
