@@ -12,6 +12,7 @@ import time
 import types
 import warnings
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import bson
 import numpy as np
@@ -268,8 +269,6 @@ def test_rm_killed_anywhere_leaves_no_half_run(lab, monkeypatch):
 
 def steps_of(lab):
     if lab.kind.endswith("files"):
-        from pathlib import Path
-
         return [(Path, "rename"), (Path, "unlink"), (Path, "mkdir"), (os, "unlink"), (os, "rmdir")]
     from pymongo.collection import Collection
 
@@ -378,3 +377,31 @@ def test_gc_removes_what_a_killed_removal_left_in_a_folder(tmp_path, mongo_url):
         collect(store)
         assert not (store_folder / ".removing").exists()
         assert next(iter(store.get("1").resources.values())).read() == b"1,2\n"
+
+
+@pytest.mark.parametrize("how", ["touched", "named", "copied anew"])
+def test_content_that_a_run_takes_while_it_is_being_reclaimed_is_kept(tmp_path, monkeypatch, how):
+    record("our-files", tmp_path, "", "")
+    store_folder = tmp_path / "store"
+    for path in store_folder.glob("_*/*"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    original = Path.rename
+
+    def rename(path, target):
+        if path.parent.name == "_resources" and path.name.startswith("data") and how == "touched":
+            os.utime(path)
+        found = original(path, target)
+        if path.parent.name == "_resources" and path.name.startswith("data") and how != "touched":
+            if how == "copied anew":
+                path.write_text("1,2\n")
+            new = {"status": "COMPLETED", "resources": [["data.csv", f"_resources/{path.name}"]]}
+            (store_folder / "9").mkdir()
+            (store_folder / "9" / "run.json").write_text(json.dumps(new))
+        return found
+
+    with open_store(store_folder) as store:
+        monkeypatch.setattr(Path, "rename", rename)
+        remove(store, store.find())
+    [left] = (store_folder / "_resources").iterdir()
+    assert left.name.startswith("data_")
+    assert left.read_text() == "1,2\n"
