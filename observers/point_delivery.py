@@ -2,7 +2,7 @@
 
 Points are appended to a metric's document on the condition that as many are there as were counted on. What goes beyond
 `POINTS_PER_DOCUMENT` goes into chunks of fixed bounds, each replaced by a longer self: `data` is a run of
-`observers.schema.POINT` records, `index` counts the chunks of a metric.
+`observers.schema.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps are floats.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PointDelivery:
             if inside:
                 self._push(name, start, new[:inside], floats)
             if len(new) > inside:
-                tails[name] = self._send_chunks(name, max(start - POINTS_PER_DOCUMENT, 0), new[inside:])
+                tails[name] = self._send_chunks(name, max(start - POINTS_PER_DOCUMENT, 0), new[inside:], floats)
             counts[name] = start + len(new)
         # Only now, so that a batch that was broken off is sent again as it was.
         self.counts, self._tails = counts, tails
@@ -123,7 +123,7 @@ class PointDelivery:
     def _times(self, points: np.ndarray) -> list[datetime]:
         return [self.start + timedelta(seconds=tick / TICKS_PER_S) for tick in points["time"].tolist()]
 
-    def _send_chunks(self, name: str, start: int, points: np.ndarray) -> np.ndarray:
+    def _send_chunks(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> np.ndarray:
         """Write the chunks that points `start` and on beyond the cap belong to, and return those of an open chunk."""
         uid = self.uid
         open_points = self._tails.get(name, np.empty(0, POINT))
@@ -132,12 +132,22 @@ class PointDelivery:
         while len(waiting):
             chunk, waiting = waiting[:POINTS_PER_CHUNK], waiting[POINTS_PER_CHUNK:]
             fields = {"run_id": self.run_id, "uid": uid, "name": storable_text(name), "index": index}
-            fields |= {"count": len(chunk), "data": chunk.tobytes()}
+            fields |= {"count": len(chunk), **_chunk_data(chunk, floats)}
             key = {"_id": object_id(uid, name, index)}
             with contextlib.suppress(DuplicateKeyError):  # as long or longer already
                 self.chunks.update_one({**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True)
             index += 1
         return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
+
+
+def _chunk_data(points: np.ndarray, floats: np.ndarray) -> dict[str, Any]:
+    """Return the points of a chunk as bytes; if one step is a float, all are, and `float_steps` says so."""
+    as_float = floats[points["metric"]]
+    if not as_float.any():
+        return {"data": points.tobytes()}
+    stored = points.copy()
+    stored["step"][~as_float] = points["step"][~as_float].astype("<f8").view("<i8")
+    return {"data": stored.tobytes(), "float_steps": True}
 
 
 def _steps(points: np.ndarray, floats: np.ndarray) -> list:

@@ -17,7 +17,7 @@ from observers.artifact_fetch import fetch
 from observers.artifact_version import ArtifactError
 from observers.artifacts import ARTIFACTS
 from observers.documents import object_id, restore
-from observers.schema import POINT, Series, summarize
+from observers.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
 from runs.content import Content, missing_content
 from runs.errors import StoreError
 from runs.folder_store import series_of
@@ -121,15 +121,14 @@ class MongoRun(Run):
         query = {"run_id": self.key, "name": name}
         with self.store.errors():
             document = self.store.metrics.find_one(query)
-            chunks = list(self.store.chunks.find(query, {"data": 1}, sort=[("index", 1)]))
+            chunks = list(self.store.chunks.find(query, {"data": 1, "float_steps": 1}, sort=[("index", 1)]))
         if document is None:
             return None
         start = self._find({"start_time": 1}).get("start_time")
         series = series_of(document, start if isinstance(start, datetime) else self.start_time)
         if series is None or not chunks:
             return series
-        points = np.concatenate([np.frombuffer(chunk["data"], POINT) for chunk in chunks])
-        return joined(series, points)
+        return joined(series, chunks)
 
     def read_output(self, start: int = 0) -> tuple[bytes, int]:
         """See `Run.read_output`."""
@@ -258,14 +257,15 @@ class MongoRun(Run):
         return Content(name, open_)
 
 
-def joined(series: Series, points: np.ndarray) -> Series:
-    """Return a series with further points behind it."""
-    if series.steps.dtype == np.float64:
-        steps = np.concatenate([series.steps, points["step"].copy().view("<f8")])
-    else:
-        steps = np.concatenate([series.steps, points["step"]])
-    values = np.concatenate([series.values, points["value"]])
-    return Series(steps, values, np.concatenate([series.times, points["time"] / 100]))
+def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
+    """Return a series with the points of `metrics_chunks` behind it."""
+    parts = [series]
+    for chunk in chunks:
+        points = np.frombuffer(chunk["data"], POINT)
+        steps = to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps")))
+        parts.append(Series(steps, points["value"], points["time"] / TICKS_PER_S))
+    steps, values, times = zip(*((part.steps, part.values, part.times) for part in parts), strict=True)
+    return Series(np.concatenate(steps), np.concatenate(values), np.concatenate(times))
 
 
 def plain(value: Any) -> Any:

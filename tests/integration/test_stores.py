@@ -437,3 +437,26 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
     assert set().union(*listener.projections) <= {"_id", "config.lr", "lease", "start_time", "status"}
+
+
+def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):
+    monkeypatch.setattr("observers.point_delivery.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("observers.point_delivery.POINTS_PER_CHUNK", 16)
+    ex = Experiment("fractions", base_dir=tmp_path, system_metrics_s=None)
+    ex.observers.append(MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool"))
+    steps = [*range(50), *(50 + number / 4 for number in range(1, 50)), *range(70, 90)]
+
+    @ex.main
+    def main(_run):
+        for step in steps:
+            _run.log_scalar("x", 1.0, step)
+            _run.log_scalar("whole", 2.0, int(step))
+            if step in (30, 49, 55.25):
+                _run._emit_heartbeat()
+
+    ex.run(options={"--capture": "no", "--beat-interval": "1000"})
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        run = store.get(1)
+        assert run.metric("x").steps.tolist() == steps
+        assert run.metric("whole").steps.tolist() == [int(step) for step in steps]
+        assert run.metric("whole").steps.dtype == np.int64
