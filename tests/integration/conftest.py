@@ -153,3 +153,38 @@ def lab(mongo_url, tmp_path_factory, start_for_module) -> Iterator[Lab]:
         _wait_for(lambda: in_database("running"), "the run that goes on")
         yield lab
         client.drop_database(lab.database.name)
+
+
+class Killed(BaseException):
+    """Stands for the end of the process at one of its steps."""
+
+
+@pytest.fixture
+def killed_at(monkeypatch) -> Callable[..., bool]:
+    """Do something that ends at one of its steps: `killed_at(stop, places, action)` tells whether it came so far.
+
+    `places` are pairs of a class and the name of a method of it; each call of one of them is a step.
+    """
+
+    def run(stop: int, places: list[tuple[type, str]], action: Callable[[], object]) -> bool:
+        left = [stop]
+
+        def step(original: Callable) -> Callable:
+            def call(*args: object, **kwargs: object) -> object:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Killed
+                return original(*args, **kwargs)
+
+            return call
+
+        with monkeypatch.context() as patch:
+            for holder, name in places:
+                patch.setattr(holder, name, step(getattr(holder, name)))
+            try:
+                action()
+            except Killed:
+                return True
+        return False
+
+    return run

@@ -6,11 +6,13 @@ import json
 import math
 import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pymongo
 import pytest
 import sacred
+from pymongo.collection import Collection
 from sacred.observers import FileStorageObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
@@ -203,41 +205,16 @@ def test_run_that_lives_is_not_copied(tmp_path, target):
         assert target.find() == []
 
 
-def test_copy_killed_in_between_is_finished_by_the_next(origins, target, monkeypatch):
+def test_copy_killed_in_between_is_finished_by_the_next(origins, target, killed_at):
     """A kill at any change to the database, or any file, leaves no run there that looks whole and is not."""
-
-    class Killed(BaseException):
-        pass
-
-    from pathlib import Path
-
-    from pymongo.collection import Collection
-
     in_folder = not target.where.startswith("mongodb")
     places = [(Path, "replace"), (Path, "mkdir")] if in_folder else [(Collection, "update_one")]
     places += [] if in_folder else [(Collection, "insert_one"), (Collection, "bulk_write")]
     with open_store(origins["our-files"]) as origin:
         for stop in [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]:
-            left = [stop]
-
-            def step(original, left=left):
-                def call(*args, **kwargs):
-                    left[0] -= 1
-                    if left[0] == 0:
-                        raise Killed
-                    return original(*args, **kwargs)
-
-                return call
-
-            with monkeypatch.context() as patch:
-                for holder, name in places:
-                    patch.setattr(holder, name, step(getattr(holder, name)))
-                try:
-                    copy(origin.get("1"), target)
-                except Killed:
-                    assert [run.status for run in target.find()] in ([], ["COPYING"])
-                else:
-                    break
+            if not killed_at(stop, places, lambda: copy(origin.get("1"), target)):
+                break
+            assert [run.status for run in target.find()] in ([], ["COPYING"])
         assert stop > 5
         check(copy(origin.get("1"), target).run, "our-files")
         assert len(target.find()) == 1

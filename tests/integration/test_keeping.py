@@ -221,36 +221,14 @@ def test_rm_refuses_a_run_that_lives_and_takes_none(lab, runs):
         assert len(lab.store.find()) == 2
 
 
-def test_rm_killed_anywhere_leaves_no_half_run(lab, monkeypatch):
+def test_rm_killed_anywhere_leaves_no_half_run(lab, killed_at):
     """Every change to the store fails once; what is there then is the run as a whole, or one that says REMOVING."""
-
-    class Killed(BaseException):
-        pass
-
     lab.age()
     before = {id: same(lab.store, id) for id in ("1", "2", "3")}
     places = steps_of(lab)
     for stop in range(1, 100):
-        left = [stop]
-
-        def step(original, left=left):
-            def call(*args, **kwargs):
-                left[0] -= 1
-                if left[0] == 0:
-                    raise Killed
-                return original(*args, **kwargs)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            for holder, name in places:
-                patch.setattr(holder, name, step(getattr(holder, name)))
-            try:
-                remove(lab.store, [lab.store.get("3")])
-            except Killed:
-                pass
-            else:
-                break
+        if not killed_at(stop, places, lambda: remove(lab.store, [lab.store.get("3")])):
+            break
         found = {run.id: run.status for run in lab.store.find()}
         assert {id: same(lab.store, id) for id in ("1", "2")} == {id: before[id] for id in ("1", "2")}
         if "3" not in found:
