@@ -5,11 +5,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-
-import numpy as np
 
 from configs.atomic_file import replacing
 from observers.artifacts import ArtifactStore
@@ -40,6 +37,7 @@ from runs.index import Index
 from runs.media import Medium
 from runs.names import full_name
 from runs.run import Run, without_pickles
+from runs.stock_series import series_of
 from runs.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
 
 if TYPE_CHECKING:
@@ -296,38 +294,3 @@ def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise StoreError(f"{path} holds {type(document).__name__}, expected an object")
     return document
-
-
-def series_of(entry: Any, start: datetime | None) -> Series | None:
-    """Return a metric in Sacred's form, which is a mapping of `steps`, `values` and `timestamps`; None if it is none.
-
-    What is no number becomes NaN.
-    """
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("values"), list):
-        return None
-    values = np.array([_number(value) for value in entry["values"]], np.float64)
-    steps = [_number(step) for step in entry.get("steps") or range(len(values))]
-    count = min(len(values), len(steps))
-    whole = all(step.is_integer() for step in steps)
-    times = np.full(count, np.nan)
-    for position, stamp in enumerate((entry.get("timestamps") or ())[:count]):
-        at = _parse_time(stamp)
-        if at is not None and start is not None:
-            times[position] = (at - start).total_seconds()
-    return Series(np.array(steps[:count], np.int64 if whole else np.float64), values[:count], times)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return float("nan")
-
-
-def _parse_time(stamp: Any) -> datetime | None:
-    if isinstance(stamp, datetime):
-        return stamp
-    try:
-        return datetime.fromisoformat(stamp)
-    except (TypeError, ValueError):
-        return None

@@ -20,10 +20,10 @@ from observers.documents import object_id, restore
 from observers.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
 from runs.content import Content, missing_content
 from runs.errors import StoreError
-from runs.folder_store import series_of
 from runs.folders import true_status
 from runs.media import Medium
 from runs.run import Run, without_pickles
+from runs.stock_series import series_of
 
 if TYPE_CHECKING:
     from pathlib import Path
