@@ -28,6 +28,7 @@ from ingredients.ingredient import LabFunctions
 from ingredients.scope import lenient
 from observers import provenance
 from observers.artifact_version import ArtifactError
+from observers.continuing import ResumeError
 from observers.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
 
@@ -113,7 +114,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Run a command; see `sacred.Experiment.run`."""
         try:
             return super().run(*args, **kwargs)
-        except (LabError, ArtifactError) as error:
+        except (LabError, ArtifactError, ResumeError) as error:
             if self._on_command_line and not self._debugging(kwargs.get("options")):
                 _leave(str(error), 1)
             raise

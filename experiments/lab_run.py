@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import operator
 import os
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from sacred.metrics_logger import ScalarMetricLogEntry
+from sacred.observers import RunObserver
 from sacred.run import Run
 from sacred.utils import SacredInterrupt
 
@@ -23,7 +26,9 @@ from experiments import run_artifacts
 from experiments.media_buffer import MediaBuffer
 from experiments.system_metrics import Sampler
 from observers.artifact_version import ArtifactVersion
+from observers.continuing import ResumeError
 from observers.media import Media
+from observers.rewinding import is_rewound
 
 __all__ = ["LabRun", "MetricsBuffer", "Terminated"]
 
@@ -32,6 +37,7 @@ _log = logging.getLogger(__name__)
 BEAT_INTERVAL_S = 1.0
 _EPOCH = datetime(1970, 1, 1)  # Sacred's times are UTC without saying so
 _SIGNALS = ("SIGTERM", "SIGHUP")
+_NAME = operator.itemgetter(0)
 
 
 class Terminated(SacredInterrupt):
@@ -59,6 +65,9 @@ class MetricsBuffer:
     def __init__(self) -> None:
         self._rows: list[tuple] = []
         self._next_step: dict[str, int] = {}
+        # Counted when they are taken, so that logging does not pay for it.
+        self._counts: Counter[str] = Counter()
+        self._taking = threading.Lock()
 
     def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
         """Take one value; without a step, one above the metric's last."""
@@ -73,9 +82,11 @@ class MetricsBuffer:
 
     def get_last_metrics(self) -> list[ScalarMetricLogEntry]:
         """Return what came since the last call."""
-        rows, count = self._rows, len(self._rows)
-        taken = rows[:count]
-        del rows[:count]
+        with self._taking:
+            rows, count = self._rows, len(self._rows)
+            taken = rows[:count]
+            del rows[:count]
+            self._counts.update(map(_NAME, taken))
         return [
             ScalarMetricLogEntry(
                 name,
@@ -85,6 +96,20 @@ class MetricsBuffer:
             )
             for name, step, at, value in taken
         ]
+
+    def position(self) -> dict[str, list]:
+        """Return how many values were logged of each metric so far, taken or not, and the last step."""
+        with self._taking:
+            counts = self._counts + Counter(map(_NAME, self._rows.copy()))
+        steps = {name: _plain(self._next_step.get(name)) for name in counts if is_rewound(name)}
+        return {name: [counts[name], step if isinstance(step, int | float) else None] for name, step in steps.items()}
+
+    def go_on_from(self, position: Mapping[str, list]) -> None:
+        """Count on from a position; what is not taken yet is not looked at."""
+        with self._taking:
+            self._counts = Counter({name: count for name, (count, _) in position.items()})
+        others = {name: step for name, step in self._next_step.copy().items() if not is_rewound(name)}
+        self._next_step = others | {name: step for name, (_, step) in position.items() if step is not None}
 
 
 def _snapshot(value: Any) -> Any:
@@ -120,6 +145,7 @@ class LabRun(Run):
         run._sampler = None
         run._media = MediaBuffer()
         run._deaf = set()
+        run._beating = threading.RLock()
         run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         return run
 
@@ -195,6 +221,74 @@ class LabRun(Run):
         """
         self._emit("graph_event", model=model, inputs=inputs)
 
+    # ------------------------------------------------------------------ going back, and going on
+
+    def position(self) -> dict[str, dict[str, list]]:
+        """Return how much was logged so far, in all sessions of the run: what `rewind` goes back to.
+
+        It holds dicts, lists, strings and numbers alone: `{"metrics": {name: [count, last step]}, "media": {...}}`.
+        Metrics of the machine, `system/...`, are no part of it. Nothing is waited for.
+        """
+        return {"metrics": self._metrics.position(), "media": self._media.position()}
+
+    def flush(self) -> None:
+        """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.
+
+        Any thread may call it. What cannot be written is said, and tried again with each beat.
+        """
+        with self._beating:
+            self._write_down()
+            self._emit("flush_event")
+
+    def rewind(self, position: Mapping[str, Mapping[str, list]] | None = None, step: int | None = None) -> None:
+        """Take the record back to a position: what was logged beyond it, in this session or an earlier one, is gone.
+
+        Counts and automatic steps go on from there. `system/...` stays.
+
+        Args:
+            position: What `position` returned; None is the beginning, where nothing is logged.
+            step: The training's step that goes with it, noted in the run's history; by default one above the greatest
+                step of a metric there.
+
+        Raises:
+            ResumeError: If the record cannot be written. It is whole, and can be rewound again.
+        """
+        position = position or {"metrics": {}, "media": {}}
+        with self._beating:
+            self._write_down()
+            deaf = [type(o).__name__ for o in self.observers if not hasattr(o, "rewind_event") and _takes_metrics(o)]
+            if deaf:
+                _log.warning("what is taken back of this run stays where %s put it", ", ".join(deaf))
+            reached = position
+            for observer in self.observers:
+                if hasattr(observer, "rewind_event"):
+                    reached = observer.rewind_event(position, step) or reached
+            self._go_on_from(position, reached)
+
+    def _go_on_from(self, position: Mapping[str, Mapping[str, list]], reached: Mapping) -> None:
+        """Count on from what the record has, and step on from what it should have."""
+        for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
+            counts = {name: entry[0] for name, entry in reached[kind].items()}
+            buffer.go_on_from({name: [counts.get(name, 0), step] for name, (_, step) in position[kind].items()})
+
+    def _write_down(self) -> None:
+        """Give the observers all that was logged up to now."""
+        super()._emit_heartbeat()
+        self._emit_media(math.inf)
+
+    def _emit_started(self) -> None:
+        wanted = self.meta_info.get("resume")
+        if wanted is not None and not any(hasattr(observer, "is_continued") for observer in self.observers):
+            raise ResumeError(
+                f"{wanted} cannot be continued: a run goes on in the folder of its record, and nothing here records in "
+                f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"
+            )
+        super()._emit_started()
+        continued = next((observer for observer in self.observers if getattr(observer, "is_continued", False)), None)
+        if continued is not None:
+            position = continued.journal.position()
+            self._go_on_from(position, position)
+
     def __call__(self, *args: Any) -> Any:
         """Start the run; SIGTERM and SIGHUP end it as INTERRUPTED, with the signal's name in its meta entry."""
         with _signals_raise():
@@ -218,7 +312,8 @@ class LabRun(Run):
     def _start_sampler(self) -> None:
         folder = next((observer.dir for observer in self.observers if getattr(observer, "dir", None)), ".")
         try:
-            sampler = Sampler(self._metrics.log_scalar_metric, folder, self.system_metrics_s)
+            elapsed_s = max((getattr(observer, "elapsed_s", 0.0) for observer in self.observers), default=0.0)
+            sampler = Sampler(self._metrics.log_scalar_metric, folder, self.system_metrics_s, elapsed_s=elapsed_s)
             sampler.start()
         except Exception as error:
             _log.warning("system metrics: got %s: %s; the run goes on without them", type(error).__name__, error)
@@ -226,9 +321,10 @@ class LabRun(Run):
             self._sampler = sampler
 
     def _emit_heartbeat(self) -> None:
-        super()._emit_heartbeat()
-        # After the beat, and for no longer than one, so that the run is seen to live.
-        self._emit_media(time.monotonic() + self.beat_interval)
+        with self._beating:
+            super()._emit_heartbeat()
+            # After the beat, and for no longer than one, so that the run is seen to live.
+            self._emit_media(time.monotonic() + self.beat_interval)
 
     def _emit_media(self, until: float) -> None:
         """Make the files of logged media, and give them to the observers that take any."""
@@ -267,7 +363,8 @@ class LabRun(Run):
             self._stop_heartbeat_event.set()
             self._heartbeat.join()
             self._heartbeat = None
-        self._emit_media(math.inf)
+        with self._beating:
+            self._emit_media(math.inf)
 
     def _get_captured_output(self) -> None:
         """Read what is new of the captured output, up to the last whole character.
@@ -275,6 +372,10 @@ class LabRun(Run):
         Sacred decodes the file while it grows, where a character may be half written, and leaves out what a failing run
         wrote last.
         """
+        with self._beating:
+            self._read_output()
+
+    def _read_output(self) -> None:
         out = self._output_file
         if out is None:
             return
@@ -296,6 +397,10 @@ class LabRun(Run):
     def _add_output(self, text: str) -> None:
         if text:
             self.captured_out += text if self.captured_out_filter is None else self.captured_out_filter(text)
+
+
+def _takes_metrics(observer: Any) -> bool:
+    return getattr(type(observer), "log_metrics", None) not in (None, RunObserver.log_metrics)
 
 
 def _whole_characters(data: bytes) -> int:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from observers.media import Content, Media, MediaEntry
@@ -27,6 +28,7 @@ class MediaBuffer:
         self._waiting: deque[tuple[tuple, Media | Content | None, int]] = deque()
         self._waiting_bytes = 0
         self._next_step: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -56,6 +58,16 @@ class MediaBuffer:
         with self._lock:
             self._waiting.append(((name, media.kind, step, at), held, num_bytes))
             self._waiting_bytes += num_bytes
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def position(self) -> dict[str, list]:
+        """Return how many were logged of each name so far, taken or not, and the last step."""
+        return {name: [count, self._next_step[name]] for name, count in self._counts.copy().items()}
+
+    def go_on_from(self, position: Mapping[str, list]) -> None:
+        """Count on from a position; what waits is not looked at."""
+        self._counts = {name: count for name, (count, _) in position.items()}
+        self._next_step = {name: step for name, (_, step) in position.items()}
 
     def clear(self) -> None:
         """Forget what waits: nobody keeps it."""

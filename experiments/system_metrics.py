@@ -1,6 +1,7 @@
 """What a run costs the machine: CPU, memory, disk, network and GPUs, sampled beside it as `system/...` metrics.
 
-The step of a sample is the whole seconds since sampling began, which is with the run.
+The step of a sample is the whole seconds since sampling began, which is with the run. Where a run is continued, they go
+on from its start, so that no two samples share a step.
 """
 
 from __future__ import annotations
@@ -60,10 +61,16 @@ class Sampler:
         folder: Whose disk `system/disk_free_bytes` is about.
         interval_s: Time between samples.
         nvml: The module `pynvml`, or what stands in for it.
+        elapsed_s: Time that the run has behind it already.
     """
 
     def __init__(
-        self, log: Callable[[str, float, int], Any], folder: str | Path, interval_s: float, nvml: Any = None
+        self,
+        log: Callable[[str, float, int], Any],
+        folder: str | Path,
+        interval_s: float,
+        nvml: Any = None,
+        elapsed_s: float = 0.0,
     ) -> None:
         import psutil
 
@@ -72,6 +79,7 @@ class Sampler:
         self._log = log
         self._folder = folder
         self._interval_s = interval_s
+        self._elapsed_s = elapsed_s
         self._readers: dict[str, Reader] = {}
         self._failed: set[str] = set()
         self._last_step: int | None = None
@@ -99,9 +107,9 @@ class Sampler:
             due = min(_FIRST_S, self._interval_s)
             while not self._stopping.wait(min(max(0.0, began + due - time.monotonic()), threading.TIMEOUT_MAX)):
                 elapsed = time.monotonic() - began
-                self._sample(round(elapsed))
+                self._sample(round(self._elapsed_s + elapsed))
                 due = (max(elapsed, due) // self._interval_s + 1) * self._interval_s
-            step = round(time.monotonic() - began)
+            step = round(self._elapsed_s + time.monotonic() - began)
             if step != self._last_step:
                 self._sample(step)
 

@@ -6,6 +6,8 @@ import logging
 import os
 from pathlib import Path
 
+from configs.atomic_file import replacing
+
 __all__ = ["MAX_PENDING_BYTES", "AppendFile"]
 
 _log = logging.getLogger(__name__)
@@ -101,12 +103,27 @@ class AppendFile:
         del self._pending[:excess]
         self.num_lost_bytes += excess
 
+    def replace(self, data: bytes) -> None:
+        """Put a file that holds `data` in the place of this one; what failed to be written before is to be none."""
+        with replacing(self.path) as stream:
+            stream.write(data)
+        self._forget()
+
+    def sync(self) -> None:
+        """Wait until what is written is on the disk."""
+        if self._fd is not None:
+            os.fsync(self._fd)
+
+    def _forget(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
     def close(self) -> None:
         """Flush the file to disk and close it."""
         if self._fd is not None:
             try:
-                os.fsync(self._fd)
+                self.sync()
             except OSError:
                 _log.debug("%s: could not be flushed to disk", self.path)
-            os.close(self._fd)
-            self._fd = None
+            self._forget()

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import functools
-import hashlib
 import json
 import logging
+import math
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -27,14 +25,15 @@ import numpy as np
 from sacred.observers import RunObserver
 from sacred.serializer import flatten
 
-from configs.atomic_file import replacing
 from observers import provenance
+from observers.continuing import ResumeError, continued_entry, environment_changes, open_for_continuing
 from observers.destination import redact
 from observers.gathering import Gathering
 from observers.guarding import guarded
-from observers.identity import lease, new_uid, parent_uid
+from observers.identity import RECORD_TO_VARIABLE, lease, new_uid, parent_uid
 from observers.journal import Journal
 from observers.media import MediaEntry
+from observers.rewinding import Position, is_rewound
 from observers.schema import (
     CONFIG,
     FORMAT,
@@ -51,6 +50,7 @@ from observers.schema import (
     TICKS_PER_S,
     read_metrics,
 )
+from observers.stored_files import copy_file, keep
 
 __all__ = ["FileObserver", "journal_of"]
 
@@ -72,8 +72,12 @@ def journal_of(uid: str | None) -> FileObserver | None:
 class FileObserver(RunObserver):
     """Records runs below a folder, each in a numbered folder of its own.
 
+    A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` goes on there: the same record, with
+    one more session (see `observers.continuing`).
+
     Args:
-        basedir: Where to; made if it is not there.
+        basedir: Where to; made if it is not there. `SACRISTAN_RECORD_TO` in the environment stands in its place, and of
+            the two folders below.
         resource_dir: Where contents of resources are kept, by default `basedir/_resources`.
         source_dir: Where contents of sources are kept, by default `basedir/_sources`.
         template: Taken for Sacred's sake; reports are not rendered.
@@ -85,6 +89,7 @@ class FileObserver(RunObserver):
         dir: The folder of the run, as text; None before it starts.
         run_entry: What stands in `run.json`.
         num_errors: Events that failed.
+        is_continued: Whether the run goes on in the record of an earlier session.
     """
 
     VERSION = FORMAT
@@ -99,6 +104,9 @@ class FileObserver(RunObserver):
         copy_artifacts: bool = True,
         copy_sources: bool = True,
     ) -> None:
+        elsewhere = self._elsewhere()
+        if elsewhere is not None:
+            basedir, resource_dir, source_dir = elsewhere, None, None
         self.basedir = str(basedir)
         self.resource_dir = Path(resource_dir or Path(basedir) / "_resources")
         self.source_dir = Path(source_dir or Path(basedir) / "_sources")
@@ -110,14 +118,25 @@ class FileObserver(RunObserver):
         self.run_entry: dict[str, Any] = {}
         self.journal: Journal | None = None
         self.num_errors = 0
+        self.is_continued = False
         self._lock = threading.RLock()
         self._start: datetime | None = None
         self._output_done = 0
         self._info = "{}"
         self._info_due = 0.0
         self._live_info: dict = {}
+        self._meta: dict[str, Any] = {}
+        self._lab = Path()
         self._modules_seen = 0
+        self._given_sources: list[str] = []
+        self._sources: dict[str, str] = {}
+        self._earlier_sources: list[list[str]] = []
         self._gathering: Gathering | None = None
+        self._is_first_gathered = False
+
+    def _elsewhere(self) -> str | None:
+        """Return the folder to record below in the place of the one given."""
+        return os.environ.get(RECORD_TO_VARIABLE) or None
 
     # ------------------------------------------------------------------ a run begins
 
@@ -147,9 +166,12 @@ class FileObserver(RunObserver):
     ) -> Any:
         """Write down a run that starts now; returns its id in this folder."""
         with self._lock:
-            number = self._begin(ex_info, command, host_info, start_time, config, meta_info, _id, "RUNNING")
-            write = functools.partial(self.journal.write, PROVENANCE)
-            self._gathering = Gathering(write, self._lock, ex_info["base_dir"])
+            resume = meta_info.pop("resume", None)
+            if resume is not None:
+                number = self._continue(Path(resume), ex_info, host_info, start_time, config, meta_info)
+            else:
+                number = self._begin(ex_info, command, host_info, start_time, config, meta_info, _id, "RUNNING")
+            self._gathering = Gathering(self._write_provenance, self._lock, ex_info["base_dir"])
             return number
 
     def _begin(
@@ -166,9 +188,9 @@ class FileObserver(RunObserver):
         number = self._make_folder(_id)
         self.journal = Journal(Path(self.dir))
         self._start = at.replace(tzinfo=UTC)
-        self._output_done = 0
+        self.is_continued = False
         meta_info.setdefault("uid", new_uid())
-        _writers[meta_info["uid"]] = self
+        self._forget_session(ex_info, meta_info)
         time_key = "start_time" if status == "RUNNING" else "queue_time"
         self.run_entry = {
             "format": FORMAT,
@@ -179,18 +201,91 @@ class FileObserver(RunObserver):
             time_key: at.isoformat(),
             "meta": meta_info,
             "status": status,
-            "command_line": [redact(word) for word in sys.argv],
+            "command_line": _command_line(),
+            "cwd": str(Path.cwd()),
+            "folder": str(Path(self.dir).absolute()),
             "resources": [],
             "artifacts": [],
             "heartbeat": None,
         }
         parent = parent_uid(meta_info)
         self.run_entry |= {"parent": parent} if parent else {}
+        self.run_entry["experiment"]["sources"] = []
         self._save_sources()
         self.journal.write(CONFIG, _plain(config))
         self._write_lease()
         self._write_run()
         return number
+
+    def _forget_session(self, ex_info: dict, meta_info: dict) -> None:
+        """Begin with what counts for one session."""
+        self._output_done, self._info, self._live_info = 0, "{}", {}
+        self._meta, self._lab = meta_info, Path(ex_info["base_dir"])
+        self._modules_seen, self._sources, self._earlier_sources = 0, {}, []
+        self._is_first_gathered = False
+        self._given_sources = [name for name, _ in ex_info["sources"]]
+        _writers[meta_info["uid"]] = self
+
+    def _continue(
+        self, folder: Path, ex_info: dict, host_info: dict, at: datetime, config: dict, meta_info: dict
+    ) -> str:
+        """Go on with the record of an earlier session; returns its id.
+
+        Raises:
+            ResumeError: If that cannot be; then nothing of it is changed.
+        """
+        with open_for_continuing(folder, Path(self.basedir)) as run:
+            try:
+                journal = Journal(Path(self.basedir) / folder.name)
+                journal.recall()
+            except (OSError, ValueError) as error:
+                raise ResumeError(f"{folder} cannot be continued: its record is damaged ({error})") from error
+            self.dir, self.journal, self.is_continued = str(journal.folder), journal, True
+            self.run_entry = continued_entry(run, folder, at, host_info, _command_line())
+            # From here on others see that the run is taken.
+            self._write_lease()
+        self._start = datetime.fromisoformat(run["start_time"]).replace(tzinfo=UTC)
+        meta_info["uid"] = run["uid"]
+        self._forget_session(ex_info, meta_info)
+        self.run_entry["folder"] = str(Path(self.dir).absolute())
+        self._earlier_sources = list(self.run_entry["experiment"]["sources"])
+        self._write_run()
+        self._save_sources()
+        # What the end of an earlier session wrote is made anew at the end of this one.
+        (journal.folder / SACRED_METRICS).unlink(missing_ok=True)
+        self.journal.write(CONFIG, _plain(config))
+        self._mark_output(at)
+        return journal.folder.name
+
+    def _mark_output(self, at: datetime) -> None:
+        """Write a line into the output that says which session begins."""
+        number = len(self.run_entry["sessions"])
+        self.journal.end_line()
+        self.journal.add_output(f"--- session {number}, {at.isoformat(' ', 'seconds')} UTC ---\n".encode())
+
+    def _write_provenance(self, found: dict[str, Any]) -> None:
+        """Write down what the run was made of; of a later session, what differs from the first one."""
+        try:
+            first = json.loads((Path(self.dir) / PROVENANCE).read_bytes()) if self.is_continued else None
+        except (OSError, ValueError):
+            first = None
+        if first is None or self._is_first_gathered:
+            self._is_first_gathered = True
+            self.journal.write(PROVENANCE, found)
+            return
+        session = self.run_entry["sessions"][-1]
+        changes = environment_changes(first, found)
+        if session.get("changed_environment", {}) != changes:
+            session["changed_environment"] = changes
+            self._write_run()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds that a continued run has behind it: no sample of the machine was taken at a later step."""
+        if not self.is_continued:
+            return 0.0
+        steps = [row["last_step"] for name, row in self.journal.summary.items() if not is_rewound(name)]
+        return max((datetime.now(UTC) - self._start).total_seconds(), max(steps, default=0) + 1.0)
 
     def _make_folder(self, _id: Any) -> Any:
         """Make the run's folder, and return its id: the one asked for if it is free, else the next number."""
@@ -225,34 +320,21 @@ class FileObserver(RunObserver):
         if len(sys.modules) == self._modules_seen:
             return
         self._modules_seen = len(sys.modules)
-        experiment = self.run_entry["experiment"]
-        base = Path(experiment["base_dir"])
-        kept = {name: stored for name, stored in experiment["sources"] if str(stored).startswith("_")}
-        named = {name: digest for name, digest in experiment["sources"] if name not in kept}
+        experiment, base = self.run_entry["experiment"], self._lab
         mainfile = base / experiment["mainfile"] if experiment.get("mainfile") else None
-        named |= {name: md5 for name, md5 in provenance.imported_sources(base, mainfile) if name not in kept}
+        named = [*self._given_sources, *(name for name, _ in provenance.imported_sources(base, mainfile))]
         for name in named:
-            kept[name] = self._keep(base / name, self.source_dir) if self.copy_sources else str(base / name)
-        if kept != dict(experiment["sources"]):
-            experiment["sources"] = sorted([name, stored] for name, stored in kept.items())
+            if name not in self._sources:
+                copied = self.copy_sources
+                self._sources[name] = keep(base / name, self.source_dir, self.basedir) if copied else str(base / name)
+        # Of a name that is there twice, the last one is of the last session.
+        earlier = dict(self._earlier_sources)
+        new = sorted([name, stored] for name, stored in self._sources.items() if earlier.get(name) != stored)
+        if [*self._earlier_sources, *new] != experiment["sources"]:
+            experiment["sources"] = [*self._earlier_sources, *new]
+            if self.is_continued:
+                self.run_entry["sessions"][-1]["changed_sources"] = [name for name, _ in new if name in earlier]
             self._write_run()
-
-    def _keep(self, path: Path, store: Path) -> str:
-        """Keep the content of `path` in `store` once, and return where, from the base folder."""
-        digest = hashlib.md5(usedforsecurity=False)
-        with path.open("rb") as stream:
-            while chunk := stream.read(2**20):
-                digest.update(chunk)
-        target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
-        try:
-            # `runs gc` keeps what was touched lately, whether or not a run names it yet.
-            os.utime(target)
-        except FileNotFoundError:
-            store.mkdir(parents=True, exist_ok=True)
-            _copy(path, target)
-        except OSError:
-            _log.debug("%s: its time cannot be set; it belongs to another user", target)
-        return os.path.relpath(target, self.basedir)
 
     # ------------------------------------------------------------------ a run goes on
 
@@ -293,8 +375,8 @@ class FileObserver(RunObserver):
     def _write_lease(self) -> None:
         self.journal.write(LEASE, lease(1.0), durable=False)
 
-    def _write_run(self) -> None:
-        self.journal.write(RUN, _plain(self.run_entry))
+    def _write_run(self) -> bool:
+        return self.journal.write(RUN, _plain(self.run_entry))
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict], info: dict) -> None:
@@ -313,6 +395,50 @@ class FileObserver(RunObserver):
         for entry in entries:
             self.journal.media.add(entry, entry.time - self._start.timestamp())
 
+    @guarded
+    def flush_event(self) -> None:
+        """Wait until all points and media so far are on the disk."""
+        if self.is_recording:
+            self.journal.sync()
+
+    def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
+        """Take back what was recorded beyond a position; returns the one that is reached.
+
+        Args:
+            position: See `observers.rewinding`.
+            step: The training's step there, by default one above the greatest of a metric.
+
+        Raises:
+            ResumeError: If it cannot be written. It can be done again.
+        """
+        with self._lock:
+            if not self.is_recording:
+                return None
+            try:
+                # Said before, so that whoever delivers the run sees that what it sent may not be there any more.
+                self.run_entry["rewinding"] = True
+                if not self._write_run():
+                    raise OSError("run.json cannot be written")
+                reached = self.journal.rewind(position)
+            except OSError as error:
+                raise ResumeError(f"the record in {self.dir} cannot be taken back to where it was: {error}") from error
+            self.run_entry["revision"] = self.run_entry.get("revision", 0) + 1
+            del self.run_entry["rewinding"]
+            if self.is_continued:
+                self.run_entry["sessions"][-1]["step"] = _first_step(position) if step is None else step
+            self._write_run()
+            self._warn_of_missing(position, reached)
+            return reached
+
+    def _warn_of_missing(self, position: Position, reached: Position) -> None:
+        for kind, noun in (("metrics", "points"), ("media", "entries")):
+            there = {name: reached[kind].get(name, [0])[0] for name in position[kind]}
+            missing = {name: entry[0] for name, entry in position[kind].items() if there[name] < entry[0]}
+            for name, expected in missing.items():
+                _log.warning(
+                    "%s: %s has %d %s, expected %d; the others are lost", self.dir, name, there[name], noun, expected
+                )
+
     def _ticks(self, timestamps: list[datetime]) -> np.ndarray:
         start = self._start.replace(tzinfo=None)
         seconds = np.array([(at - start).total_seconds() for at in timestamps])
@@ -321,7 +447,7 @@ class FileObserver(RunObserver):
     @guarded
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
-        stored = self._keep(Path(filename), self.resource_dir)
+        stored = keep(Path(filename), self.resource_dir, self.basedir)
         if [filename, stored] not in self.run_entry["resources"]:
             self.run_entry["resources"].append([filename, stored])
             self._write_run()
@@ -338,7 +464,7 @@ class FileObserver(RunObserver):
             )
         if self.copy_artifacts and Path(filename).resolve() != target:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _copy(Path(filename), target)
+            copy_file(Path(filename), target)
         if name not in self.run_entry["artifacts"]:
             self.run_entry["artifacts"].append(name)
         if metadata or content_type:
@@ -377,6 +503,8 @@ class FileObserver(RunObserver):
         self._end("FAILED", fail_time, fail_trace=fail_trace)
 
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
+        if self.journal is None:  # it was refused when it started
+            return
         if self._gathering is not None:
             self._lock.release()
             self._gathering.join(20)
@@ -392,6 +520,10 @@ class FileObserver(RunObserver):
         self.run_entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries}
         self.run_entry |= {"lost_bytes": lost} if lost else {}
         self.run_entry |= {"lost_media": lost_media} if lost_media else {}
+        if self.is_continued:
+            by = {"interrupted_by": self._meta["interrupted_by"]} if "interrupted_by" in self._meta else {}
+            self.run_entry["meta"] |= by
+            self.run_entry["sessions"][-1] |= {"stop_time": at.isoformat(), "status": status, **by}
         self.journal.write_summary()
         self._write_sacred_metrics()
         self._write_run()
@@ -415,15 +547,19 @@ class FileObserver(RunObserver):
     __hash__ = None
 
 
+def _command_line() -> list[str]:
+    return [redact(word) for word in sys.argv]
+
+
+def _first_step(position: Position) -> int:
+    """Return the step that follows the greatest of a metric."""
+    steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
+    return math.floor(max(steps)) + 1 if steps else 0
+
+
 def _plain(value: Any) -> Any:
     """Return `value` as what JSON holds, by Sacred's serializer; text where that fails."""
     try:
         return flatten(value)
     except Exception:
         return json.loads(json.dumps(value, default=str))
-
-
-def _copy(path: Path, target: Path) -> None:
-    """Copy a file so that `target` is whole or not there."""
-    with path.open("rb") as source, replacing(target, durable=False) as stream:
-        shutil.copyfileobj(source, stream)

@@ -13,12 +13,25 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PARENT_VARIABLE", "claimed", "is_alive", "lease", "new_uid", "parent_uid"]
+__all__ = [
+    "PARENT_VARIABLE",
+    "RECORD_TO_VARIABLE",
+    "RESUME_VARIABLE",
+    "claimed",
+    "is_alive",
+    "lease",
+    "new_uid",
+    "parent_uid",
+]
 
 _log = logging.getLogger(__name__)
 
 # Holds the uid of the run that starts another one, for that other one.
 PARENT_VARIABLE = "SACRISTAN_PARENT"
+# Holds the folder that every `FileObserver` records below, in the place of its own.
+RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
+# Holds the folder of the run that this process is to continue.
+RESUME_VARIABLE = "SACRISTAN_RESUME"
 
 # How many beats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
@@ -63,18 +76,25 @@ def lease(beat_interval_s: float) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def claimed(folder: Path) -> Iterator[None]:
+def claimed(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold `folder` against every other process that claims it, after waiting for it; one that dies lets go of it.
 
     Without effect where the folder is gone, or the system has no such locks.
+
+    Raises:
+        BlockingIOError: If it is not to `wait`, and another process has it.
     """
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(ImportError, OSError):
+        try:
             import fcntl
 
             number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
             stack.callback(os.close, number)
-            fcntl.flock(number, fcntl.LOCK_EX)
+            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
+        except (ImportError, OSError):
+            _log.debug("%s cannot be held against others", folder)
         yield
 
 

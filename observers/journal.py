@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,20 @@ import numpy as np
 from configs.atomic_file import replacing
 from observers.append_file import AppendFile
 from observers.media_files import MediaFiles
-from observers.schema import NAMES, OUTPUT, POINT, POINTS, SUMMARY, VALUES, read_names, summarize, to_steps
+from observers.rewinding import Position, read_position, rewound_files, summaries
+from observers.schema import (
+    MEDIA,
+    NAMES,
+    OUTPUT,
+    POINT,
+    POINTS,
+    SUMMARY,
+    VALUES,
+    read_names,
+    read_points,
+    summarize,
+    to_steps,
+)
 
 __all__ = ["Journal"]
 
@@ -45,7 +59,9 @@ class Journal:
         self._values = AppendFile(self.folder / VALUES)
         self._output = AppendFile(self.folder / OUTPUT, 0)
         self.media = MediaFiles(self.folder, self._say)
-        self._ids = {name: number for number, name in read_names(self.folder).items()}
+        self._ids: dict[tuple[str, bool], int] = {}
+        self._next_id = 0
+        self._read_ids()
         self._documents: dict[str, bytes] = {}
         try:
             self._output.create()
@@ -86,7 +102,8 @@ class Journal:
             try:
                 _as_points([step], [value], np.array([tick]))
             except (TypeError, ValueError, OverflowError):
-                row = {"name": name, "step": step, "time": int(tick), "value": _as_text(value)}
+                after = self.summary.get(name, {}).get("count", 0)
+                row = {"name": name, "step": step, "time": int(tick), "value": _as_text(value), "after": after}
                 self._append(self._values, json.dumps(row, default=str).encode() + b"\n")
             else:
                 self.add_points(name, [step], [value], np.array([tick]))
@@ -94,7 +111,8 @@ class Journal:
     def _id(self, name: str, as_float: bool) -> int:
         key = (name, as_float)
         if key not in self._ids:
-            self._ids[key] = len(self._ids)
+            self._ids[key] = self._next_id
+            self._next_id += 1
             row = {"id": self._ids[key], "name": name, **({"steps": "float"} if as_float else {})}
             self._append(self._names, json.dumps(row).encode() + b"\n")
         return self._ids[key]
@@ -102,6 +120,13 @@ class Journal:
     def add_output(self, data: bytes) -> None:
         """Append captured output."""
         self._append(self._output, data)
+
+    def end_line(self) -> None:
+        """Append a line feed to output that ends in the middle of a line."""
+        with self._output.path.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
+            last = stream.read()
+        self._append(self._output, b"\n" if last not in (b"", b"\n") else b"")
 
     def flush(self) -> None:
         """Try again to write what failed before."""
@@ -111,8 +136,8 @@ class Journal:
         for name in list(self._documents):
             self._replace(name)
 
-    def write(self, name: str, document: Any, *, durable: bool = True) -> None:
-        """Replace the JSON file `name` by `document`.
+    def write(self, name: str, document: Any, *, durable: bool = True) -> bool:
+        """Replace the JSON file `name` by `document`, and return whether that is done.
 
         Args:
             name: Its name in the folder.
@@ -121,10 +146,60 @@ class Journal:
         """
         self._documents[name] = json.dumps(document, indent=2).encode()
         self._replace(name, durable=durable)
+        return name not in self._documents
 
     def write_summary(self) -> None:
         """Replace the summary of the metrics."""
         self.write(SUMMARY, self.summary, durable=False)
+
+    def sync(self) -> None:
+        """Wait until all points and media are on the disk; what cannot be written is tried again later."""
+        try:
+            self._flush_or_raise()
+            for file in (self._names, self._points, self._values):
+                file.sync()
+            self.media.sync()
+        except OSError as error:
+            self._say(self.folder, error)
+
+    def _flush_or_raise(self) -> None:
+        for file in (self._names, self._points, self._values):
+            file.append(b"")
+        self.media.flush_or_raise()
+
+    # ------------------------------------------------------------------ a journal that was begun before
+
+    def recall(self) -> None:
+        """Take over what an earlier process has written: the metrics' ids and summaries."""
+        self._read_ids()
+        # A power cut may have taken the name of an id; its points are not to come under another one.
+        self._next_id = max(self._next_id, int(read_points(self.folder)["metric"].max(initial=0)) + 1)
+        self.summary = summaries(self.folder)
+
+    def _read_ids(self) -> None:
+        names = read_names(self.folder)
+        self._ids = {name: number for number, name in names.items()}
+        self._next_id = max(names, default=-1) + 1
+
+    def position(self) -> dict[str, dict[str, list]]:
+        """Return the position of all that is in the folder."""
+        return read_position(self.folder)
+
+    def rewind(self, position: Position) -> dict[str, dict[str, list]]:
+        """Take the points and media beyond a position away for good, and return the position that is reached.
+
+        That is another one where the record has less than it should, as after a power cut.
+
+        Raises:
+            OSError: If something cannot be written; then this can be done again.
+        """
+        self._flush_or_raise()
+        files = {file.path.name: file for file in (self._values, self._points, self._names)}
+        for name, data in rewound_files(self.folder, position):
+            (self.media if name == MEDIA else files[name]).replace(data)
+        self.recall()
+        self.write_summary()
+        return self.position()
 
     def _append(self, file: AppendFile, data: bytes) -> None:
         try:

@@ -59,20 +59,40 @@ class MediaFiles:
     def flush(self) -> None:
         """Write what waits, as far as the disk takes it."""
         try:
-            while self._waiting:
-                entry, time_s = self._waiting[0]
-                for content in (*entry.content.images, entry.content):
-                    self._write(content)
-                self._waiting.popleft()
-                self._waiting_bytes -= _num_bytes(entry.content)
-                self._entries.append(_line(entry, time_s))
-            self._entries.append(b"")
+            self.flush_or_raise()
         except OSError as error:
             self._say(self.folder / MEDIA_FOLDER, error)
         while self._waiting_bytes > MAX_WAITING_BYTES:
             given_up = _num_bytes(self._waiting.popleft()[0].content)
             self._waiting_bytes -= given_up
             self._lose(given_up)
+
+    def flush_or_raise(self) -> None:
+        """Write what waits.
+
+        Raises:
+            OSError: If it cannot be written; it still waits then.
+        """
+        while self._waiting:
+            entry, time_s = self._waiting[0]
+            for content in (*entry.content.images, entry.content):
+                self._write(content)
+            self._waiting.popleft()
+            self._waiting_bytes -= _num_bytes(entry.content)
+            self._entries.append(_line(entry, time_s))
+        self._entries.append(b"")
+
+    def replace(self, data: bytes) -> None:
+        """Put other entries in the place of those that are there; their contents stay, for whom they are the same.
+
+        Raises:
+            OSError: If they cannot be written.
+        """
+        self._entries.replace(data)
+
+    def sync(self) -> None:
+        """Wait until the entries that are written are on the disk."""
+        self._entries.sync()
 
     def _lose(self, num_bytes: int) -> None:
         self.num_lost += 1

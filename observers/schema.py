@@ -8,13 +8,18 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
     metrics.names.jsonl  the name of each metric id; append-only
-    values.jsonl         logged values that are no numbers; append-only
+    values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     lease.json           who writes this run, and when last; replaced as a whole
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags and a note that people attach later; replaced as a whole
+
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a run that was
+continued has `sessions` (see `observers.continuing`), and `revision`, which counts how often the record was taken back to a
+position (see `observers.rewinding`); while that is done it has `rewinding`. Files that are append-only but for that are
+replaced as a whole then.
 
 A torn tail, which a killed process can leave behind an append-only file, is what follows the last whole record; readers
 pass over it, and the next writer cuts it off.
