@@ -7,6 +7,7 @@ RunsError           one clear sentence for the terminal
 ├── ArchiveError      a file is no archive of runs
 ├── RunNotFoundError  no run, or more than one, is meant
 ├── ComparisonError   the runs cannot be compared as was asked
+├── LaunchError       a recorded run cannot be started again
 └── PlotError         nothing can be drawn
 """
 
@@ -16,6 +17,7 @@ __all__ = [
     "ArchiveError",
     "ComparisonError",
     "FilterError",
+    "LaunchError",
     "PlotError",
     "RunNotFoundError",
     "RunsError",
@@ -50,6 +52,10 @@ class RunNotFoundError(RunsError):
 
 class ComparisonError(RunsError):
     """The runs cannot be grouped or compared as was asked."""
+
+
+class LaunchError(RunsError):
+    """A recorded run cannot be started again: its script or its sources are not there."""
 
 
 class PlotError(RunsError):
