@@ -18,6 +18,9 @@ from observers.gpus import describe_gpus
 __all__ = ["git_state", "imported_sources", "machine", "packages"]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
+# A diff that can be applied, whatever the user's settings make of his own.
+_DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+_DIFF += ("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD")
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -77,7 +80,7 @@ def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | N
         "commit": commit.strip() if commit else None,
         "branch": (_git(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None,
         "dirty": bool(status),
-        "diff": (_git(root, "diff", "--binary", "HEAD") or "") if content and commit and status else "",
+        "diff": (_git(root, *_DIFF) or "") if content and commit and status else "",
         "untracked": _small_sources(Path(root), untracked) if content else {},
     }
 

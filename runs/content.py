@@ -18,10 +18,12 @@ class Content:
     Attributes:
         name: As the run calls it; a text from outside, which may hold anything.
         open: Returns a stream of its bytes. Raises StoreError if it is gone.
+        md5: What its record says its MD5 is, if it says so.
     """
 
     name: str
     open: Callable[[], BinaryIO]
+    md5: str | None = None
 
     def read(self) -> bytes:
         """Return its bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -217,7 +218,7 @@ class FolderRun(Run):
         # Pairs of a name and a path below the store.
         pairs = experiment.get(kind) if isinstance(experiment, dict) else None
         return [
-            self._content(pair[0], self.folder.parent, pair[1])
+            self._content(pair[0], self.folder.parent, pair[1], _md5_in(pair[1]))
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
@@ -251,7 +252,7 @@ class FolderRun(Run):
         """See `Run.fetch_version`."""
         return ArtifactStore(self.folder.parent).resolve(f"{entry['name']}@{entry['digest']}")
 
-    def _content(self, name: str, base: Path, path: str) -> Content:
+    def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
         target, inside = (base / path).resolve(), base.resolve()
         if not target.is_relative_to(inside):
             return missing_content(name, "its record names a path outside of the store")
@@ -262,7 +263,13 @@ class FolderRun(Run):
             except OSError as error:
                 raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
 
-        return Content(name, open_)
+        return Content(name, open_, md5)
+
+
+def _md5_in(path: str) -> str | None:
+    """Return the MD5 that is in the name under which a source or resource is kept."""
+    match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", path)
+    return match[1] if match else None
 
 
 def lines_of(path: Path) -> list[bytes]:
