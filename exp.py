@@ -3,6 +3,7 @@
 python exp.py                                       train on the digits
 python exp.py with lr=3e-3 model.name=cnn           change settings
 python exp.py with configs/digits_cnn.yaml          follow a recipe
+python exp.py with resume=auto                      continue this run if it was cut off, else start it
 python exp.py print_config                          see every setting
 python exp.py data.stats                            look at the data
 python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
@@ -14,16 +15,18 @@ from observers import file_observer, run_folder
 
 parts = (device, data, loss, model, optimizer, scheduler, amp, training, checkpoint)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
-ex.alias(lr="optimizer.lr", epochs="training.epochs")
+ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
 
 
 @ex.config
-def config(optimizer, training):
+def config(optimizer, training, checkpoint):
     # learning rate; the same setting as optimizer.lr
     lr = optimizer["lr"]
     # passes over the training data; the same setting as training.epochs
     epochs = training["epochs"]
+    # auto continues the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    resume = checkpoint["resume"]
     # all random streams (split, shuffle, augmentation, weights, dropout) derive from it
     seed = 0
 
@@ -70,7 +73,7 @@ def main(_config, _run, seed, training):
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)
     schedule = scheduler.make_scheduler(opt, training.epochs, steps)
     with run_folder(_run) as folder:
-        keeper = checkpoint.make_checkpointer(folder, _config)
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
         loop.fit(
             network,
             batches,

@@ -18,7 +18,9 @@ from sacred.dependencies import gather_sources_and_dependencies
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from experiments import commands, strictness
-from experiments.lab_run import LabRun, Terminated
+from experiments.continuing import folder_to_continue
+from experiments.lab_run import LabRun
+from experiments.signals import Terminated
 from experiments.system_metrics import check_interval
 from experiments.terminal import remember_terminal
 from ingredients.config_files import guard_sacred
@@ -52,8 +54,9 @@ class Experiment(LabFunctions, sacred.Experiment):
     """Sacred's Experiment, strict: a setting that does not exist or does not fit stops the run before it starts.
 
     Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`.
-    Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1;
-    Ctrl-C ends it with exit code 130, SIGTERM with 143. Runs are `experiments.lab_run.LabRun`.
+    Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1; Ctrl-C ends
+    it with exit code 130, SIGTERM with 143, and any signal with 75 where a training has saved its state to go on from.
+    Runs are `experiments.lab_run.LabRun`.
 
     Args:
         name: Its name; by default that of the file that creates it.
@@ -129,7 +132,8 @@ class Experiment(LabFunctions, sacred.Experiment):
             raise
         except Terminated as end:
             if self._on_command_line:
-                _leave(f"interrupted ({end.signal})", end.code)
+                saved = "" if end.step is None else f"; the state after step {end.step} is saved, to go on from"
+                _leave(f"interrupted ({end.signal}){saved}", end.code)
             raise
 
     def run_commandline(self, argv: Any = None) -> Any:
@@ -203,8 +207,12 @@ class Experiment(LabFunctions, sacred.Experiment):
                 _OPTIONS[flag].apply(value, run)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
+        folder = folder_to_continue(run, self._aliases)
         beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
-        return LabRun.adopt(run, beat_interval_s, self._system_metrics_s)
+        run = LabRun.adopt(run, beat_interval_s, self._system_metrics_s)
+        if folder is not None:
+            run.is_continued, run.meta_info["resume"] = True, str(folder)
+        return run
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""

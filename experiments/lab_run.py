@@ -7,53 +7,35 @@ import logging
 import math
 import operator
 import os
-import signal
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from sacred.metrics_logger import ScalarMetricLogEntry
 from sacred.observers import RunObserver
 from sacred.run import Run
-from sacred.utils import SacredInterrupt
 
 from experiments import run_artifacts
 from experiments.media_buffer import MediaBuffer
+from experiments.signals import Signals
 from experiments.system_metrics import Sampler
 from observers.artifact_version import ArtifactVersion
 from observers.continuing import ResumeError
 from observers.media import Media
 from observers.rewinding import is_rewound
 
-__all__ = ["LabRun", "MetricsBuffer", "Terminated"]
+__all__ = ["LabRun", "MetricsBuffer"]
 
 _log = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 1.0
 _EPOCH = datetime(1970, 1, 1)  # Sacred's times are UTC without saying so
-_SIGNALS = ("SIGTERM", "SIGHUP")
 _NAME = operator.itemgetter(0)
-
-
-class Terminated(SacredInterrupt):
-    """The run was ended by a signal, such as SIGTERM; its status is INTERRUPTED.
-
-    Attributes:
-        signal: Name of the signal.
-        code: Exit code by convention, 128 and the signal's number.
-    """
-
-    STATUS = "INTERRUPTED"
-
-    def __init__(self, number: int) -> None:
-        self.signal = signal.Signals(number).name
-        self.code = 128 + number
-        super().__init__(f"ended by {self.signal}")
 
 
 class MetricsBuffer:
@@ -146,6 +128,9 @@ class LabRun(Run):
         run._media = MediaBuffer()
         run._deaf = set()
         run._beating = threading.RLock()
+        run._signals = Signals()
+        run._num_trainings = 0
+        run.is_continued = False
         run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         return run
 
@@ -290,9 +275,36 @@ class LabRun(Run):
             self._go_on_from(position, position)
 
     def __call__(self, *args: Any) -> Any:
-        """Start the run; SIGTERM and SIGHUP end it as INTERRUPTED, with the signal's name in its meta entry."""
-        with _signals_raise():
+        """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
+        with self._signals.handled():
             return super().__call__(*args)
+
+    @property
+    def uid(self) -> str | None:
+        """Its id over all stores; None of a run that is not recorded."""
+        return self.meta_info.get("uid")
+
+    def count_training(self) -> int:
+        """Return the number of the training that begins now: 1 for the run's first one."""
+        self._num_trainings += 1
+        return self._num_trainings
+
+    def signals_deferred(self) -> contextlib.AbstractContextManager[None]:
+        """Hold back the first signal that would end the run; see `stopping`."""
+        return self._signals.deferred()
+
+    @property
+    def stopping(self) -> int | None:
+        """Number of the signal that was held back; None before one came."""
+        return self._signals.stopping
+
+    def stop(self, step: int | None = None) -> NoReturn:
+        """End the run by the signal that was held back.
+
+        Args:
+            step: The optimizer step that a checkpoint was saved after, if one was.
+        """
+        self._signals.stop(step)
 
     def _emit_interrupted(self, status: str) -> None:
         error = sys.exc_info()[1]
@@ -411,25 +423,3 @@ def _whole_characters(data: bytes) -> int:
             length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
             return len(data) - back if length > back else len(data)
     return len(data)
-
-
-@contextlib.contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Turn the signals that end a process into exceptions; only the main thread can, others go on without."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: Any) -> None:
-        raise Terminated(number)
-
-    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
-    # nohup sets SIGHUP to be ignored, and means it.
-    before = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

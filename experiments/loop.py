@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,7 @@ from experiments.metrics import RunningMetrics, metric_names
 from experiments.monitor import Monitor
 from experiments.progress import Progress
 from ingredients.batches import Batches, Data
-from ingredients.checkpoint_files import Checkpointer
+from ingredients.checkpointing import Checkpointer
 from ingredients.errors import ConfigError, ModelError
 from ingredients.losses import Loss, check_loss
 from ingredients.mixed_precision import MixedPrecision
@@ -78,7 +79,7 @@ def fit(
         epochs: Passes over the training data.
         scheduler: The learning-rate schedule.
         amp: Mixed precision, clipping and accumulation.
-        checkpointer: What saves the best and newest states.
+        checkpointer: What saves the best and newest states, and what the training goes on from.
         val_interval, log_interval, monitor, mode, patience, min_delta: See the config of `ingredients.training`.
 
     Raises:
@@ -87,17 +88,22 @@ def fit(
     amp = amp or MixedPrecision(next(model.parameters()).device)
     best = Monitor(monitor, mode, patience, min_delta)
     _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
-    num_steps = epochs * steps_per_epoch(data.train, amp.accumulate)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
+    keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
+    place = keeper.begin(parts)
+    steps_done = math.ceil(place.batch / amp.accumulate)
+    num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)
     # A number costs nothing on the CPU; on a GPU it would have to be waited for.
     on_cpu = amp.device.type == "cpu"
-    result, losses, step = FitResult(), [], 0
-    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
+    losses = place.losses
 
-    with Progress(epochs, num_steps) as progress:
-        for epoch in range(1, epochs + 1):
+    with Progress(epochs, num_steps, place.step) as progress, keeper.session():
+        while place.epoch < epochs and not best.exhausted:
+            epoch = place.epoch + 1
             model.train()
-            for group in grouped(data.train.epoch(epoch), amp.accumulate):
+            for group in keeper.until_stopped(grouped(data.train.epoch(epoch, place.batch), amp.accumulate)):
+                place.batch += len(group)
                 if closing:
                     batch_loss, stepped = closure_step(model, group, loss, optimizer, amp)
                 else:
@@ -105,7 +111,7 @@ def fit(
                     del group  # The next batch takes its memory, while it is still in the cache.
                     stepped = amp.step(optimizer)
                 losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
-                step += 1
+                place.step = step = place.step + 1
                 if step % log_interval == 0 or step == num_steps:
                     progress.step(step, log_training(log, step, losses, optimizer, amp))
                     losses.clear()
@@ -113,27 +119,25 @@ def fit(
                 optimizer.zero_grad()
                 if stepped and scheduler is not None:
                     scheduler.after_step()
+                if keeper.is_due(step):
+                    keeper.save(place, parts)
+            if keeper.is_stopping:
+                keeper.save(place, parts)
 
-            result.epochs, result.steps = epoch, step
+            place.epoch, place.batch = epoch, 0
             metrics = {}
             if epoch % val_interval == 0 or epoch == epochs:
                 measured = evaluate(model, data.val, loss, amp)
                 metrics = {f"val/{name}": value for name, value in measured.items()}
                 for name, value in metrics.items():
-                    log(name, value, step)
+                    log(name, value, place.step)
             if scheduler is not None:
                 scheduler.after_epoch(metrics)
-            if metrics and best.update(metrics, epoch) and checkpointer is not None:
-                checkpointer.save_best(model, epoch, metrics)
-            result.stopped_early = best.exhausted
-            if checkpointer is not None:
-                final = epoch == epochs or best.exhausted
-                checkpointer.save_last(epoch, {**parts, "step": step}, final=final)
+            improved = bool(metrics) and best.update(metrics, epoch)
+            final = epoch == epochs or best.exhausted
+            keeper.save(place, parts, metrics if improved else None, final=final)
             progress.epoch(epoch, metrics)
-            if best.exhausted:
-                break
-    result.best, result.best_epoch = best.value, best.epoch
-    return result
+    return FitResult(place.epoch, place.step, best.epoch, best.value, best.exhausted)
 
 
 def closure_step(

@@ -21,16 +21,18 @@ class Progress:
     Args:
         num_epochs: Epochs of the training.
         num_steps: Optimizer steps of it.
+        step: Steps that an earlier session has done.
     """
 
-    def __init__(self, num_epochs: int, num_steps: int) -> None:
+    def __init__(self, num_epochs: int, num_steps: int, step: int = 0) -> None:
         self.num_epochs = num_epochs
         self._bar: Any = None
         stream = terminal()
         if stream is not None:
             from tqdm import tqdm
 
-            self._bar = tqdm(total=num_steps, file=stream, unit="step", leave=False, dynamic_ncols=True)
+            bar = {"unit": "step", "leave": False, "dynamic_ncols": True}
+            self._bar = tqdm(total=num_steps, initial=step, file=stream, **bar)
 
     def __enter__(self) -> Progress:
         return self

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -69,22 +70,24 @@ class Batches:
             return torch.arange(self.num_samples)
         return torch.randperm(self.num_samples, generator=torch_stream(self.seed, "shuffle", epoch))
 
-    def epoch(self, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield the batches of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
-        batches = self._batches(epoch)
-        return batches if self.augmentation is None else self._augmented(batches, epoch)
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield batches `start` and on of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
+        batches = self._batches(epoch, start)
+        return batches if self.augmentation is None else self._augmented(batches, epoch, start)
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
         """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
         raise NotImplementedError
 
-    def _augmented(self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _augmented(
+        self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int, start: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator()
-        for position, (inputs, targets) in enumerate(batches):
+        for position, (inputs, targets) in enumerate(batches, start):
             generator.manual_seed(stream_seed(self.seed, "augment", epoch, position))
             yield augment(inputs, generator, **self.augmentation), targets
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         raise NotImplementedError
 
 
@@ -100,13 +103,15 @@ class TensorBatches(Batches):
         """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
         return self.inputs[torch.tensor(places, dtype=torch.long, device=self.inputs.device)].cpu()
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        size, stop = self.batch_size, len(self) * self.batch_size
-        if not self.shuffle:
-            for start in range(0, stop, size):
-                yield self.inputs[start : start + size], self.targets[start : start + size]
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        size, first, stop = self.batch_size, start * self.batch_size, len(self) * self.batch_size
+        if first >= stop:
             return
-        for chosen in self.order(epoch).to(self.inputs.device)[:stop].split(size):
+        if not self.shuffle:
+            for place in range(first, stop, size):
+                yield self.inputs[place : place + size], self.targets[place : place + size]
+            return
+        for chosen in self.order(epoch).to(self.inputs.device)[first:stop].split(size):
             # The same as indexing with a tensor, 2 us cheaper a batch (measured).
             yield self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
 
@@ -126,6 +131,8 @@ class LoaderBatches(Batches):
         super().__init__(len(dataset), batch_size, **options)
         self.device = device
         self._sampler = _EpochSampler(self.num_samples)
+        # The loader draws the base seed of its workers here instead of from the global generator.
+        self._workers_stream = torch.Generator()
         self._loader = DataLoader(
             dataset,
             batch_size=batch_size,
@@ -135,8 +142,8 @@ class LoaderBatches(Batches):
             num_workers=num_workers,
             pin_memory=pin_memory and device.type == "cuda",
             persistent_workers=num_workers > 0,
-            # The loader draws the base seed of its workers here instead of from the global generator.
-            generator=torch_stream(self.seed, "workers"),
+            generator=self._workers_stream,
+            worker_init_fn=_leave_signals_to_the_trainer,
         )
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
@@ -147,8 +154,10 @@ class LoaderBatches(Batches):
             raise error
         return torch.stack([values for values, _ in items])
 
-    def _batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        self._sampler.start(epoch, self.order(epoch).tolist())
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        self._sampler.start(epoch, self.order(epoch)[start * self.batch_size :].tolist())
+        # What workers draw outside of the items' own streams depends on the epoch alone, too.
+        self._workers_stream.manual_seed(stream_seed(self.seed, "workers", epoch))
         for batch in self._loader:
             if isinstance(batch, LabError):
                 try:
@@ -157,6 +166,16 @@ class LoaderBatches(Batches):
                     del batch  # or the error's traceback would hold the error, and so the workers
             inputs, targets = batch
             yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Let a worker live on after Ctrl-C, or a scheduler's signal to all processes: the training ends it in good order.
+
+    SIGTERM stays: it is how the loader itself ends a worker that hangs.
+    """
+    for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
 class _EpochSampler(Sampler):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from configs import Map, to_plain
 from ingredients.errors import CheckpointError
@@ -13,7 +13,7 @@ from ingredients.ingredient import Ingredient
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingredients.checkpoint_files import Checkpointer
+    from ingredients.checkpointing import Checkpointer
 
 __all__ = ["ingredient", "load_model", "make_checkpointer"]
 
@@ -30,28 +30,45 @@ def config() -> None:
     last = True
     # epochs between savings of the newest state
     interval = 1
-    # newest states to keep; above 1 the older ones stay as checkpoints/epoch-N.pt
-    keep = 1
+    # optimizer steps between savings of the newest state within an epoch; None for none
+    interval_steps: int | None = None
+    # newest states to keep, at least 2 to be safe from damage; the older ones stay as checkpoints/step-N.pt
+    keep = 2
+    # what to go on from: auto (the unfinished run of the same config, if there is one), or another run's checkpoint
+    resume: str | None = None
     # checkpoint that the commands evaluate and predict load
     path: str | None = None
 
 
 @ingredient.capture
-def make_checkpointer(folder: Path, config: Map, _config: Map) -> Checkpointer:
-    """Return what saves checkpoints into `folder`/checkpoints, each with the run's `config` inside.
+def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) -> Checkpointer:
+    """Return what saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.
+
+    A second training of the same run has `checkpoints-2`, and so on.
+
+    Args:
+        folder: The run's folder.
+        config: The run's config, which is kept in each checkpoint.
+        run: The run, a `LabRun`. Without it nothing is resumed, and signals end the run where it is.
 
     Raises:
         CheckpointError: If a number is out of range.
     """
-    from ingredients.checkpoint_files import Checkpointer
+    from ingredients.checkpointing import Checkpointer
 
+    options = {name: value for name, value in _config.items() if name not in ("path", "resume")}
+    start = None if _config.resume in (None, "auto") else Path(_config.resume)
+    if run is None:
+        return Checkpointer(Path(folder) / "checkpoints", to_plain(config), start=start, **options)
+    number = run.count_training()
+    name = "checkpoints" if number == 1 else f"checkpoints-{number}"
     return Checkpointer(
-        Path(folder) / "checkpoints",
+        Path(folder) / name,
         to_plain(config),
-        best=_config.best,
-        last=_config.last,
-        interval=_config.interval,
-        keep=_config.keep,
+        start=start if number == 1 else None,
+        resume=run.is_continued,
+        record=run,
+        **options,
     )
 
 

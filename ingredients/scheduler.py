@@ -116,6 +116,18 @@ class Schedule:
             self.check(metrics)
             self.scheduler.step(metrics[self.metric])
 
+    def advance(self, steps: int, epochs: int) -> None:
+        """Move on from the start as a training of so many steps in so many epochs would; no plateau is looked for."""
+        done = 0
+        for epoch in range(1, epochs + 1):
+            until = steps * epoch // epochs
+            for _ in range(until - done):
+                self.after_step()
+            self.after_epoch({})
+            done = until
+        for _ in range(steps - done):
+            self.after_step()
+
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to go on from here."""
         return {

@@ -11,15 +11,23 @@ import contextlib
 import hashlib
 import random
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["global_stream", "numpy_stream", "seed_globals", "stream_seed", "torch_stream"]
+__all__ = [
+    "global_states",
+    "global_stream",
+    "numpy_stream",
+    "seed_globals",
+    "set_global_states",
+    "stream_seed",
+    "torch_stream",
+]
 
 
 def stream_seed(seed: int, *name: str | int) -> int:
@@ -71,3 +79,39 @@ def global_stream(seed: int, *name: str | int) -> Iterator[None]:
         np.random.set_state(numpy_state)
         if torch:
             torch.random.set_rng_state(torch_state)
+
+
+def global_states() -> dict[str, Any]:
+    """Return where the global generators of python, numpy and torch (all devices) are, as tensors and plain values."""
+    import torch
+
+    kind, keys, *rest = np.random.get_state()
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(keys.astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        states["cuda"] = torch.cuda.get_rng_state_all()
+    if torch.backends.mps.is_available():
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def set_global_states(states: Mapping[str, Any]) -> None:
+    """Put the global generators where they were when `global_states` was called.
+
+    Those of GPUs are set as far as there are as many.
+    """
+    import torch
+
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    if torch.cuda.is_available():
+        for device, state in enumerate(states.get("cuda", ())[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, device)
+    if torch.backends.mps.is_available() and "mps" in states:
+        torch.mps.set_rng_state(states["mps"])

@@ -99,7 +99,8 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
         "stop_time": stop_time,
         "status": status,
         "host": host.get("hostname") if isinstance(host, dict) else None,
-        "command_line": run.get("command_line"),
+        # A list of its own: Sacred's serializer writes one that it meets again as a reference.
+        "command_line": list(run.get("command_line") or ()),
         "step": 0,
         "changed_sources": [],
     }

@@ -72,8 +72,8 @@ def journal_of(uid: str | None) -> FileObserver | None:
 class FileObserver(RunObserver):
     """Records runs below a folder, each in a numbered folder of its own.
 
-    A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` goes on there: the same record, with
-    one more session (see `observers.continuing`).
+    A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` goes on there: the same record,
+    with one more session (see `observers.continuing`).
 
     Args:
         basedir: Where to; made if it is not there. `SACRISTAN_RECORD_TO` in the environment stands in its place, and of

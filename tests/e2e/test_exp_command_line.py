@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from configs.sealed_zip import read_note
 
 EXP = Path(__file__).parents[2] / "exp.py"
 # Python runs it at its start, so that what a process has imported can be read when it has ended.
@@ -116,11 +119,12 @@ def test_force_trains_with_an_entry_that_does_not_exist(lab):
 # Ctrl-C
 
 
-def test_interrupt_ends_with_130_and_no_traceback(lab):
+def interrupted(lab, *settings):
+    """Interrupt a training, as a terminal does, once epoch 10 of 200 is done; return its exit code and what it said."""
     previous = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a process inherits that it is ignored
     try:
         process = subprocess.Popen(
-            [*lab.command, "with", "epochs=200", "data.batch_size=8"],
+            [*lab.command, "with", "epochs=200", "data.batch_size=8", *settings],
             cwd=lab.folder,
             env=lab.env,
             stdout=subprocess.DEVNULL,
@@ -135,7 +139,21 @@ def test_interrupt_ends_with_130_and_no_traceback(lab):
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
     assert seen is not None
-    assert process.returncode == 130
     assert "Traceback" not in rest
-    assert rest.endswith("interrupted (Ctrl-C)\n")
     assert json.loads((lab.records / "1" / "run.json").read_text())["status"] == "INTERRUPTED"
+    return process.returncode, rest
+
+
+def test_interrupt_ends_with_130_and_no_traceback(lab):
+    code, said = interrupted(lab, "checkpoint.last=False")
+    assert code == 130
+    assert said.endswith("interrupted (Ctrl-C)\n")
+
+
+def test_interrupt_that_saves_the_state_ends_with_75(lab):
+    code, said = interrupted(lab)
+    assert code == 75
+    assert "SIGINT: saving a checkpoint after this step; once more ends the run at once" in said
+    step = int(re.search(r"interrupted \(SIGINT\); the state after step (\d+) is saved, to go on from\n$", said)[1])
+    note = json.loads(read_note(lab.records / "1" / "checkpoints" / "last.pt"))
+    assert note["step"] == step

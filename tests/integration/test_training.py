@@ -118,12 +118,14 @@ def test_main_keeps_the_best_epoch_and_measures_it(run, recorder, folder):
 @pytest.mark.parametrize(
     ("settings", "files"),
     [
-        ({}, ["best.pt", "last.pt"]),
-        ({"checkpoint.best": False}, ["last.pt"]),
+        ({"checkpoint.best": False}, ["last.pt", "step-000000004.pt"]),
         ({"checkpoint.last": False}, ["best.pt"]),
-        ({"checkpoint.keep": 2}, ["best.pt", "epoch-00002.pt", "epoch-00003.pt", "last.pt"]),
-        ({"checkpoint.keep": 5, "checkpoint.interval": 2}, ["best.pt", "epoch-00002.pt", "epoch-00003.pt", "last.pt"]),
-        ({"data.val_fraction": 0.0}, ["last.pt"]),
+        ({"checkpoint.keep": 1}, ["best.pt", "last.pt"]),
+        (
+            {"checkpoint.keep": 5, "checkpoint.interval": 2},
+            ["best-000002.pt", "best.pt", "last.pt", "step-000000004.pt"],
+        ),
+        ({"checkpoint.keep": 1, "data.val_fraction": 0.0}, ["last.pt"]),
     ],
 )
 def test_main_keeps_the_checkpoints_asked_for(run, folder, settings, files):

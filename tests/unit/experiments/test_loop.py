@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from experiments.loop import backward, evaluate, fit, grouped, predict, steps_per_epoch
 from experiments.monitor import Monitor
-from ingredients.checkpoint_files import Checkpointer, load_checkpoint
+from ingredients.checkpoint_files import load_checkpoint
+from ingredients.checkpointing import Checkpointer
 from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError
 from ingredients.losses import build_loss
 from ingredients.mixed_precision import MixedPrecision
@@ -319,8 +320,9 @@ def test_fit_keeps_the_newest_state_of_every_part(data, tmp_path):
     keeper, amp = Checkpointer(tmp_path, {"seed": 3}), MixedPrecision(CPU, "float16")
     model, _, result = train(data, epochs=3, checkpointer=keeper, amp=amp, schedule={"name": "CosineAnnealingLR"})
     state = load_checkpoint(keeper.last_path)
-    assert state.keys() == {"format", "model", "optimizer", "scheduler", "amp", "monitor", "step", "epoch", "config"}
-    assert (state["epoch"], state["step"], state["config"]) == (3, 9, {"seed": 3})
+    parts = {"model", "optimizer", "scheduler", "amp", "monitor", "streams"}
+    assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "config", "format"}
+    assert (state["epoch"], state["batch"], state["step"], state["config"]) == (3, 0, 9, {"seed": 3})
     assert torch.equal(state["model"]["0.weight"], model[0].weight)
     assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": 3 - result.best_epoch}
 
@@ -405,7 +407,7 @@ def test_fit_without_a_validation_part_trains_and_keeps_no_best(tensor_data, tmp
     _, log, result = train(tensor_data((INPUTS, LABELS)), checkpointer=keeper)
     assert {name for name, _, _ in log} == {"train/loss", "train/grad_norm", "train/lr"}
     assert (result.best_epoch, math.isnan(result.best)) == (0, True)
-    assert [path.name for path in tmp_path.iterdir()] == ["last.pt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "step-000000005.pt"]
 
 
 def followed(values, **options):

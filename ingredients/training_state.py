@@ -1,0 +1,170 @@
+"""The state of a whole training as tensors and plain values: copied out of its parts, and put back into them.
+
+`resume` puts back all of it, bit for bit. `branch` puts back what a changed config leaves its meaning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ingredients.checkpoint_files import check_weights
+from ingredients.errors import CheckpointError
+from ingredients.seed import global_states, set_global_states
+
+__all__ = ["Place", "branch", "capture", "check_whole", "resume", "snapshot"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Place:
+    """How far a training has come, at the end of an optimizer step.
+
+    Attributes:
+        epoch: Epochs completed.
+        batch: Batches done of the epoch after them.
+        step: Optimizer steps done.
+        losses: Losses since the last logged one: numbers, or scalars on the device.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    losses: list = dataclasses.field(default_factory=list)
+
+
+def snapshot(value: Any) -> Any:
+    """Return a copy on the CPU that later steps do not reach; of tensors, lists, tuples and dicts at any depth."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        copied = type(value)()  # such as a Counter, which schedulers count by
+        copied.update({key: snapshot(item) for key, item in value.items()})
+        return copied
+    return type(value)(map(snapshot, value)) if type(value) in (list, tuple) else value
+
+
+def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of `parts` at `place`, with that of the global random streams.
+
+    Args:
+        place: The training's place.
+        parts: By name, what has a `state_dict`; None stands for what there is none of.
+    """
+    states = {name: None if part is None else snapshot(part.state_dict()) for name, part in parts.items()}
+    return {**states, **vars(place), "losses": snapshot(place.losses), "streams": global_states()}
+
+
+def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) -> None:
+    """Check that a state is that of a whole training with such parts.
+
+    Raises:
+        CheckpointError: If something is missing.
+    """
+    needed = {
+        "epoch",
+        "batch",
+        "step",
+        "losses",
+        "streams",
+        *(name for name, part in parts.items() if part is not None),
+    }
+    missing = sorted(name for name in needed if state.get(name) is None)
+    if missing:
+        raise CheckpointError(
+            f"{path}: holds no {', '.join(missing)}, so it is no state of this training; expected one saved as "
+            "checkpoints/last.pt (best.pt holds weights alone)"
+        )
+
+
+def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Place:
+    """Put all of `state` into `parts` and the global random streams, and return its place.
+
+    Raises:
+        CheckpointError: If it does not fit.
+    """
+    for name, part in parts.items():
+        if part is not None:
+            _load(part, state[name], name, path)
+    set_global_states(state["streams"])
+    return _place_of(state, parts)
+
+
+def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> Place:
+    """Put into `parts` what of `state` keeps its meaning under `config`, and return the place to go on from.
+
+    The weights always do. Where the config of a part changed, the new one counts: an optimizer keeps its momenta and
+    takes the new learning rate, a schedule is followed anew up to the place, a scale of the loss and the best value
+    start anew. Other data, or another seed, mean an order of their own, so that an epoch in the middle starts anew.
+
+    Raises:
+        CheckpointError: If the weights do not fit.
+    """
+    saved = state.get("config", {})
+    model = parts["model"]
+    check_weights(model, state, path, config)
+    model.load_state_dict(state["model"])
+    place = _place_of(state, parts)
+    if _differ(saved, config, "data", "seed", "amp.accumulate") and place.batch:
+        _log.warning("data, seed or amp.accumulate are others than in %s: epoch %d starts anew", path, place.epoch + 1)
+        place.batch, place.losses = 0, []
+    if not _differ(saved, config, "seed"):
+        set_global_states(state["streams"])
+    optimizer, schedule = parts["optimizer"], parts.get("scheduler")
+    changed = _differ(saved, config, "optimizer", "model")
+    if not changed:
+        _load(optimizer, state["optimizer"], "optimizer", path)
+    elif not _differ(saved, config, "optimizer.name"):
+        groups = optimizer.state_dict()["param_groups"]
+        _load(optimizer, {**state["optimizer"], "param_groups": groups}, "optimizer", path)
+    else:
+        _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
+    if schedule is not None:
+        if changed or _differ(saved, config, "scheduler", "training.epochs", "data", "amp.accumulate"):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+                schedule.advance(place.step, place.epoch)
+        else:
+            _load(schedule, state["scheduler"], "scheduler", path)
+    if not _differ(saved, config, "amp"):
+        _load(parts["amp"], state["amp"], "amp", path)
+    if not _differ(saved, config, "training.monitor", "training.mode", "data", "loss"):
+        _load(parts["monitor"], state["monitor"], "monitor", path)
+    return place
+
+
+def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
+    device = next(parts["model"].parameters()).device
+    losses = [value.to(device) if isinstance(value, Tensor) else value for value in state["losses"]]
+    return Place(state["epoch"], state["batch"], state["step"], losses)
+
+
+def _load(part: Any, state: Any, name: str, path: Path) -> None:
+    try:
+        part.load_state_dict(state)
+    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise CheckpointError(f"{path}: its {name} does not fit this training ({reason})") from error
+
+
+def _differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
+    """Tell whether two configs differ in one of the entries, given by dotted names."""
+    return any(_plain(_entry(saved, name)) != _plain(_entry(mine, name)) for name in names)
+
+
+def _entry(config: Any, name: str) -> Any:
+    for part in name.split("."):
+        config = config.get(part) if isinstance(config, Mapping) else None
+    return config
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
