@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ _MAX_UNTRACKED_BYTES = 256 * 1024
 # A diff that can be applied, whatever the user's settings make of his own.
 _DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
 _DIFF += ("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD")
+_HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -34,7 +36,7 @@ def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
-        if file and file.endswith(".py") and _real_folder(file.rpartition(os.sep)[0]).is_relative_to(base):
+        if file and file.endswith(".py") and _is_within(file.rpartition(os.sep)[0], str(base)):
             files.add(Path(file).resolve())
     found = []
     for file in sorted(files):
@@ -48,8 +50,16 @@ def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -
 
 
 @functools.cache
-def _real_folder(folder: str) -> Path:
-    return Path(folder).resolve()
+def _is_within(folder: str, base: str) -> bool:
+    return _real_folder(Path(folder)).is_relative_to(base)
+
+
+@functools.cache
+def _real_folder(folder: Path) -> Path:
+    """Return what `resolve` does, by looking once at each folder that the paths of thousands of modules share."""
+    if folder.name in ("", "..") or folder.is_symlink():
+        return folder.resolve()
+    return _real_folder(folder.parent) / folder.name
 
 
 def packages() -> dict[str, str]:
@@ -57,8 +67,10 @@ def packages() -> dict[str, str]:
     found = {}
     for distribution in importlib.metadata.distributions():
         with contextlib.suppress(Exception):  # an installation half removed has no name
-            metadata = distribution.metadata  # parsed anew each time it is asked for
-            found[metadata["Name"]] = metadata["Version"]
+            # `distribution.metadata` parses the whole of a readme, which would hold up the threads beside this one.
+            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+            headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
+            found[headers["Name"]] = headers["Version"]
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
@@ -67,22 +79,37 @@ def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | N
 
     A repository without a commit has a commit of None. Without `content`, diff and untracked sources are left out.
     """
-    root = _git(folder, "rev-parse", "--show-toplevel")
-    if root is None:
+    head = _head(folder)
+    if head is None:
         return None
-    root = root.strip()
-    commit = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    root, commit, branch = head
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all") or ""
     untracked = [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
     return {
         "root": root,
         "url": (_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip(),
-        "commit": commit.strip() if commit else None,
-        "branch": (_git(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None,
+        "commit": commit,
+        "branch": branch,
         "dirty": bool(status),
         "diff": (_git(root, *_DIFF) or "") if content and commit and status else "",
         "untracked": _small_sources(Path(root), untracked) if content else {},
     }
+
+
+def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
+    """Return the repository's root, its commit and its branch, None for what there is not.
+
+    Where there is a commit, one process tells them all: on the way to the main function they are waited for.
+    """
+    known = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+    if known is not None:
+        root, commit, branch = known.rstrip("\n").rsplit("\n", 2)
+        return root, commit, None if branch == "HEAD" else branch
+    root = _git(folder, "rev-parse", "--show-toplevel")
+    if root is None:
+        return None
+    root = root.rstrip("\n")
+    return root, None, (_git(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
 
 
 def _git(folder: str | Path, *arguments: str) -> str | None:
