@@ -7,12 +7,15 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import sacred
 from sacred import commands as sacred_commands
+from sacred import experiment as sacred_experiment
 from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
@@ -48,6 +51,17 @@ _OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
 _OPTIONS = {
     option.get_flag(): option for option in (file_option, mongo_option, tensorboard_option, enforce_clean_option)
 }
+
+
+class _Frames:
+    """Stands in for the module `inspect` where Sacred looks for the frame that creates an experiment.
+
+    `inspect.stack` reads the source of every frame too, for which it looks at the file of every imported module.
+    """
+
+    @staticmethod
+    def stack() -> list[tuple[FrameType]]:
+        return [(frame,) for frame, _ in traceback.walk_stack(inspect.currentframe().f_back)]
 
 
 class Experiment(LabFunctions, sacred.Experiment):
@@ -86,6 +100,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("base_dir", Path(mainfile).parent if mainfile else Path.cwd())
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
         guard_sacred()
+        sacred_experiment.inspect = _Frames
         self._aliases: dict[str, str] = {}
         self._on_command_line = False
         self._system_metrics_s = check_interval(system_metrics_s)
