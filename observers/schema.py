@@ -14,7 +14,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     lease.json           who writes this run, and when last; replaced as a whole
     metrics.json         Sacred's form of the metrics, written when the run ends
-    notes.json           tags and a note that people attach later; replaced as a whole
+    notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a run that was
 continued has `sessions` (see `observers.continuing`), and `revision`, which counts how often the record was taken back

@@ -110,8 +110,8 @@ class FolderStore(Store):
         self.index.update()
         return self.index.problems()
 
-    def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
-        content = json.dumps({"tags": dict(tags), "note": note}, indent=2).encode()
+    def _write_notes(self, run: Run, notes: Mapping[str, Any]) -> None:
+        content = json.dumps(notes, indent=2).encode()
         try:
             with replacing(run.folder / NOTES) as stream:
                 stream.write(content)

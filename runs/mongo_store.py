@@ -183,9 +183,9 @@ class MongoStore(Store):
                 names |= {f"summary.{m}.{s}" for m in self.metrics.distinct("name") for s in STATISTICS}
         return sorted(names)
 
-    def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
+    def _write_notes(self, run: Run, notes: Mapping[str, Any]) -> None:
         with self.errors():
-            self.runs.update_one({"_id": run.key}, {"$set": {"tags": dict(tags), "note": note}})
+            self.runs.update_one({"_id": run.key}, {"$set": dict(notes)})
 
     def remove_run(self, run: Run) -> None:
         """See `Store.remove_run`."""

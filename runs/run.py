@@ -279,6 +279,18 @@ class Run(abc.ABC):
         """What people wrote about it."""
         return str(self["note"] or "")
 
+    @property
+    def reproductions(self) -> list[dict[str, Any]]:
+        """Verdicts on it, or on what it reproduces, the oldest first; see `runs.reproducing`."""
+        found = self.document.get("reproductions")
+        return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+
+    def notes(self) -> dict[str, Any]:
+        """Return what was noted about it when it had ended: tags, note, reproductions."""
+        reproductions = self.reproductions
+        notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
+        return {**notes, "reproductions": reproductions} if reproductions else notes
+
 
 def _walk(document: Any, path: str) -> Any:
     """Return the entry at a dotted path; names with dots of their own are found too."""

@@ -97,8 +97,8 @@ class Store(abc.ABC):
         """Return id and reason for every run of which something cannot be read."""
 
     @abc.abstractmethod
-    def _write_notes(self, run: Run, tags: Mapping[str, bool], note: str) -> None:
-        """Write down all tags and the note of a run."""
+    def _write_notes(self, run: Run, notes: Mapping[str, Any]) -> None:
+        """Write down all that is noted about a run: tags, note, reproductions."""
 
     def tag(self, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
         """Attach words to a run, and take others away; return the run as it is now.
@@ -115,7 +115,7 @@ class Store(abc.ABC):
             if not re.fullmatch(r"[\w-]+", tag):
                 raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
         kept = [tag for tag in (*run.tags, *add) if tag not in remove]
-        self._write_notes(run, dict.fromkeys(kept, True), run.note)
+        self._write_notes(run, {**run.notes(), "tags": dict.fromkeys(kept, True)})
         return self.get(run.id)
 
     def write_note(self, run: Run, text: str) -> Run:
@@ -125,7 +125,21 @@ class Store(abc.ABC):
             StoreError: If the store cannot be written.
         """
         run = self.get(run.id)
-        self._write_notes(run, dict.fromkeys(run.tags, True), text)
+        self._write_notes(run, {**run.notes(), "note": text})
+        return self.get(run.id)
+
+    def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
+        """Note that a run was reproduced, or is a reproduction; return the run as it is now.
+
+        Args:
+            run: The run.
+            entry: Of the form that `runs.reproducing` makes.
+
+        Raises:
+            StoreError: If the store cannot be written.
+        """
+        run = self.get(run.id)
+        self._write_notes(run, {**run.notes(), "reproductions": [*run.reproductions, dict(entry)]})
         return self.get(run.id)
 
     @abc.abstractmethod

@@ -58,7 +58,7 @@ OWN_FILES = {CONFIG, INFO, LEASE, MEDIA, NAMES, NOTES, OUTPUT, POINTS, PROVENANC
 _LEFT = {MARKER, DESTINATION_FILE}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 _ELSEWHERE = ("_id", "config", "info", "summary", "provenance", "captured_out", "captured_out_file", "values_file")
-_ELSEWHERE += ("lease", "tags", "note", "removing")
+_ELSEWHERE += ("lease", "tags", "note", "removing", "reproductions")
 _RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 _CHUNK_BYTES = 2**20
 
@@ -150,8 +150,9 @@ class _Unloading:
         for relation in _RELATIONS:
             if relation in entry:
                 entry[relation] = self._versions(relation, entry[relation])
-        if self.run.tags or self.run.note:
-            self._write(NOTES, {"tags": dict.fromkeys(self.run.tags, True), "note": self.run.note})
+        notes = self.run.notes()
+        if any(notes.values()):
+            self._write(NOTES, notes)
         self._write(RUN, entry)  # last: without it there is no run
         return Unloaded(self.folder, self.uid, self.left_out)
 

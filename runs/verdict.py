@@ -24,12 +24,24 @@ from runs.errors import StoreError
 from runs.flattening import dotted
 from runs.run import Run
 
-__all__ = ["CUT_OFF", "DIVERGED", "IDENTICAL", "WITHIN", "Deviation", "MetricVerdict", "Tolerance", "Verdict", "judge"]
+__all__ = [
+    "COLOURS",
+    "CUT_OFF",
+    "DIVERGED",
+    "IDENTICAL",
+    "WITHIN",
+    "Deviation",
+    "MetricVerdict",
+    "Tolerance",
+    "Verdict",
+    "judge",
+]
 
 IDENTICAL, WITHIN, DIVERGED = "IDENTICAL", "WITHIN TOLERANCE", "DIVERGED"
 # What a run that did not come to its end recorded is a beginning of what it would have.
 CUT_OFF = ("INTERRUPTED", "DEAD", "TIMEOUT")
 RESULT = "result"
+COLOURS = {IDENTICAL: "green", WITHIN: "yellow", DIVERGED: "red"}
 _RANKS = (IDENTICAL, WITHIN, DIVERGED)
 _SHOWN = 5
 

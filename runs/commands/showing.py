@@ -92,6 +92,7 @@ def _document(run: Run) -> dict[str, Any]:
         "duration_s": run.duration_s,
         "tags": run.tags,
         "note": run.note,
+        "reproductions": run.reproductions,
         "children": [child.id for child in run.children()],
         "config": run.config.to_dict(),
         "info": run.info.to_dict(),
@@ -127,8 +128,22 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
         there = run.parent
         yield "parent", Cell(f"{there.id} ({parent})" if there else f"{parent}, which is not in this store")
     yield "children", Cell(_some([child.id for child in run.children()]))
+    for entry in run.reproductions:
+        yield from _reproduction(run, entry)
     yield "artifacts", Cell(_some(list(run.artifacts)))
     yield "resources", Cell(_some(list(run.resources)))
+
+
+def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
+    """Yield the verdict on a reproduction: of the run itself, or by it."""
+    from runs.verdict import COLOURS
+
+    is_by = entry.get("by") == run.uid
+    name, other = ("reproduces", "of") if is_by else ("reproduced", "by")
+    verdict = str(entry.get("verdict"))
+    how = f"{entry.get('mode')}, {time_text(entry.get('time'))}"
+    text = f"{verdict}, {other} run {entry.get(f'{other}_id')} ({how})"
+    yield name, Cell(f"{text}: {entry['reason']}" if entry.get("reason") else text, COLOURS.get(verdict, ""))
 
 
 def _status(run: Run) -> str:

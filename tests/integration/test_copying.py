@@ -147,12 +147,16 @@ def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, 
     with open_store(origins[kind]) as origin:
         check(origin.get("1"), kind)
         origin.write_note(origin.tag(origin.get("1"), ["best"]), "a note é")
+        origin.note_reproduction(origin.get("1"), {"verdict": "IDENTICAL", "by": "0" * 32})
+        verdicts = origin.get("1").reproductions
         copied = copy(origin.get("1"), target)
         assert copied.is_new
         said = ["resource"] if kind == "sacred-mongo" else []
         assert [text.partition(" ")[0] for text in copied.left_out] == said
         check(copied.run, kind)
         assert (copied.run.tags, copied.run.note) == (["best"], "a note é")
+        assert verdicts
+        assert copied.run.reproductions == verdicts
         assert copied.run.uid == (origin.get("1").uid or copied.run.uid)
         assert len(copied.run.uid) == 32
         before = snapshot(target)

@@ -326,6 +326,18 @@ def test_tags_and_note_are_kept_and_found(store):
     assert store.find("tags.best=True") == []
 
 
+def test_reproductions_are_kept_beside_tags_and_note(store):
+    assert store.get(2).reproductions == []
+    store.tag(store.get(2), add=["best"])
+    store.note_reproduction(store.get(2), {"verdict": "IDENTICAL", "by_id": "7"})
+    store.note_reproduction(store.get(2), {"verdict": "DIVERGED", "by_id": "8"})
+    run = store.tag(store.get(2), remove=["best"])
+    assert [entry["by_id"] for entry in run.reproductions] == ["7", "8"]
+    run = store.write_note(run, "noted")
+    assert ([entry["verdict"] for entry in run.reproductions], run.tags) == (["IDENTICAL", "DIVERGED"], [])
+    store.write_note(run, "")
+
+
 def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database, tmp_path):
     """While a run goes on, its document has head and tail; see `observers.delivery`."""
     from observers.delivery import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, Delivery
