@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
+from configs.variables import EXPECT_DATA_VARIABLE
+from ingredients.errors import DataError
 from ingredients.ingredient import Ingredient
 from ingredients.preparation import Prepared, describe, prepare
 from ingredients.sources import Task, load_source
@@ -80,13 +83,30 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any) -> Data:
     """Return the configured data as batches on `device`; their fingerprint goes into the run's info.
 
     Raises:
-        DataError: If they are missing, empty, or cannot be trained on.
+        DataError: If they are missing, empty, cannot be trained on, or not those of the run that is reproduced.
     """
     from ingredients.batches import make_batches
 
-    data = make_batches(load(_config, seed), _config, seed, device)
+    prepared = load(_config, seed)
+    refuse_other_data(prepared.fingerprint, _config)
+    data = make_batches(prepared, _config, seed, device)
     _run.info["data"] = {"name": _config.name, "fingerprint": data.fingerprint}
     return data
+
+
+def refuse_other_data(fingerprint: str, config: Map) -> None:
+    """Refuse data that are not those of the run that is reproduced.
+
+    Raises:
+        DataError: If `SACRISTAN_EXPECT_DATA` holds another fingerprint.
+    """
+    expected = os.environ.get(EXPECT_DATA_VARIABLE)
+    if expected and expected != fingerprint:
+        where = f"data.path={config.path}" if config.path else f"data.name={config.name}"
+        raise DataError(
+            f"{where}: got data with the fingerprint {fingerprint[:12]}, expected {expected[:12]} as in the recorded "
+            "run: the content has changed; put back what it was"
+        )
 
 
 @ingredient.command(unobserved=True)

@@ -86,3 +86,21 @@ def test_setting_of_augment_misspelt_is_refused_with_the_nearest():
 def test_data_that_cannot_be_trained_on_stop_the_run():
     with pytest.raises(DataError, match=r"data.batch_size: got 5000, expected 1 to 1258"):
         run(data={"batch_size": 5000})
+
+
+def test_data_other_than_those_of_the_reproduced_run_are_refused(monkeypatch, tmp_path):
+    def write(value):
+        lines = [f"{i},{i * value},{'ab'[i % 2]}" for i in range(40)]
+        (tmp_path / "table.csv").write_text("\n".join(["x,y,class", *lines]))
+
+    write(1)
+    settings = {"name": "csv", "path": str(tmp_path / "table.csv")}
+    fingerprint = run(data=settings)[0].fingerprint
+    monkeypatch.setenv("SACRISTAN_EXPECT_DATA", fingerprint)
+    assert run(data=settings)[0].fingerprint == fingerprint
+    write(2)
+    message = (
+        rf"data\.path=.*table\.csv: got data with the fingerprint [0-9a-f]{{12}}, expected {fingerprint[:12]} as in"
+    )
+    with pytest.raises(DataError, match=message):
+        run(data=settings)
