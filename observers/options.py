@@ -14,7 +14,10 @@ def file_option(args: str, run: Any) -> None:
     """Record the run in a folder below this one."""
     from observers.files import FileObserver
 
-    run.observers.append(FileObserver(args))
+    observer = FileObserver(args)
+    # The experiment may record there by itself.
+    if observer not in run.observers:
+        run.observers.append(observer)
 
 
 @cli_option("-m", "--mongo_db")

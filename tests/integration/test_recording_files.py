@@ -274,3 +274,14 @@ def test_many_processes_on_one_folder_make_a_run_each(tmp_path, start):
     assert sorted(path.name for path in folders) == list("123456")
     assert len({load(path)["uid"] for path in folders}) == 6
     assert all(load(path)["status"] == "COMPLETED" for path in folders)
+
+
+def test_option_for_the_folder_that_is_recorded_in_already_makes_no_second_record(tmp_path, start):
+    body = """
+ex.observers.append(FileObserver("runs"))
+
+@ex.automain
+def main(): pass
+"""
+    start(tmp_path, body, "-F", "runs").finish()
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["1", "_sources"]
