@@ -67,10 +67,13 @@ def packages() -> dict[str, str]:
     found = {}
     for distribution in importlib.metadata.distributions():
         with contextlib.suppress(Exception):  # an installation half removed has no name
+            # setuptools puts what it brings for itself on the path, behind what is installed.
+            if "_vendor" in Path(str(distribution.locate_file(""))).parts:
+                continue
             # `distribution.metadata` parses the whole of a readme, which would hold up the threads beside this one.
             text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
             headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
-            found[headers["Name"]] = headers["Version"]
+            found.setdefault(headers["Name"], headers["Version"])
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

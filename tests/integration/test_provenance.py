@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import exp
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from observers.identity import new_uid
+from observers.provenance import packages
 
 
 def load(folder, name="run.json"):
@@ -164,3 +166,17 @@ def test_parent_reaches_a_process_that_a_run_starts(tmp_path, start, monkeypatch
     monkeypatch.setenv("SACRISTAN_PARENT", parent)
     start(tmp_path, "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(): return 1\n").finish()
     assert load(tmp_path / "runs" / "1")["parent"] == parent
+
+
+def test_packages_are_those_that_are_installed_not_those_within_others():
+    import packaging
+    import setuptools
+
+    before = packages()
+    vendored = str(Path(setuptools.__file__).parent / "_vendor")
+    sys.path.append(vendored)
+    try:
+        assert packages() == before
+    finally:
+        sys.path.remove(vendored)
+    assert before["packaging"] == packaging.__version__
