@@ -14,6 +14,7 @@ for each, the current one last:
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -99,8 +100,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
         "stop_time": stop_time,
         "status": status,
         "host": host.get("hostname") if isinstance(host, dict) else None,
-        # A list of its own: Sacred's serializer writes one that it meets again as a reference.
-        "command_line": list(run.get("command_line") or ()),
+        "command_line": run.get("command_line"),
         "step": 0,
         "changed_sources": [],
     }
@@ -109,7 +109,8 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
     known = (run.get("sessions") or [{}])[-1]
     session |= {key: value for key, value in known.items() if key not in ("status", "stop_time")}
     by = (run.get("meta") or {}).get("interrupted_by")
-    return session | ({"interrupted_by": by} if by and status != "DEAD" else {})
+    # Copied, because Sacred's serializer does not write the same list twice.
+    return copy.deepcopy(session | ({"interrupted_by": by} if by and status != "DEAD" else {}))
 
 
 def continued_entry(

@@ -18,8 +18,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a run that was
 continued has `sessions` (see `observers.continuing`), and `revision`, which counts how often the record was taken back
-to a position (see `observers.rewinding`); while that is done it has `rewinding`. Files that are append-only but for
-that are replaced as a whole then.
+to a position (see `observers.rewinding`); while that is done it has `rewinding`, and files that are append-only
+otherwise are replaced as a whole.
 
 A torn tail, which a killed process can leave behind an append-only file, is what follows the last whole record; readers
 pass over it, and the next writer cuts it off.

@@ -100,6 +100,7 @@ def test_run_killed_at_random_moments_has_each_point_once(tmp_path, start, wait_
     times = [time for session in run["sessions"] for time in (session["start_time"], session["stop_time"])]
     assert times == sorted(times)
     assert [path.name for path in (tmp_path / "runs").iterdir() if path.name.isdigit()] == ["1"]
+    assert all(isinstance(session["command_line"], list) for session in run["sessions"])
     output = (folder / "cout.txt").read_text()
     assert output.count("--- session ") == 3
     assert "step 2999" in output
