@@ -23,6 +23,9 @@ __all__ = ["Place", "branch", "capture", "check_whole", "resume", "snapshot"]
 
 _log = logging.getLogger(__name__)
 
+# Settings of the data that change how they are read, and nothing of what is read.
+_OF_READING = ("num_workers", "pin_memory")
+
 
 @dataclasses.dataclass
 class Place:
@@ -118,27 +121,36 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
         place.batch, place.losses = 0, []
     if not _differ(saved, config, "seed"):
         set_global_states(state["streams"])
-    optimizer, schedule = parts["optimizer"], parts.get("scheduler")
-    changed = _differ(saved, config, "optimizer", "model")
-    if not changed:
-        _load(optimizer, state["optimizer"], "optimizer", path)
-    elif not _differ(saved, config, "optimizer.name"):
-        groups = optimizer.state_dict()["param_groups"]
-        _load(optimizer, {**state["optimizer"], "param_groups": groups}, "optimizer", path)
-    else:
-        _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
-    if schedule is not None:
-        if changed or _differ(saved, config, "scheduler", "training.epochs", "data", "amp.accumulate"):
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-                schedule.advance(place.step, place.epoch)
-        else:
-            _load(schedule, state["scheduler"], "scheduler", path)
+    _branch_rates(parts["optimizer"], parts.get("scheduler"), state, place, path, config)
     if not _differ(saved, config, "amp"):
         _load(parts["amp"], state["amp"], "amp", path)
     if not _differ(saved, config, "training.monitor", "training.mode", "data", "loss"):
         _load(parts["monitor"], state["monitor"], "monitor", path)
     return place
+
+
+def _branch_rates(
+    optimizer: Any, schedule: Any, state: Mapping[str, Any], place: Place, path: Path, config: Mapping[str, Any]
+) -> None:
+    """Put back optimizer and schedule; where the config of either changed, its rates at the place count."""
+    saved = state.get("config", {})
+    is_changed = _differ(saved, config, "optimizer", "model", "scheduler", "training.epochs", "data", "amp.accumulate")
+    if _differ(saved, config, "optimizer.name"):
+        _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
+    elif is_changed:
+        groups = optimizer.state_dict()["param_groups"]
+        _load(optimizer, {**state["optimizer"], "param_groups": groups}, "optimizer", path)
+    else:
+        _load(optimizer, state["optimizer"], "optimizer", path)
+    if schedule is None:
+        return
+    if is_changed:
+        with warnings.catch_warnings():
+            # The optimizer has stepped; it just was another object then.
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            schedule.advance(place.step, place.epoch)
+    else:
+        _load(schedule, state["scheduler"], "scheduler", path)
 
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
@@ -156,7 +168,7 @@ def _load(part: Any, state: Any, name: str, path: Path) -> None:
 
 
 def _differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
-    """Tell whether two configs differ in one of the entries, given by dotted names."""
+    """Tell whether configs differ in one of the entries, given by dotted names; how data are read does not count."""
     return any(_plain(_entry(saved, name)) != _plain(_entry(mine, name)) for name in names)
 
 
@@ -167,4 +179,6 @@ def _entry(config: Any, name: str) -> Any:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        value = {name: item for name, item in value.items() if name not in _OF_READING}
     return json.dumps(value, sort_keys=True, default=str)

@@ -12,6 +12,7 @@ from pathlib import Path
 from runs.commands import (
     compare,
     completing,
+    continuing,
     differing,
     fetching,
     keeping,
@@ -28,7 +29,21 @@ from runs.errors import RunsError
 
 __all__ = ["main"]
 
-_GROUPS = (listing, showing, logs, points, differing, compare, plot, keeping, moving, fetching, upkeep, completing)
+_GROUPS = (
+    listing,
+    showing,
+    logs,
+    points,
+    differing,
+    compare,
+    plot,
+    keeping,
+    moving,
+    fetching,
+    continuing,
+    upkeep,
+    completing,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
