@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -264,6 +264,7 @@ class LabRun(Run):
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
         if wanted is not None and not any(hasattr(observer, "is_continued") for observer in self.observers):
+            self.start_time = datetime.now(UTC).replace(tzinfo=None)  # Sacred counts from it how long it took to fail
             raise ResumeError(
                 f"{wanted} cannot be continued: a run goes on in the folder of its record, and nothing here records in "
                 f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"

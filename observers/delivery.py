@@ -31,6 +31,7 @@ from configs.atomic_file import replacing
 from observers.artifact_delivery import ArtifactDelivery
 from observers.contents import Contents
 from observers.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
+from observers.identity import new_uid
 from observers.media_delivery import MediaDelivery, len_media
 from observers.point_delivery import Behind, PointDelivery, len_points
 from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY, VALUES
@@ -47,6 +48,9 @@ _PROVENANCE = "provenance.json"
 # What of the run's record comes into the document by itself, or not at all.
 _LISTS = ("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace")
 _LISTS += ("artifacts_logged", "artifacts_used")
+# What a run has that has ended; one that goes on does not.
+_OF_AN_END = ("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media")
+_OF_AN_END += ("captured_out_file", "values_file")
 
 
 class Delivery:
@@ -78,6 +82,7 @@ class Delivery:
         self.media = database[f"{prefix}media"]
         self.removed = database[f"{prefix}{REMOVED}"]
         self.was_removed = False
+        self._turn: Any = None
         self.contents = Contents(database)
         self.artifacts = ArtifactDelivery(self.base, database, prefix)
         self.wanted_id = wanted_id
@@ -88,6 +93,7 @@ class Delivery:
         self._packer = Packer("")
         self._entries: dict[str, tuple] = {}
         self._owned: set = set()
+        self._gone: list[str] = []
         self._large_files_at = 0.0
 
     # ------------------------------------------------------------------ the run's document
@@ -108,6 +114,8 @@ class Delivery:
             self._attach(run)
         if self.was_removed:
             return
+        if not self._follow_rewinding(run):
+            return
         # Points and media first: a document that says COMPLETED says so of what is there.
         try:
             while self._points.send():
@@ -122,6 +130,35 @@ class Delivery:
         if run["status"] not in ("RUNNING", "QUEUED") and self.is_complete:
             self._write_marker(run)
 
+    def _follow_rewinding(self, run: Mapping[str, Any]) -> bool:
+        """Take points and media out of the database that the record was taken back behind; they are sent anew.
+
+        Returns whether the folder is as new as the database: an older copy of a run that went on elsewhere is not.
+        """
+        key = {"_id": self.run_id, "uid": run["uid"]}
+        known = self.runs.find_one(key, dict.fromkeys(("revision", "rewinding", "delivery_turn"), 1)) or {}
+        state, there = _state(run), _state(known)
+        if state < there:
+            return False
+        turn = known.get("delivery_turn")
+        if state > there:
+            # The turn is noted before and after: others that deliver the run begin anew with each.
+            self.runs.update_one(key, {"$set": {"delivery_turn": new_uid()}})
+            for collection in (self.metrics, self.chunks, self.media):
+                collection.delete_many({"run_id": self.run_id})
+            turn = new_uid()
+            entries = {
+                "revision": run.get("revision", 0),
+                "rewinding": bool(run.get("rewinding")),
+                "delivery_turn": turn,
+            }
+            self.runs.update_one(key, {"$set": entries})
+        if turn != self._turn:
+            self._turn = turn
+            self._points.restart()
+            self._media.restart()
+        return True
+
     def was_completed(self) -> bool:
         """Tell whether an earlier delivery of the run as it is now was noted as complete."""
         marker = self._read(MARKER)
@@ -129,6 +166,8 @@ class Delivery:
         if marker is None or marker["database"] != self._label() or marker["status"] != run["status"]:
             return False
         self.run_id = marker["run_id"]
+        if marker.get("revision", 0) != run.get("revision", 0) or marker.get("sessions", 0) != _num_sessions(run):
+            return False
         return marker["points"] == len_points(self.folder) and marker.get("media", 0) == len_media(self.folder)
 
     def _label(self) -> str:
@@ -137,7 +176,7 @@ class Delivery:
     def _write_marker(self, run: Mapping[str, Any]) -> None:
         """Note that all is delivered, so that nobody has to ask the database again."""
         marker = {"database": self._label(), "run_id": self.run_id, "status": run["status"], "points": self.num_points}
-        marker["media"] = self._media.num_sent
+        marker |= {"media": self._media.num_sent, "revision": run.get("revision", 0), "sessions": _num_sessions(run)}
         if self._read(MARKER) != marker:
             with contextlib.suppress(OSError), replacing(self.folder / MARKER) as stream:
                 stream.write(json.dumps(marker).encode())
@@ -153,6 +192,7 @@ class Delivery:
             and self.artifacts.is_complete(run)
             and self.num_missing_media() == 0
             and self._sent.get("status") == run["status"]
+            and self._sent.get("revision", 0) == run.get("revision", 0)
             and self._sent.get("_output") == self._output_size()
         )
 
@@ -219,7 +259,7 @@ class Delivery:
         """Return the run's document within MongoDB's bounds, but for the lists of its files."""
         packer = self._packer
         packer.files.clear()
-        document = {key: value for key, value in run.items() if key not in _LISTS}
+        document = {key: value for key, value in run.items() if key not in _LISTS and key != "rewinding"}
         for key in ("start_time", "stop_time", "heartbeat", "queue_time"):
             if isinstance(document.get(key), str):
                 document[key] = datetime.fromisoformat(document[key])
@@ -316,8 +356,12 @@ class Delivery:
         self._store_entries(changed)
         owned = {file["file_id"] for file in artifacts} | set(files_in({**self._sent, **changed}))
         owned |= {document.get("captured_out_file"), document.get("values_file")}
-        if changed:
-            self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, {"$set": changed})
+        gone = [name for name in _OF_AN_END if name not in document and name not in self._gone]
+        if changed or gone:
+            change = {"$set": changed, "$unset": dict.fromkeys(gone, "")}
+            change = {operator: entries for operator, entries in change.items() if entries}
+            self.runs.update_one({"_id": self.run_id, "uid": run["uid"]}, change)
+            self._gone = [*(name for name in self._gone if name not in document), *gone]
         self._sent |= changed
         self._sent["_output"] = size
         if owned != self._owned:
@@ -361,6 +405,16 @@ class Delivery:
             if file_id is not None:
                 found.append({"name": name, "file_id": file_id})
         return found
+
+
+def _state(run: Mapping[str, Any]) -> tuple[int, bool]:
+    """Return how often the record of a run was taken back, and whether that is done; what is greater is newer."""
+    is_rewinding = bool(run.get("rewinding"))
+    return run.get("revision", 0) + is_rewinding, not is_rewinding
+
+
+def _num_sessions(run: Mapping[str, Any]) -> int:
+    return len(run.get("sessions", ()))
 
 
 def make_indexes(runs: Any, metrics: Any, chunks: Any, fs: Any) -> None:

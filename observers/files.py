@@ -7,16 +7,15 @@ counted.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import logging
-import math
 import os
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,17 @@ import numpy as np
 from sacred.observers import RunObserver
 from sacred.serializer import flatten
 
-from observers import provenance
 from observers.continuing import ResumeError, continued_entry, environment_changes, open_for_continuing
 from observers.destination import redact
 from observers.gathering import Gathering
 from observers.guarding import guarded
 from observers.identity import RECORD_TO_VARIABLE, lease, new_uid, parent_uid
 from observers.journal import Journal
+from observers.lab_sources import LabSources
 from observers.media import MediaEntry
-from observers.rewinding import Position, is_rewound
+from observers.rewinding import Position, is_rewound, missing_from, next_step
+from observers.run_folder import make_run_folder
+from observers.sacred_form import sacred_metrics
 from observers.schema import (
     CONFIG,
     FORMAT,
@@ -48,7 +49,6 @@ from observers.schema import (
     SACRED_METRICS,
     SUMMARY,
     TICKS_PER_S,
-    read_metrics,
 )
 from observers.stored_files import copy_file, keep
 
@@ -126,11 +126,7 @@ class FileObserver(RunObserver):
         self._info_due = 0.0
         self._live_info: dict = {}
         self._meta: dict[str, Any] = {}
-        self._lab = Path()
-        self._modules_seen = 0
-        self._given_sources: list[str] = []
-        self._sources: dict[str, str] = {}
-        self._earlier_sources: list[list[str]] = []
+        self._sources: LabSources | None = None
         self._gathering: Gathering | None = None
         self._is_first_gathered = False
 
@@ -217,13 +213,11 @@ class FileObserver(RunObserver):
         self._write_run()
         return number
 
-    def _forget_session(self, ex_info: dict, meta_info: dict) -> None:
+    def _forget_session(self, ex_info: dict, meta_info: dict, sources: Sequence = ()) -> None:
         """Begin with what counts for one session."""
         self._output_done, self._info, self._live_info = 0, "{}", {}
-        self._meta, self._lab = meta_info, Path(ex_info["base_dir"])
-        self._modules_seen, self._sources, self._earlier_sources = 0, {}, []
-        self._is_first_gathered = False
-        self._given_sources = [name for name, _ in ex_info["sources"]]
+        self._meta, self._is_first_gathered = meta_info, False
+        self._sources = LabSources(ex_info, self.source_dir if self.copy_sources else None, self.basedir, sources)
         _writers[meta_info["uid"]] = self
 
     def _continue(
@@ -246,22 +240,17 @@ class FileObserver(RunObserver):
             self._write_lease()
         self._start = datetime.fromisoformat(run["start_time"]).replace(tzinfo=UTC)
         meta_info["uid"] = run["uid"]
-        self._forget_session(ex_info, meta_info)
+        self._forget_session(ex_info, meta_info, run["experiment"]["sources"])
         self.run_entry["folder"] = str(Path(self.dir).absolute())
-        self._earlier_sources = list(self.run_entry["experiment"]["sources"])
         self._write_run()
         self._save_sources()
         # What the end of an earlier session wrote is made anew at the end of this one.
         (journal.folder / SACRED_METRICS).unlink(missing_ok=True)
         self.journal.write(CONFIG, _plain(config))
-        self._mark_output(at)
-        return journal.folder.name
-
-    def _mark_output(self, at: datetime) -> None:
-        """Write a line into the output that says which session begins."""
-        number = len(self.run_entry["sessions"])
         self.journal.end_line()
-        self.journal.add_output(f"--- session {number}, {at.isoformat(' ', 'seconds')} UTC ---\n".encode())
+        line = f"--- session {len(self.run_entry['sessions'])}, {at.isoformat(' ', 'seconds')} UTC ---\n"
+        self.journal.add_output(line.encode())
+        return journal.folder.name
 
     def _write_provenance(self, found: dict[str, Any]) -> None:
         """Write down what the run was made of; of a later session, what differs from the first one."""
@@ -288,52 +277,26 @@ class FileObserver(RunObserver):
         return max((datetime.now(UTC) - self._start).total_seconds(), max(steps, default=0) + 1.0)
 
     def _make_folder(self, _id: Any) -> Any:
-        """Make the run's folder, and return its id: the one asked for if it is free, else the next number."""
-        base = Path(self.basedir)
+        """Make the run's folder, and return its id."""
         try:
-            base.mkdir(parents=True, exist_ok=True)
-            if _id is not None:
-                with contextlib.suppress(FileExistsError):
-                    (base / str(_id)).mkdir()
-                    self.dir = str(base / str(_id))
-                    return _id
-            number = 1 + max((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), default=0)
-            while True:
-                try:
-                    (base / str(number)).mkdir()
-                except FileExistsError:  # another process was quicker
-                    number += 1
-                else:
-                    self.dir = str(base / str(number))
-                    return str(number) if _id is None else _id
+            folder, number = make_run_folder(Path(self.basedir), _id)
         except OSError as error:
             # Somewhere else is better than nowhere, and nothing of this may stop the run.
-            elsewhere = Path(tempfile.mkdtemp(prefix="sacristan-"))
-            self.basedir, self.dir = str(elsewhere), str(elsewhere / "1")
+            wanted, elsewhere = self.basedir, Path(tempfile.mkdtemp(prefix="sacristan-"))
+            self.basedir = str(elsewhere)
             self.source_dir, self.resource_dir = elsewhere / "_sources", elsewhere / "_resources"
-            Path(self.dir).mkdir()
-            _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, self.dir)
-            return "1" if _id is None else _id
+            folder, number = make_run_folder(elsewhere)
+            number = number if _id is None else _id
+            _log.error("%s cannot be written (%s); this run is recorded in %s", wanted, error.strerror, folder)
+        self.dir = str(folder)
+        return number
 
     def _save_sources(self) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later beats."""
-        if len(sys.modules) == self._modules_seen:
-            return
-        self._modules_seen = len(sys.modules)
-        experiment, base = self.run_entry["experiment"], self._lab
-        mainfile = base / experiment["mainfile"] if experiment.get("mainfile") else None
-        named = [*self._given_sources, *(name for name, _ in provenance.imported_sources(base, mainfile))]
-        for name in named:
-            if name not in self._sources:
-                copied = self.copy_sources
-                self._sources[name] = keep(base / name, self.source_dir, self.basedir) if copied else str(base / name)
-        # Of a name that is there twice, the last one is of the last session.
-        earlier = dict(self._earlier_sources)
-        new = sorted([name, stored] for name, stored in self._sources.items() if earlier.get(name) != stored)
-        if [*self._earlier_sources, *new] != experiment["sources"]:
-            experiment["sources"] = [*self._earlier_sources, *new]
+        if self._sources.look():
+            self.run_entry["experiment"]["sources"] = self._sources.pairs
             if self.is_continued:
-                self.run_entry["sessions"][-1]["changed_sources"] = [name for name, _ in new if name in earlier]
+                self.run_entry["sessions"][-1]["changed_sources"] = self._sources.changed
             self._write_run()
 
     # ------------------------------------------------------------------ a run goes on
@@ -425,19 +388,13 @@ class FileObserver(RunObserver):
             self.run_entry["revision"] = self.run_entry.get("revision", 0) + 1
             del self.run_entry["rewinding"]
             if self.is_continued:
-                self.run_entry["sessions"][-1]["step"] = _first_step(position) if step is None else step
+                self.run_entry["sessions"][-1]["step"] = next_step(position) if step is None else step
             self._write_run()
-            self._warn_of_missing(position, reached)
-            return reached
-
-    def _warn_of_missing(self, position: Position, reached: Position) -> None:
-        for kind, noun in (("metrics", "points"), ("media", "entries")):
-            there = {name: reached[kind].get(name, [0])[0] for name in position[kind]}
-            missing = {name: entry[0] for name, entry in position[kind].items() if there[name] < entry[0]}
-            for name, expected in missing.items():
+            for name, there, expected in missing_from(reached, position):
                 _log.warning(
-                    "%s: %s has %d %s, expected %d; the others are lost", self.dir, name, there[name], noun, expected
+                    "%s: %s is there %d times, expected %d; the others are lost", self.dir, name, there, expected
                 )
+            return reached
 
     def _ticks(self, timestamps: list[datetime]) -> np.ndarray:
         start = self._start.replace(tzinfo=None)
@@ -525,21 +482,11 @@ class FileObserver(RunObserver):
             self.run_entry["meta"] |= by
             self.run_entry["sessions"][-1] |= {"stop_time": at.isoformat(), "status": status, **by}
         self.journal.write_summary()
-        self._write_sacred_metrics()
+        if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
+            self.journal.write(SACRED_METRICS, sacred_metrics(Path(self.dir), self._start))
         self._write_run()
         self.journal.close()
         _writers.pop(self.run_entry["uid"], None)
-
-    def _write_sacred_metrics(self) -> None:
-        count = sum(row["count"] for row in self.journal.summary.values())
-        if not 0 < count <= MAX_SACRED_POINTS:
-            return
-        start = self._start.replace(tzinfo=None).timestamp()
-        document = {}
-        for name, series in read_metrics(Path(self.dir)).items():
-            stamps = [datetime.fromtimestamp(start + seconds).isoformat() for seconds in series.times.tolist()]
-            document[name] = {"steps": series.steps.tolist(), "values": series.values.tolist(), "timestamps": stamps}
-        self.journal.write(SACRED_METRICS, document)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir
@@ -549,12 +496,6 @@ class FileObserver(RunObserver):
 
 def _command_line() -> list[str]:
     return [redact(word) for word in sys.argv]
-
-
-def _first_step(position: Position) -> int:
-    """Return the step that follows the greatest of a metric."""
-    steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
-    return math.floor(max(steps)) + 1 if steps else 0
 
 
 def _plain(value: Any) -> Any:

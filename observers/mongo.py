@@ -28,6 +28,7 @@ from observers.files import FileObserver, journal_of
 from observers.identity import claimed
 from observers.media_delivery import len_media
 from observers.point_delivery import len_points
+from observers.rewinding import Position
 
 __all__ = ["MongoObserver", "Shipper"]
 
@@ -174,7 +175,7 @@ class MongoObserver(RunObserver):
         wanted = self.overwrite if self.overwrite is not None else given.get("_id")
         journal = journal_of(given["meta_info"].get("uid"))
         if journal is None:
-            self._spool = FileObserver(self.spool_dir / _spool_name())
+            self._spool = _Spool(self.spool_dir / _spool_name())
             getattr(self._spool, event)(ex_info, command, host_info, **{**given, "_id": "run"})
             journal = self._spool
             # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
@@ -239,6 +240,15 @@ class MongoObserver(RunObserver):
         if self._spool is not None:
             self._spool.media_event(entries)
 
+    def flush_event(self) -> None:
+        """Let the spool write down all it has, if there is one."""
+        if self._spool is not None:
+            self._spool.flush_event()
+
+    def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
+        """Let the spool go back to a position, if there is one; what is delivered follows the journal."""
+        return None if self._spool is None else self._spool.rewind_event(position, step)
+
     # ------------------------------------------------------------------ a run ends
 
     def completed_event(self, stop_time: datetime, result: Any) -> None:
@@ -285,6 +295,13 @@ class MongoObserver(RunObserver):
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
     __hash__ = None
+
+
+class _Spool(FileObserver):
+    """A record on its way to the database, which is removed once it is there; so it stays where nothing else is."""
+
+    def _elsewhere(self) -> None:
+        return None
 
 
 def _spool_name() -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ from observers.schema import (
     summarize,
 )
 
-__all__ = ["Position", "is_rewound", "read_position", "rewound_files", "summaries"]
+__all__ = ["Position", "is_rewound", "missing_from", "next_step", "read_position", "rewound_files", "summaries"]
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,21 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
             kept.append(row)
     if len(kept) < len(media):
         yield MEDIA, _lines(kept)
+
+
+def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int, int]]:
+    """Yield name, count and wanted count of what a position has less of than another one."""
+    for kind, entries in wanted.items():
+        for name, (count, _) in entries.items():
+            there = reached[kind].get(name, [0])[0]
+            if there < count:
+                yield name, there, count
+
+
+def next_step(position: Position) -> int:
+    """Return the step that follows the greatest of a metric; 0 where there is none."""
+    steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
+    return math.floor(max(steps)) + 1 if steps else 0
 
 
 def summaries(folder: Path) -> dict[str, dict[str, Any]]:

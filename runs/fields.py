@@ -55,7 +55,8 @@ MAX_METRICS_BYTES = 2 * 2**20
 MAX_TEXT, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
 
 # Parts of run.json that are large or of no use in a question.
-LEFT_OUT = frozenset(("artifacts", "captured_out", "fail_trace", "reproductions", "resources", "warnings"))
+LEFT_OUT = frozenset(("artifacts", "captured_out", "delivery_turn", "fail_trace", "reproductions", "resources"))
+LEFT_OUT |= {"sessions", "warnings"}
 LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
 LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
 

@@ -58,7 +58,7 @@ OWN_FILES = {CONFIG, INFO, LEASE, MEDIA, NAMES, NOTES, OUTPUT, POINTS, PROVENANC
 _LEFT = {MARKER, DESTINATION_FILE}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 _ELSEWHERE = ("_id", "config", "info", "summary", "provenance", "captured_out", "captured_out_file", "values_file")
-_ELSEWHERE += ("lease", "tags", "note", "removing", "reproductions")
+_ELSEWHERE += ("lease", "tags", "note", "removing", "reproductions", "rewinding", "delivery_turn")
 _RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 _CHUNK_BYTES = 2**20
 
