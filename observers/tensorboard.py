@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +25,9 @@ from observers.files import journal_of
 from observers.guarding import guarded
 from observers.identity import new_uid
 from observers.media import MediaEntry
+from observers.recorded_media import recorded_media
+from observers.rewinding import Position
+from observers.schema import read_metrics
 
 __all__ = ["TensorBoardObserver"]
 
@@ -63,6 +67,9 @@ class TensorBoardObserver(RunObserver):
         self._file: EventFile | None = None
         self._kinds: dict[str, str] = {}
         self._last_step = 0
+        self._uid = ""
+        self._head: list[bytes] = []
+        self._graph: bytes | None = None
 
     # ------------------------------------------------------------------ a run begins
 
@@ -85,12 +92,23 @@ class TensorBoardObserver(RunObserver):
 
         uid = meta_info.setdefault("uid", new_uid())
         self.dir = self._folder(uid)
-        self._kinds, self._last_step = {}, 0
+        self._uid, self._graph = uid, None
         start = start_time.replace(tzinfo=UTC).timestamp()
-        self._file = EventFile(self.dir / f"events.out.tfevents.{int(start)}.{uid}")
-        self._file.add(events.file_version(start))
-        self._file.add(events.session_start(config, start))
+        # TensorBoard takes the first of these for the start of a run, and only those after it for a restart.
+        begun = events.restart(events.LAST_STEP, start)
+        self._head = [events.file_version(start), begun, events.session_start(config, start)]
+        self._begin(EventFile(self._new_path(start)))
         self._file.flush()
+
+    def _new_path(self, at: float) -> Path:
+        """Return a file that is not there, behind those of earlier sessions."""
+        earlier = len(list(self.dir.glob("*tfevents*")))
+        return self.dir / f"events.out.tfevents.{int(at)}.{self._uid}{f'.{earlier}' if earlier else ''}"
+
+    def _begin(self, file: EventFile) -> None:
+        self._file, self._kinds, self._last_step = file, {}, 0
+        for event in self._head:
+            file.add(event)
 
     def _folder(self, uid: str) -> Path:
         if self.logdir is not None:
@@ -133,6 +151,47 @@ class TensorBoardObserver(RunObserver):
                     self._file.add(event)
         self._file.flush()
 
+    @guarded
+    def rewind_event(self, position: Position, step: int | None = None) -> None:
+        """Write the record, which the `FileObserver` has taken back, to a new file in the place of all others."""
+        from observers import tensorboard_events as events
+
+        journal = journal_of(self._uid)
+        if self._file is None or journal is None:
+            _log.warning("%s: what is taken back of this run stays; only with a FileObserver it is removed", self.dir)
+            return
+        self._file.close()
+        earlier, path = list(self.dir.glob("*tfevents*")), self._new_path(time.time())
+        temporary = self.dir / "rewinding.tmp"
+        temporary.unlink(missing_ok=True)
+        self._begin(EventFile(temporary))
+        # A TensorBoard that looks on forgets what it has read so far.
+        self._file.add(events.restart(-events.LAST_STEP, time.time()))
+        if self._graph is not None:
+            self._file.add(self._graph)
+        self._add_recorded(Path(journal.dir), datetime.fromisoformat(journal.run_entry["start_time"]))
+        self._file.close()
+        temporary.rename(path)
+        for file in earlier:
+            os.truncate(file, 0)  # where one is gone, TensorBoard does not go on to the next
+        self._file = EventFile(path)
+
+    def _add_recorded(self, folder: Path, start: datetime) -> None:
+        """Write all points and media of a record."""
+        from observers import tensorboard_events as events
+
+        began = start.replace(tzinfo=UTC).timestamp()
+        for name, series in read_metrics(folder).items():
+            tag = self._tag(name, "scalar")
+            rows = zip(series.steps.tolist(), series.values.tolist(), series.times.tolist(), strict=True)
+            for step, value, seconds in rows:
+                self._add_scalar(tag, value, step, began + seconds)
+            self._file.flush()
+        for entry in recorded_media(folder, began):
+            for event in events.media_events(self._tag(entry.name, entry.kind), entry):
+                self._file.add(event)
+            self._file.flush()
+
     def _tag(self, name: str, kind: str) -> str:
         """Return the tag of a series; TensorBoard shows one kind a tag, so that a second one gets a tag of its own."""
         return name if self._kinds.setdefault(name, kind) == kind else f"{name}/{kind}"
@@ -151,7 +210,8 @@ class TensorBoardObserver(RunObserver):
             reason = (str(error).splitlines() or [""])[0]
             _log.warning("the graph of %s cannot be drawn: %s: %s", type(model).__name__, type(error).__name__, reason)
             return
-        self._file.add(events.graph_event(graph, time.time()))
+        self._graph = events.graph_event(graph, time.time())
+        self._file.add(self._graph)
 
     @guarded
     def heartbeat_event(self, info: dict, captured_out: str, beat_time: datetime, result: Any) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -22,14 +22,19 @@ from tensorboard.plugins.text import metadata as text_metadata
 from observers.media import Content, MediaEntry
 
 __all__ = [
+    "LAST_STEP",
     "as_step",
     "file_version",
     "graph_event",
     "media_events",
+    "restart",
     "scalar_event",
     "session_end",
     "session_start",
 ]
+
+# The greatest that TensorBoard has.
+LAST_STEP = 2**63 - 1
 
 
 def file_version(time: float) -> bytes:
@@ -53,7 +58,12 @@ def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
 def as_step(step: Any) -> int:
     """Return a step as TensorBoard has them: whole, within 64 bits; a fraction is rounded down."""
     number = step if isinstance(step, int) else math.floor(step) if math.isfinite(step) else 0
-    return max(-(2**63), min(number, 2**63 - 1))
+    return max(-LAST_STEP, min(number, LAST_STEP))
+
+
+def restart(step: int, time: float) -> bytes:
+    """Return the event that makes TensorBoard forget what it has read at `step` and later ones."""
+    return Event(wall_time=time, step=step, session_log=SessionLog(status=SessionLog.START)).SerializeToString()
 
 
 def graph_event(graph: bytes, time: float) -> bytes:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from observers.artifact_version import ArtifactVersion
     from runs.store import Store
 
-__all__ = ["Run", "without_pickles"]
+__all__ = ["Run", "time_of", "without_pickles"]
 
 
 class Run(abc.ABC):
@@ -193,18 +193,28 @@ class Run(abc.ABC):
     @property
     def start_time(self) -> datetime | None:
         """When it started, in UTC without saying so."""
-        return _time(self["start_time"] or self["queue_time"])
+        return time_of(self["start_time"] or self["queue_time"])
 
     @property
     def stop_time(self) -> datetime | None:
         """When it ended."""
-        return _time(self["stop_time"])
+        return time_of(self["stop_time"])
 
     @property
     def duration_s(self) -> float | None:
         """Seconds from its start to its end, or to its last sign of life."""
-        stop = self.stop_time or _time(self["heartbeat"])
+        stop = self.stop_time or time_of(self["heartbeat"])
         return (stop - self.start_time).total_seconds() if stop and self.start_time else None
+
+    @property
+    def sessions(self) -> list[dict[str, Any]]:
+        """The processes that wrote it, the last one last; empty of a run of one. See `observers.continuing`."""
+        found = self.document.get("sessions")
+        found = [dict(one) for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+        if found:
+            # One that was killed could not say so itself.
+            found[-1] |= {"status": self.status, "stop_time": self["stop_time"]}
+        return found
 
     @functools.cached_property
     def config(self) -> Map:
@@ -308,7 +318,8 @@ def _walk(document: Any, path: str) -> Any:
     return None
 
 
-def _time(value: Any) -> datetime | None:
+def time_of(value: Any) -> datetime | None:
+    """Return a time of a record; None for what is none."""
     try:
         return datetime.fromisoformat(value)
     except (TypeError, ValueError):

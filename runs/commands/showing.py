@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.arguments import Commands, add_command, add_json, add_run, open_given
@@ -70,6 +70,7 @@ def _show(arguments: argparse.Namespace) -> int:
             print_json(_document(run))
             return 0
         _print_head(run)
+        _print_sessions(run)
         _print_config(run)
         _print_metrics(run)
         _print_failure(run)
@@ -93,6 +94,7 @@ def _document(run: Run) -> dict[str, Any]:
         "tags": run.tags,
         "note": run.note,
         "reproductions": run.reproductions,
+        **({"sessions": run.sessions} if run.sessions else {}),
         "children": [child.id for child in run.children()],
         "config": run.config.to_dict(),
         "info": run.info.to_dict(),
@@ -144,6 +146,39 @@ def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]
     how = f"{entry.get('mode')}, {time_text(entry.get('time'))}"
     text = f"{verdict}, {other} run {entry.get(f'{other}_id')} ({how})"
     yield name, Cell(f"{text}: {entry['reason']}" if entry.get("reason") else text, COLOURS.get(verdict, ""))
+
+
+def _print_sessions(run: Run) -> None:
+    if not run.sessions:
+        return
+    print_text("sessions", "bold")
+    columns = [Column(name, is_number=name == "step") for name in ("  start", "duration", "status", "step", "host")]
+    rows = [[*map(Cell, _session_texts(session)), Cell(_session_changes(session))] for session in run.sessions]
+    print_table([*columns, Column("changed")], rows)
+
+
+def _session_texts(session: Mapping[str, Any]) -> list[str]:
+    from runs.run import time_of
+
+    start, stop = time_of(session.get("start_time")), time_of(session.get("stop_time"))
+    by = session.get("interrupted_by")
+    return [
+        f"  {time_text(start, exact=True)}",
+        duration_text((stop - start).total_seconds() if start and stop else None),
+        f"{session.get('status')}{f' by {by}' if by else ''}",
+        value_text(session.get("step")),
+        str(session.get("host") or ""),
+    ]
+
+
+def _session_changes(session: Mapping[str, Any]) -> str:
+    """Return what was not as in the first session, in few words."""
+    changes = session.get("changed_environment")
+    changes = changes if isinstance(changes, Mapping) else {}
+    names = [*(session.get("changed_sources") or ())]
+    for part, entries in changes.items():
+        names += [f"{part} {name}" for name in entries] if isinstance(entries, Mapping) else []
+    return _some([str(name) for name in names])
 
 
 def _status(run: Run) -> str:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from sacred.observers import RunObserver
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginEventAccumulator
 from tensorboard.plugins.hparams.metadata import (
     SESSION_END_INFO_TAG,
     SESSION_START_INFO_TAG,
@@ -37,6 +38,10 @@ def record(main, *observers, config=None, **options):
 
 def read(folder):
     [path] = Path(folder).glob("*tfevents*")
+    return read_path(path)
+
+
+def read_path(path):
     guide = dict.fromkeys(("scalars", "images", "tensors", "histograms"), 0)
     return EventAccumulator(str(path), guide).Reload()
 
@@ -324,3 +329,66 @@ def test_print_config_with_the_flag_loads_neither_torch_nor_tensorboard(tmp_path
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "loaded []", done.stdout + done.stderr
+
+
+def test_rewound_run_shows_what_is_in_its_record(tmp_path):
+    folder = tmp_path / "runs" / "1"
+    watching = []
+
+    def main(_run):
+        if folder.joinpath("state.json").exists():
+            _run.log_graph(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+            # As a TensorBoard that is looking on while the run goes on.
+            watching.extend(kind(str(folder / "tensorboard")) for kind in (EventAccumulator, PluginEventAccumulator))
+            assert len(watching[0].Reload().Scalars("late")) == len(watching[1].Reload().Tensors("late")) == 1
+            _run.rewind(json.loads(folder.joinpath("state.json").read_text()))
+        for step in range(10):
+            if step == 4 and not watching:
+                folder.joinpath("state.json").write_text(json.dumps(_run.position()))
+            _run.log({"loss": step + 100 * bool(watching), "image": Image(np.full((4, 4, 3), step, np.uint8))})
+            if step == 0:
+                _run.log_media("loss/text", Text("hello"))
+            if step == 9 and not watching:
+                _run.log({"late": 1.0, "loss/table": Table(["a"], [[Image(np.zeros((2, 3), np.uint8))]])})
+
+    record(main, FileObserver(tmp_path / "runs"), TensorBoardObserver())
+    record(main, FileObserver(tmp_path / "runs"), TensorBoardObserver(), meta_info={"resume": str(folder)})
+    found = read_path(folder / "tensorboard")
+    assert [(p.step, p.value) for p in found.Scalars("loss")] == [
+        *((step, step) for step in range(4)),
+        *((step + 4, step + 100) for step in range(10)),
+    ]
+    assert [image.step for image in found.Images("image")] == list(range(14))
+    assert "late" not in found.Tags()["scalars"]
+    assert found.Tags()["graph"]
+    assert [p.step for p in found.Tensors("loss/text")] == [0, 1]
+    assert [path.suffix for path in (folder / "tensorboard").iterdir() if path.suffix == ".tmp"] == []
+    shown = [(p.step, p.value) for p in found.Scalars("loss")]
+    assert [(p.step, p.value) for p in watching[0].Reload().Scalars("loss")] == shown
+    tensors = watching[1].Reload().Tensors("loss")
+    assert [(p.step, tensor_util.make_ndarray(p.tensor_proto).item()) for p in tensors] == shown
+    assert watching[0].Scalars("late") == watching[1].Tensors("late") == []
+
+
+def test_table_that_stays_is_written_again_with_its_images(tmp_path):
+    def main(_run):
+        _run.log_media("cases", Table(["image"], [[Image(np.zeros((2, 3), np.uint8))]]))
+        position = _run.position()
+        _run.log_scalar("loss", 1.0)
+        before.extend(read_all(tmp_path, _run))
+        _run.rewind(position)
+
+    def read_all(tmp_path, run):
+        run.flush()
+        found = read(tmp_path / "runs" / "1" / "tensorboard")
+        return [
+            tensor_util.make_ndarray(found.Tensors("cases/image")[0].tensor_proto).tolist(),
+            found.Tags()["scalars"],
+        ]
+
+    before: list = []
+    record(main, FileObserver(tmp_path / "runs"), TensorBoardObserver())
+    found = read_path(tmp_path / "runs" / "1" / "tensorboard")
+    assert tensor_util.make_ndarray(found.Tensors("cases/image")[0].tensor_proto).tolist() == before[0]
+    assert "loss" in before[1]
+    assert "loss" not in found.Tags()["scalars"]
