@@ -1,0 +1,233 @@
+"""`LabRun.position`, `flush` and `rewind` while a run goes on."""
+
+import importlib.metadata
+import itertools
+import json
+import logging
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sacred.observers import FileStorageObserver
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver, Text
+from observers.continuing import ResumeError
+from observers.schema import VALUES, read_media, read_metrics, read_points
+
+
+def record(tmp_path, main, *observers, beat_interval=0.05, **options):
+    ex = Experiment("rewound", base_dir=Path(__file__).parent, system_metrics_s=options.pop("system_metrics_s", None))
+    ex.observers.extend(observers or [FileObserver(tmp_path / "runs")])
+    ex.main(main)
+    ex.run(options={"--capture": "sys", "--beat-interval": beat_interval}, **options)
+    return tmp_path / "runs" / "1"
+
+
+def test_position_counts_all_that_was_logged_and_is_plain(tmp_path):
+    def main(_run):
+        assert _run.position() == {"metrics": {}, "media": {}}
+        for _ in range(3):
+            _run.log_scalar("loss", 0.5)
+        _run.log({"loss": "text", "other": torch.tensor(1.0)}, step=torch.tensor(9))
+        _run.log_scalar("half", 1.0, np.float32(2.5))
+        _run.log_scalar("system/mine", 1.0, 5)
+        _run.log_media("note", Text("a"))
+        expected = {"metrics": {"loss": [4, 9], "other": [1, 9], "half": [1, 2.5]}, "media": {"note": [1, 0]}}
+        assert _run.position() == expected == json.loads(json.dumps(_run.position()))
+        torch.save(_run.position(), tmp_path / "position.pt")
+        assert torch.load(tmp_path / "position.pt", weights_only=True) == expected
+        _run.flush()
+        assert _run.position() == expected
+
+    record(tmp_path, main)
+
+
+def test_flushed_points_and_media_are_in_the_files_while_others_log(tmp_path):
+    def main(_run):
+        stop, seen = threading.Event(), []
+
+        def flush():
+            while not stop.is_set():
+                position = _run.position()
+                _run.flush()
+                points = read_metrics(folder)
+                media = Counter(record.name for record in read_media(folder))
+                for name, (count, _) in position["metrics"].items():
+                    seen.append(len(points[name]) >= count)
+                seen.extend(media[name] >= count for name, (count, _) in position["media"].items())
+
+        folder = Path(_run.observers[0].dir)
+        threads = [threading.Thread(target=flush) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while len(seen) < 40:
+            assert time.monotonic() < deadline
+            for _ in range(100):
+                _run.log_scalar("loss", next(steps))
+            _run.log_media("note", Text("x"))
+            time.sleep(0)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert all(seen)
+
+    steps = itertools.count()
+    folder = record(tmp_path, main, beat_interval=0.01)
+    count = next(steps)
+    assert read_metrics(folder)["loss"].values.tolist() == list(range(count))
+    assert [record.step for record in read_media(folder)] == list(range(count // 100))
+
+
+def test_rewinding_within_a_run_goes_on_from_the_position(tmp_path):
+    def main(_run):
+        position: dict = {}
+        for turn in range(3):
+            if turn:
+                _run.rewind(position)
+                assert _run.position() == position
+            for _ in range(10):
+                _run.log_scalar("loss", turn)
+                _run.log_scalar("odd", f"turn {turn}")
+                _run.log_media("note", Text(f"{turn}"))
+            if not turn:
+                position = _run.position()
+                _run.log_scalar("late", 1.0)
+        _run.log_scalar("system/mine", 1.0, 1)
+        _run.rewind(None)
+        assert _run.position() == {"metrics": {}, "media": {}}
+        _run.rewind(position)
+        for _ in range(2):
+            _run.log_scalar("loss", 7)
+
+    folder = record(tmp_path, main)
+    metrics = read_metrics(folder)
+    assert metrics.keys() == {"loss", "system/mine"}
+    # The record had nothing left, so that it lacks what the position tells of; steps go on from where they were.
+    assert (metrics["loss"].steps.tolist(), metrics["loss"].values.tolist()) == ([10, 11], [7, 7])
+    assert read_media(folder) == []
+    assert (folder / VALUES).read_text() == ""
+    assert json.loads((folder / "run.json").read_text())["revision"] == 4
+    assert json.loads((folder / "summary.json").read_text())["loss"]["count"] == 2
+
+
+def test_record_that_lacks_points_is_said_and_counts_from_what_there_is(tmp_path, caplog):
+    def first(_run):
+        for step in range(10):
+            _run.log_scalar("loss", step)
+
+    def second(_run):
+        _run.rewind({"metrics": {"loss": [10, 9]}, "media": {}}, step=10)
+        assert _run.position()["metrics"] == {"loss": [7, 9]}
+        for step in range(10, 13):
+            _run.log_scalar("loss", step)
+        position = _run.position()
+        _run.log_scalar("loss", 99)
+        _run.rewind(position)
+
+    folder = record(tmp_path, first)
+    with (folder / "metrics.bin").open("r+b") as stream:
+        stream.truncate(7 * 24 + 11)
+    with caplog.at_level(logging.WARNING):
+        record(tmp_path, second, meta_info={"resume": str(folder)})
+    assert "loss is there 7 times, expected 10; the others are lost" in caplog.text
+    assert read_metrics(folder)["loss"].values.tolist() == [*range(7), 10, 11, 12]
+    assert json.loads((folder / "run.json").read_text())["sessions"][-1]["step"] == 13
+
+
+def test_steps_go_on_where_a_continued_run_takes_nothing_back(tmp_path):
+    def main(_run):
+        for _ in range(3):
+            _run.log_scalar("loss", 1.0)
+            _run.log_media("note", Text("x"))
+
+    folder = record(tmp_path, main)
+    record(tmp_path, main, meta_info={"resume": str(folder)})
+    assert read_metrics(folder)["loss"].steps.tolist() == list(range(6))
+    assert [record.step for record in read_media(folder)] == list(range(6))
+    assert json.loads((folder / "summary.json").read_text())["loss"]["count"] == 6
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["loss"]["steps"] == list(range(6))
+
+
+def test_samples_of_the_machine_share_no_step_over_sessions(tmp_path):
+    def main(_run):
+        _run.log_scalar("loss", 1.0)
+        deadline = time.monotonic() + 30
+        while not any(row[0].startswith("system/") for row in _run._metrics._rows.copy()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        _run.rewind(None)
+
+    folder = record(tmp_path, main, system_metrics_s=1.0, beat_interval=100)
+    for _ in range(2):
+        record(tmp_path, main, system_metrics_s=1.0, beat_interval=100, meta_info={"resume": str(folder)})
+    steps = read_metrics(folder)["system/memory_percent"].steps
+    assert len(steps) >= 3
+    assert (np.diff(steps) > 0).all()
+    assert "loss" not in read_metrics(folder)
+
+
+def test_continued_run_keeps_provenance_and_notes_what_differs(tmp_path):
+    folder = record(tmp_path, lambda: None)
+    first = json.loads((folder / "provenance.json").read_text())
+    first["packages"] |= {"torch": "0.0.1", "no-such-package": "1.0"}
+    first["machine"]["cpu"] = "an abacus"
+    (folder / "provenance.json").write_text(json.dumps(first))
+    record(tmp_path, lambda: None, meta_info={"resume": str(folder)})
+    assert json.loads((folder / "provenance.json").read_text()) == first
+    changed = json.loads((folder / "run.json").read_text())["sessions"][-1]["changed_environment"]
+    there = importlib.metadata.version("torch")
+    assert changed["packages"] == {
+        "no-such-package": ["1.0", None],
+        "torch": ["0.0.1", there],
+    }
+    assert changed["machine"]["cpu"][0] == "an abacus"
+
+
+def test_observer_that_cannot_take_back_is_named(tmp_path, caplog):
+    def main(_run):
+        _run.log_scalar("loss", 1.0)
+        _run.rewind(None)
+
+    observers = [FileObserver(tmp_path / "runs"), FileStorageObserver(tmp_path / "stock")]
+    with caplog.at_level(logging.WARNING):
+        folder = record(tmp_path, main, *observers)
+    assert "what is taken back of this run stays where FileStorageObserver put it" in caplog.text
+    assert len(read_points(folder)) == 0
+
+
+def test_record_that_cannot_be_written_is_not_rewound(tmp_path):
+    def main(_run):
+        _run.log_scalar("loss", 1.0)
+        folder = Path(_run.observers[0].dir)
+        _run.flush()
+        folder.rename(tmp_path / "gone")
+        try:
+            with pytest.raises(ResumeError, match="cannot be taken back to where it was"):
+                _run.rewind(None)
+        finally:
+            (tmp_path / "gone").rename(folder)
+        assert len(read_points(folder)) == 1
+        _run.rewind(None)
+
+    folder = record(tmp_path, main, beat_interval=100)
+    assert len(read_points(folder)) == 0
+    assert "rewinding" not in json.loads((folder / "run.json").read_text())
+
+
+def test_run_without_a_folder_is_rewound_in_its_spool(tmp_path, database, mongo_url):
+    def main(_run):
+        for step in range(10):
+            _run.log_scalar("loss", step)
+        _run.rewind({"metrics": {"loss": [4, 3]}, "media": {}})
+        _run.log_scalar("loss", 99)
+
+    record(tmp_path, main, MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool"))
+    document = database.metrics.find_one({"name": "loss"})
+    assert (document["steps"], document["values"]) == ([0, 1, 2, 3, 4], [0, 1, 2, 3, 99])
