@@ -32,8 +32,8 @@ from observers.identity import RECORD_TO_VARIABLE, lease, new_uid, parent_uid
 from observers.journal import Journal
 from observers.lab_sources import LabSources
 from observers.media import MediaEntry
+from observers.numbered_folder import make_numbered_folder
 from observers.rewinding import Position, is_rewound, missing_from, next_step
-from observers.run_folder import make_run_folder
 from observers.sacred_form import sacred_metrics
 from observers.schema import (
     CONFIG,
@@ -279,13 +279,13 @@ class FileObserver(RunObserver):
     def _make_folder(self, _id: Any) -> Any:
         """Make the run's folder, and return its id."""
         try:
-            folder, number = make_run_folder(Path(self.basedir), _id)
+            folder, number = make_numbered_folder(Path(self.basedir), _id)
         except OSError as error:
             # Somewhere else is better than nowhere, and nothing of this may stop the run.
             wanted, elsewhere = self.basedir, Path(tempfile.mkdtemp(prefix="sacristan-"))
             self.basedir = str(elsewhere)
             self.source_dir, self.resource_dir = elsewhere / "_sources", elsewhere / "_resources"
-            folder, number = make_run_folder(elsewhere)
+            folder, number = make_numbered_folder(elsewhere)
             number = number if _id is None else _id
             _log.error("%s cannot be written (%s); this run is recorded in %s", wanted, error.strerror, folder)
         self.dir = str(folder)

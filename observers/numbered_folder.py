@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["make_run_folder"]
+__all__ = ["make_numbered_folder"]
 
 
-def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
+def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
     """Make a folder below `base`, and return it and its id: the one wanted if it is free, else the next number.
 
     Raises:
