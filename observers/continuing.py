@@ -8,7 +8,8 @@ for each, the current one last:
     host, command_line              where and how it was started
     step                            the training's step that it began at
     changed_sources                 names of sources whose content was another one than in the record
-    changed_environment             what of git, packages, machine and determinism was: {"packages": {name: [was, is]}}
+    changed_environment             what of git, packages, machine and determinism is not as in the first session, if
+                                    anything: {"packages": {name: [was, is]}}
 """
 
 from __future__ import annotations

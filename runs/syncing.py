@@ -126,16 +126,31 @@ def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient
 def reap(store: Path) -> Iterator[tuple[Path, str]]:
     """Write DEAD into every run below `store` that says RUNNING and whose process is gone; yield folder and uid."""
     for folder in run_folders(store):
-        run, lease = read_json(folder / RUN), lease_of(folder)
-        if run is None or run.get("status") != "RUNNING" or true_status(run, lease) != "DEAD":
+        if not _is_dead(read_json(folder / RUN), lease_of(folder)):
             continue
-        stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
-        journal = Journal(folder)
-        journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
-        journal.close()
-        if journal.num_failures:
-            raise StoreError(f"{folder} cannot be written; check its permissions and the disk")
-        yield folder, run.get("uid", "")
+        # Held, because another process may be about to continue the run.
+        with claimed(folder):
+            uid = _reap(folder)
+        if uid is not None:
+            yield folder, uid
+
+
+def _is_dead(run: Any, lease: Any) -> bool:
+    return run is not None and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
+
+
+def _reap(folder: Path) -> str | None:
+    """Write DEAD into a run whose process is gone, and return its uid; None if it goes on."""
+    run, lease = read_json(folder / RUN), lease_of(folder)
+    if not _is_dead(run, lease):
+        return None
+    stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
+    journal = Journal(folder)
+    journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
+    journal.close()
+    if journal.num_failures:
+        raise StoreError(f"{folder} cannot be written; check its permissions and the disk")
+    return run.get("uid", "")
 
 
 def reap_database(url: str) -> Iterator[tuple[Any, str]]:

@@ -18,7 +18,9 @@ from observers.continuing import ResumeError
 from observers.delivery import Delivery
 from observers.identity import claimed, lease
 from observers.schema import POINT, read_media, read_metrics, read_names, read_points
-from runs.syncing import reap_database, sync
+from runs.__main__ import main as runs_command
+from runs.store import open_store
+from runs.syncing import reap, reap_database, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
 TRAINING = """
@@ -353,3 +355,50 @@ ex.run(meta_info={"resume": resume} if resume else {})
     parts = [content for name, content in kept if name == "part.py"]
     assert parts == ["x = 1\n", "x = 2\n", "x = 2\nimport more\n", "x = 1\n"]
     assert [content for name, content in kept if name == "more.py"] == ["y = 1\n"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "mongo"])
+def test_show_lists_the_sessions_of_a_continued_run(kind, tmp_path, database, mongo_url, record, capsys):
+    with pytest.raises(ValueError, match="it fails"):
+        record(count=10, fails=True)
+    folder = record(count=10, to=4)
+    dead = {**load(folder), "status": "RUNNING"}
+    dead["sessions"][-1] |= {"status": "RUNNING", "stop_time": None, "changed_sources": ["part.py"]}
+    dead["sessions"][-1]["changed_environment"] = {"packages": {"torch": ["1", "2"]}}
+    dead["sessions"][0]["interrupted_by"] = "SIGTERM"
+    del dead["stop_time"]
+    (folder / "run.json").write_text(json.dumps(dead))
+    (folder / "lease.json").write_text(json.dumps(lease(1.0) | {"pid_start": 0}))
+    [(reaped, _)] = reap(tmp_path / "runs")
+    assert reaped == folder
+    deliver(folder, database)
+    where = str(tmp_path / "runs") if kind == "folder" else f"{mongo_url}/{database.name}"
+    with open_store(where) as store:
+        run = store.get("1")
+        assert [session["status"] for session in run.sessions] == ["FAILED", "DEAD"]
+        assert [session["step"] for session in run.sessions] == [0, 4]
+        assert run.sessions[-1]["stop_time"]
+        assert run.duration_s > 0
+    assert runs_command(["--store", where, "show", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, second = lines[lines.index("sessions") + 2 :][:2]
+    assert "FAILED by SIGTERM" in first
+    assert second.endswith("part.py, packages torch")
+    assert "DEAD" in second
+    assert runs_command(["--store", where, "show", "1", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [session["status"] for session in shown["sessions"]] == ["FAILED", "DEAD"]
+    assert "delivery_turn" not in shown
+
+
+def test_copy_of_a_continued_run_has_its_sessions_and_sources(tmp_path, database, mongo_url, record):
+    record(count=10)
+    folder = record(count=10, to=4)
+    deliver(folder, database)
+    (tmp_path / "copy").mkdir()
+    assert runs_command(["--store", f"{mongo_url}/{database.name}", "copy", "1", "--to", str(tmp_path / "copy")]) == 0
+    copy = load(tmp_path / "copy" / "1")
+    run = load(folder)
+    assert (copy["sessions"], copy["revision"]) == (run["sessions"], run["revision"])
+    assert not {"delivery_turn", "rewinding"} & copy.keys()
+    assert len(copy["experiment"]["sources"]) == len(run["experiment"]["sources"])
