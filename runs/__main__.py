@@ -21,6 +21,7 @@ from runs.commands import (
     moving,
     plot,
     points,
+    reproducing,
     showing,
     upkeep,
 )
@@ -41,6 +42,7 @@ _GROUPS = (
     moving,
     fetching,
     continuing,
+    reproducing,
     upkeep,
     completing,
 )

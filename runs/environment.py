@@ -23,7 +23,7 @@ from runs.errors import StoreError
 from runs.launching import recorded_switches
 from runs.run import Run
 
-__all__ = ["Differing", "Environment", "compare_environment", "compare_switches", "requirements"]
+__all__ = ["Differing", "Environment", "compare_environment", "compare_switches", "python_of", "requirements"]
 
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 _LAB = "sacristan"
@@ -115,7 +115,7 @@ def requirements(run: Run) -> str:
     if not recorded:
         raise StoreError(f"the record of run {run.id} names no packages")
     local = _local_distributions() | {_LAB}
-    lines = [f"# packages of run {run.id} ({run.uid or run.store.where}), Python {_python_of(run) or 'unknown'}"]
+    lines = [f"# packages of run {run.id} ({run.uid or run.store.where}), Python {python_of(run) or 'unknown'}"]
     if not _is_whole(run):
         lines.append("# only those that its sources import directly: its record has no list of all packages")
     tags = {version.partition("+")[2] for name, version in recorded.items() if _plain(name) == "torch"}
@@ -131,13 +131,14 @@ def requirements(run: Run) -> str:
 # ---------------------------------------------------------------------- Python and machine
 
 
-def _python_of(run: Run) -> str | None:
+def python_of(run: Run) -> str | None:
+    """Return the version of Python that a run was recorded with, if its record says so."""
     version = _mapping(run.provenance.get("machine")).get("python") or run["host.python_version"]
     return version if isinstance(version, str) and version else None
 
 
 def _python(run: Run) -> list[Differing]:
-    recorded, now = _python_of(run), platform.python_version()
+    recorded, now = python_of(run), platform.python_version()
     return [Differing("python", "python", recorded, now, is_loud=True)] if recorded not in (None, now) else []
 
 

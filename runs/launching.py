@@ -1,17 +1,22 @@
 """How a recorded run is started again as a process: its script, command, options, folder and environment.
 
     launch = recorded_launch(run, config=Path("config.json"), updates=["lr=0.1"])
-    subprocess.run(launch.command, cwd=launch.cwd, env=launch.environ())
+    pid, code = run_launch(launch)
 
 Everything comes from the record, ours or stock Sacred's, as far as it goes; what could not be taken over is said.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +25,14 @@ from runs.errors import LaunchError
 if TYPE_CHECKING:
     from runs.run import Run
 
-__all__ = ["OBSERVERS", "Launch", "mainfile_of", "recorded_launch", "recorded_switches"]
+__all__ = ["OBSERVERS", "Launch", "mainfile_of", "recorded_launch", "recorded_switches", "run_launch"]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
 # Options that would do something else than run it again.
 _OTHER_DEEDS = ("--queue", "--print-config", "--pdb", "--debug", "--id", "--unobserved", "--help")
+# A run that is interrupted still writes its record down, and delivers it.
+_END_BOUND_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +66,7 @@ def recorded_launch(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
+    search: Sequence[Path] = (),
 ) -> Launch:
     """Return how a recorded run is started once more.
 
@@ -70,6 +78,7 @@ def recorded_launch(
         options: Options of the command line, behind those of the record.
         environment: Variables to set.
         without: Options of the record, by their long names, that are not to be taken over.
+        search: Folders to look for modules in, behind that of the experiment and ahead of all others.
 
     Raises:
         LaunchError: If the record names no script, or the script is not there.
@@ -80,7 +89,7 @@ def recorded_launch(
     command = [sys.executable, str(script), *([run.command] if run.command else [])]
     command += ["with", str(config.absolute()), *updates]
     command += [*_options(run, {*without, *_OTHER_DEEDS}, options, notes), *options]
-    added = {"PYTHONPATH": _python_path(script, mainfile), **(environment or {})}
+    added = {"PYTHONPATH": _python_path(script, mainfile, search), **(environment or {})}
     return Launch(tuple(command), _folder(run, notes), added, tuple(notes))
 
 
@@ -132,11 +141,11 @@ def _script_of(run: Run, mainfile: PurePath) -> Path:
     return script
 
 
-def _python_path(script: Path, mainfile: PurePath) -> str:
+def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> str:
     """Return the search path of modules with the folder of the experiment first, ahead of any installed copy of it."""
     parts = len(mainfile.parts)
     base = script.parents[parts - 1] if script.parts[-parts:] == mainfile.parts else script.parent
-    return os.pathsep.join([str(base), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.pathsep.join([*dict.fromkeys(map(str, [base, *search])), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def _options(run: Run, without: Collection[str], given: Sequence[str], notes: list[str]) -> list[str]:
@@ -166,3 +175,67 @@ def _folder(run: Run, notes: list[str]) -> Path:
     why = f"was started in {started}, which is not there" if started else "does not say in which folder it was started"
     notes.append(f"run {run.id} {why}; it is started in {chosen}, where relative paths in its config begin")
     return chosen
+
+
+def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
+    """Run a process to its end; return its pid and its exit code, negative for the signal that ended it.
+
+    Ctrl-C, SIGTERM and SIGHUP end the process as Ctrl-C would, and then go on here.
+
+    Args:
+        launch: The process.
+        output: File descriptor for all that it prints; None leaves stdout and stderr as they are.
+
+    Raises:
+        LaunchError: If it cannot be started.
+    """
+    streams = {} if output is None else {"stdout": output, "stderr": output}
+    try:
+        process = subprocess.Popen(
+            launch.command,
+            cwd=launch.cwd,
+            env=launch.environ(),
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # so that a Ctrl-C reaches it once, from here
+            **streams,
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"{shlex.join(launch.command)} cannot be started in {launch.cwd} ({error.strerror})"
+        ) from error
+    with _raising_signals():
+        try:
+            return process.pid, process.wait()
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a process and its children as Ctrl-C would; at once if it takes too long, or after a second Ctrl-C."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(_END_BOUND_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def _raising_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, where signals can be handled."""
+
+    def leave(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

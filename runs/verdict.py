@@ -64,6 +64,13 @@ class Tolerance:
         """Return the relative tolerance of a metric."""
         return self.by_metric.get(metric, self.rtol)
 
+    @property
+    def text(self) -> str:
+        """What is allowed, in a few words."""
+        own = [f"{name} {rtol:g}" for name, rtol in self.by_metric.items()]
+        absolute = [f"{self.atol:g} absolute"] if self.atol else []
+        return ", ".join([f"{self.rtol:g} relative", *absolute, *own])
+
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
@@ -144,12 +151,8 @@ class Verdict:
             return f"{DIVERGED}: {first or (self.reasons[0] if self.reasons else '')}"
         if self.verdict == WITHIN:
             worst = max(self.metrics, key=lambda one: one.largest_relative, default=None)
-            of = (
-                f": at most {worst.largest_relative:.3g} (relative), in {worst.name}"
-                if worst and worst.largest_relative
-                else ""
-            )
-            return f"{WITHIN} of {self.tolerance.rtol:g}{of}"
+            of = f": at most {worst.largest_relative:.3g}, in {worst.name}" if worst and worst.largest_relative else ""
+            return f"{WITHIN} ({self.tolerance.text}){of}"
         return IDENTICAL
 
     def as_json(self) -> dict[str, Any]:

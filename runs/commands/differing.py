@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runs.flattening import Changes
     from runs.run import Run
 
-__all__ = ["add_parser"]
+__all__ = ["add_parser", "print_unified"]
 
 _SECTIONS = ("command", "config", "git", "packages", "outcome", "metrics")
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -70,10 +70,10 @@ def _print(old: Run, new: Run, found: Difference, output: str | None) -> None:
             _print_changes(part, name, old.id, new.id)
     for name, text in found.sources.items():
         print_text(f"source {name}", "bold")
-        _print_unified(text)
+        print_unified(text)
     if output:
         print_text("output", "bold")
-        _print_unified(output)
+        print_unified(output)
 
 
 def _print_changes(part: Changes, section: str, old: str, new: str) -> None:
@@ -94,6 +94,7 @@ def _text(value: Any) -> str:
     return "None" if value is None else value_text(value, exact=not isinstance(value, float))
 
 
-def _print_unified(text: str) -> None:
+def print_unified(text: str) -> None:
+    """Print a unified diff."""
     for line in text.splitlines():
         print_text(f"  {line}", _STYLES.get(line[:1], ""))

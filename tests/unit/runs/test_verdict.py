@@ -63,7 +63,7 @@ def test_deviations_are_stated_per_metric(judge_runs):
     assert (one.verdict, one.num_deviating, one.num_points, one.rtol) == (WITHIN, 2, 3, 1e-3)
     assert one.largest_relative == pytest.approx(5e-4)
     assert one.largest_absolute == pytest.approx(1e-3)
-    assert found.text == "WITHIN TOLERANCE of 0.001: at most 0.0005 (relative), in loss"
+    assert found.text == "WITHIN TOLERANCE (0.001 relative): at most 0.0005, in loss"
 
 
 def test_tolerance_of_a_metric_is_its_own(judge_runs):

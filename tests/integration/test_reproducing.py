@@ -1,0 +1,418 @@
+"""`runs reproduce` on real labs: repositories whose experiments are recorded, moved on, and run again as processes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runs.archives import export_runs
+from runs.copying import copy
+from runs.store import open_store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TRAIN = """
+import random
+from pathlib import Path
+
+from experiments import Experiment
+from observers import file_observer
+from steps import advance
+
+ex = Experiment("train", system_metrics_s=None)
+OBSERVE
+
+
+@ex.config
+def config():
+    # the seed
+    seed = 0
+    # what to do
+    how = "well"
+
+
+@ex.automain
+def main(_run, seed, how):
+    stream, loss = random.Random(seed), 1.0
+    for step in range(20):
+        loss = advance(loss, stream.random(), step)
+        _run.log_scalar("train/loss", loss, step)
+        if step % 5 == 4:
+            _run.log_scalar("val/loss", 2 * loss, step)
+    if how == "resource":
+        _run.add_resource("table.csv")
+    while how == "forever":
+        pass
+    if how == "badly":
+        raise ValueError(f"it went badly at {loss}")
+    return {"loss": loss}
+"""
+ADVANCE = "def advance(loss, noise, step):\n    return loss * (0.9 + noise / 100)\n"
+STOCK = """
+import sacred
+from sacred.observers import FileStorageObserver
+
+ex = sacred.Experiment("stock", save_git_info=False)
+ex.observers.append(FileStorageObserver("there"))
+
+@ex.config
+def config():
+    factor = 2.0
+
+@ex.automain
+def main(_run, factor, seed):
+    for step in range(5):
+        _run.log_scalar("loss", factor / (step + 1), step)
+    return seed
+"""
+
+
+def git(folder, *words):
+    who = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    return subprocess.run(["git", "-C", folder, *who, *words], check=True, capture_output=True, text=True).stdout
+
+
+class Lab:
+    """A lab in a repository.
+
+    Attributes:
+        folder: Where it is.
+        store: Where its runs are.
+    """
+
+    def __init__(self, folder, observe='ex.observers.append(file_observer("my_runs"))'):
+        self.folder, self.store = folder, folder / "my_runs"
+        for name in ("configs", "experiments", "ingredients", "observers", "runs"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "train.py").write_text(TRAIN.replace("OBSERVE", observe))
+        (folder / "steps.py").write_text(ADVANCE)
+        (folder / ".gitignore").write_text("my_runs/\n__pycache__/\n")
+        git(folder, "init", "-q")
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "first")
+
+    def run(self, *words, script="train.py", code=0):
+        """Run an experiment as a user does."""
+        done = self.process([script, *words])
+        assert done.returncode == code, done.stderr
+
+    def process(self, words):
+        # Without the tests' search path: the lab's own packages have to be found by themselves.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [sys.executable, *map(str, words)]
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+        )
+
+
+def reproduce(*words, store, cwd, path=ROOT):
+    """Run the command as a user does, with the lab under test, and perhaps with another one ahead of it."""
+    command = [sys.executable, "-m", "runs", "--store", str(store), "reproduce", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    (tmp_path / "lab").mkdir()
+    return Lab(tmp_path / "lab")
+
+
+def values(store, key, metric="train/loss"):
+    with open_store(store) as opened:
+        return opened.get(key).metric(metric).values.tolist()
+
+
+def edit(store, key, name, change):
+    path = store / key / name
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_run_is_reproduced_after_its_working_tree_has_moved_on(lab, tmp_path):
+    (lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
+    (lab.folder / "more.py").write_text("")
+    (lab.folder / "train.py").write_text("import more\n" + (lab.folder / "train.py").read_text())
+    lab.run("with", "seed=3")
+    for name in ("steps.py", "more.py"):
+        (lab.folder / name).unlink()
+    (lab.folder / "train.py").write_text("raise SystemExit('moved on')\n")
+    git(lab.folder, "commit", "-qam", "moved on")
+    before = git(lab.folder, "status", "--porcelain"), git(lab.folder, "log", "--all", "--oneline")
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    assert "Completed after" in done.stderr  # what the process printed
+    assert (git(lab.folder, "status", "--porcelain"), git(lab.folder, "log", "--all", "--oneline")) == before
+    with open_store(lab.store) as store:
+        old, new = store.get("1"), store.get("2")
+        assert new.parent == old
+        assert old.reproductions == new.reproductions
+        [entry] = old.reproductions
+        assert (entry["verdict"], entry["mode"]) == ("IDENTICAL", "restored")
+        assert (entry["of"], entry["by"], entry["by_id"]) == (old.uid, new.uid, "2")
+        assert sorted(path.name for path in lab.store.iterdir() if path.name.isdigit()) == ["1", "2"]
+    shown = subprocess.run(
+        [sys.executable, "-m", "runs", "--store", lab.store, "show", "1"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "reproduced  IDENTICAL, by run 2 (restored, " in shown.stdout
+
+
+def test_one_changed_line_diverges_where_it_takes_effect(lab, tmp_path):
+    lab.run()
+    changed = ADVANCE.replace("return", "loss += 0.5 * (step == 7)\n    return")
+    (lab.folder / "steps.py").write_text(changed)
+    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    recorded, now = values(lab.store, "1"), values(lab.store, "2")
+    assert recorded[:7] == now[:7]
+    first = f"DIVERGED: train/loss at step 7: recorded {recorded[7]!r}, now {now[7]!r}"
+    assert done.stdout.splitlines()[0] == first
+    assert "the environment is the same: it comes from the code (steps.py)" in done.stdout
+    assert "+    loss += 0.5 * (step == 7)" in done.stdout
+    # Its own sources still give the same.
+    done = reproduce("1", "--json", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, json.loads(done.stdout)["verdict"]) == (0, "IDENTICAL")
+    with open_store(lab.store) as store:
+        assert [entry["mode"] for entry in store.get("1").reproductions] == ["in place", "restored"]
+
+
+def test_small_change_is_within_a_tolerance_that_is_stated(lab, tmp_path):
+    lab.run()
+    (lab.folder / "steps.py").write_text(ADVANCE.replace("return", "return 1e-9 +"))
+    done = reproduce("1", "--in-place", "--rtol", "1e-6", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout[:32]) == (0, "WITHIN TOLERANCE (1e-06 relative"), done.stderr
+    words = ["1", "--in-place", "--rtol", "0", "--tolerance", "train/loss=1", "--tolerance", "result=inf"]
+    done = reproduce(*words, store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout[:29]) == (1, "DIVERGED: val/loss at step 4:"), done.stderr
+    done = reproduce("1", "--tolerance", "trian/loss=1", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "has no metric 'trian/loss'; there are: train/loss, val/loss, result" in done.stderr
+
+
+def test_another_seed_and_another_package_are_noticed(lab, tmp_path):
+    lab.run()
+    edit(lab.store, "1", "config.json", lambda config: config.update(seed=1))
+    edit(lab.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0"))
+    done = reproduce("1", "--json", store=lab.store, cwd=tmp_path)
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["verdict"], found["first"]["metric"], found["first"]["step"]) == (
+        1,
+        "DIVERGED",
+        "train/loss",
+        0,
+    )
+    assert [one["name"] for one in found["environment"] if one["is_loud"]] == ["sacred"]
+    assert "differs: package sacred: recorded 0.7.0, now 0.8" in done.stderr
+
+
+def test_run_is_reproduced_from_an_archive_without_its_lab(lab, tmp_path):
+    (lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
+    lab.run()
+    with open_store(lab.store) as store:
+        export_runs([store.get("1")], tmp_path / "run.zip")
+    shutil.rmtree(lab.folder)
+    (tmp_path / "machine").mkdir()
+    command = [sys.executable, "-m", "runs", "--store", tmp_path / "machine" / "store", "import", tmp_path / "run.zip"]
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    done = reproduce("1", store=tmp_path / "machine" / "store", cwd=tmp_path / "machine")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    assert "only the recorded sources are restored" in done.stderr
+    assert f"was started in {lab.folder}, which is not there" in done.stderr
+
+
+def test_run_in_a_database_is_reproduced_into_it(lab, tmp_path, mongo_url, database):
+    lab.run()
+    url = f"{mongo_url}/{database.name}"
+    with open_store(lab.store) as store, open_store(url) as target:
+        copy(store.get("1"), target)
+    done = reproduce("1", store=url, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    with open_store(url) as store:
+        old, new = store.get("1"), store.get("2")
+        assert new.parent == old
+        assert new.metric("train/loss").values.tolist() == old.metric("train/loss").values.tolist()
+        assert [entry["verdict"] for entry in old.reproductions + new.reproductions] == ["IDENTICAL"] * 2
+        with open_store(lab.store) as back:
+            assert copy(new, back).run.reproductions == new.reproductions
+
+
+def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
+    (tmp_path / "stock.py").write_text(STOCK)
+    subprocess.run([sys.executable, "stock.py"], cwd=tmp_path, check=True, capture_output=True)
+    done = reproduce("1", store=tmp_path / "there", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    for missing in ("names no commit", "no list of all packages", "no determinism switches", "in which folder"):
+        assert missing in done.stderr
+    with open_store(tmp_path / "there") as store:
+        assert [run.id for run in store.find(sort="id")] == ["1", "2"]
+        assert store.get("1").reproductions == store.get("2").reproductions != []
+    # Read in another place, it is copied there.
+    with open_store(tmp_path / "there") as store, open_store(make(tmp_path / "other")) as other:
+        copy(store.get("1"), other)
+    done = reproduce("1", store=tmp_path / "other", cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    with open_store(tmp_path / "other") as other:
+        assert other.get("2").parent == other.get("1")
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("observe", ["", 'ex.observers.append(file_observer("my_runs"))'])
+def test_run_recorded_by_an_option_is_recorded_once(tmp_path, observe):
+    lab = Lab(make(tmp_path / "lab"), observe)
+    lab.run("-F", "my_runs", "--name", "mine")
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    with open_store(lab.store) as store:
+        assert [run.id for run in store.find(sort="id")] == ["1", "2"]
+        assert store.get("2").name == "mine"
+
+
+def test_experiment_in_a_subfolder_takes_its_packages_from_the_restored_root(lab, tmp_path):
+    """Its base folder is its own, so the packages beside it are no recorded sources: git has them."""
+    (lab.folder / "sub").mkdir()
+    (lab.folder / "steps.py").rename(lab.folder / "sub" / "steps.py")
+    (lab.folder / "train.py").rename(lab.folder / "sub" / "train.py")
+    (lab.folder / "shared.py").write_text("factor = 1\n")
+    script = lab.folder / "sub" / "train.py"
+    script.write_text(
+        script.read_text()
+        .replace("advance(", "shared.factor * advance(")
+        .replace("import random", "import random, shared")
+    )
+    git(lab.folder, "add", "-A")
+    git(lab.folder, "commit", "-qm", "a subfolder")
+    environment = {**os.environ, "PYTHONPATH": str(lab.folder)}
+    subprocess.run([sys.executable, "sub/train.py"], cwd=lab.folder, env=environment, check=True, capture_output=True)
+    (lab.folder / "shared.py").write_text("factor = 2\n")
+    done = reproduce("1", store=lab.store, cwd=tmp_path, path=lab.folder)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+
+
+def test_failure_that_is_repeated_is_reproduced(lab, tmp_path):
+    lab.run("with", "how=badly", code=1)
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+
+
+def test_run_that_cannot_be_run_is_refused_with_the_reason(lab, tmp_path):
+    lab.run()
+    (lab.folder / "steps.py").write_text(ADVANCE.replace("return", "raise KeyError('gone') #"))
+    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1] == "error: run 1 could not be run again: run 2 failed: KeyError: 'gone'"
+    (lab.folder / "steps.py").write_text("no python\n")
+    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "its process recorded no run, and ended with exit code 1" in done.stderr.splitlines()[-1]
+    edit(lab.store, "1", "run.json", lambda run: run.update(status="QUEUED"))
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: run 1 is queued and was never started: there is nothing to compare with\n",
+    )
+    assert reproduce("7", store=lab.store, cwd=tmp_path).returncode == 2
+
+
+def test_changed_file_that_the_run_read_is_refused_before_anything_runs(lab, tmp_path):
+    (lab.folder / "table.csv").write_text("1,2\n")
+    lab.run("with", "how=resource")
+    (lab.folder / "table.csv").write_text("1,3\n")
+    done = reproduce("1", "--in-place", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"'{lab.folder}/table.csv', which the run read, has another content now" in done.stderr
+    assert not (lab.store / "2").exists()
+
+
+def test_changed_data_file_is_refused_before_training(tmp_path):
+    lab = Lab(make(tmp_path / "lab"))
+    shutil.copy(ROOT / "exp.py", lab.folder)
+    rows = [f"{i},{i % 7},{'ab'[i % 2]}" for i in range(60)]
+    (lab.folder / "table.csv").write_text("\n".join(["x,y,class", *rows]))
+    lab.run("with", "data.name=csv", "data.path=table.csv", "epochs=1", "data.batch_size=8", script="exp.py")
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    (lab.folder / "table.csv").write_text("\n".join(["x,y,class", *rows[:-1], "0,0,a"]))
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "data.path=table.csv: got data with the fingerprint" in done.stderr.splitlines()[-1]
+    with open_store(lab.store) as store:
+        assert [name for name in store.get("3").metrics if not name.startswith("system/")] == []
+        assert len(store.get("1").reproductions) == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_the_process_too(lab, tmp_path, wait_for, number, code):
+    lab.run()
+    edit(lab.store, "1", "config.json", lambda config: config.update(how="forever"))
+    command = [sys.executable, "-m", "runs", "--store", str(lab.store), "reproduce", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as one:
+        try:
+            wait_for((lab.store / "2" / "metrics.bin").exists, "the new run to go on")
+            one.send_signal(number)
+            assert one.wait(60) == code
+        finally:
+            one.kill()
+    with open_store(lab.store) as store:
+        new = store.get("2")
+        assert new.status == "INTERRUPTED"
+        assert not Path(f"/proc/{new.lease['pid']}").exists()
+        assert store.get("1").reproductions == []
+
+
+def test_dry_shows_all_and_runs_nothing(lab, tmp_path):
+    lab.run()
+    edit(lab.store, "1", "provenance.json", lambda found: found["packages"].update(sacred="0.7.0", ruff="0.0.1"))
+    done = reproduce("1", "--dry", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "package sacred: recorded 0.7.0" in done.stdout
+    assert "package ruff: recorded 0.0.1" in done.stdout
+    assert str(lab.folder) in done.stdout
+    found = json.loads(reproduce("1", "--dry", "--json", store=lab.store, cwd=tmp_path).stdout)
+    assert found["command"][2:4] == ["main", "with"]
+    assert found["commit"] == git(lab.folder, "rev-parse", "HEAD").strip()
+    assert not (lab.store / "2").exists()
+    next((lab.store / "_sources").glob("steps_*")).unlink()
+    done = reproduce("1", "--dry", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, "'steps.py' is not there" in done.stderr) == (2, True)
+
+
+def test_kept_folder_holds_what_was_restored(lab, tmp_path):
+    lab.run()
+    done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 0
+    assert (tmp_path / "kept" / "code" / "steps.py").read_text() == ADVANCE
+    done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, "is not empty" in done.stderr) == (2, True)
+
+
+def test_env_writes_requirements_and_says_how_to_build_them(lab, tmp_path):
+    lab.run()
+    done = reproduce("1", "--env", "built", store=lab.store, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "sacred==0.8" in (tmp_path / "built" / "requirements.txt").read_text()
+    build, again = done.stdout.splitlines()
+    version = ".".join(map(str, sys.version_info[:2]))
+    assert (
+        build == f"python{version} -m venv built/venv && built/venv/bin/python -m pip install -r built/requirements.txt"
+    )
+    assert again == f"built/venv/bin/python -m runs --store {lab.store} reproduce 1"
+    assert not (tmp_path / "built" / "venv").exists()
