@@ -116,6 +116,13 @@ class Shipper(threading.Thread):
         return not self.is_alive() and self.is_complete
 
 
+class _Spool(FileObserver):
+    """Records where it is told to: its folder is removed once it is delivered, so it must be one of its own."""
+
+    def _elsewhere(self) -> None:
+        return None
+
+
 class MongoObserver(RunObserver):
     """Delivers runs to a MongoDB.
 

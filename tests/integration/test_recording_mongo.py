@@ -102,6 +102,16 @@ def test_unmodified_incense_reads_the_run_and_a_queued_one(tmp_path, database, m
     loader._database.client.close()
 
 
+def test_spool_is_never_the_folder_that_the_environment_names(tmp_path, database, mongo_url, monkeypatch):
+    """It goes when all is delivered, and that folder holds other runs."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "kept").write_text("")
+    monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "store"))
+    record(lambda: 1, mongo_of(database, mongo_url, failure_dir=tmp_path / "spool"))
+    assert database.runs.find_one()["status"] == "COMPLETED"
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["kept"]
+
+
 def test_spool_is_removed_when_all_is_delivered(tmp_path, database, mongo_url):
     record(lambda: 3, mongo_of(database, mongo_url, failure_dir=tmp_path / "spool"))
     assert database.runs.find_one()["result"] == 3
