@@ -108,7 +108,7 @@ def planned(run: Run, *, in_place: bool = False, keep: Path | None = None) -> It
     with contextlib.ExitStack() as stack:
         folder = _working_folder(keep, stack)
         config = folder / "config.json"
-        config.write_text(json.dumps(run.config.to_dict(), indent=2))
+        config.write_text(json.dumps(_afresh(run.config.to_dict()), indent=2))
         restored = None if in_place else restore(run, folder / "code")
         script = restored.script if restored is not None else _script_of_today(run)
         notes = [] if restored is None else list(restored.notes)
@@ -189,6 +189,14 @@ def _working_folder(keep: Path | None, stack: contextlib.ExitStack) -> Path:
     except OSError as error:
         raise LaunchError(f"{keep or 'a temporary folder'} cannot be made ({error.strerror})") from error
     return keep.resolve()
+
+
+def _afresh(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a config that begins anew where it would go on with whatever unfinished run there is (`resume=auto`)."""
+    for part in (config, config.get("checkpoint")):
+        if isinstance(part, dict) and part.get("resume") == "auto":
+            part["resume"] = None
+    return config
 
 
 def _script_of_today(run: Run) -> Path:
@@ -293,8 +301,11 @@ def _find_new(plan: Plan, pid: int, before: set[str]) -> Run | None:
             return None
         if old.uid and not found[0]["parent"]:
             _adopt(plan.record_to / found[0].id / RUN, old.uid)
-        own = [run for run in old.store.find() if run.id not in before and run.uid is None and run.name == old.name]
         # What its own observer recorded in the store is not copied there once more.
+        new = [run for run in old.store.find() if run.id not in before]
+        own = [
+            run for run in new if (run.uid is None and run.name == old.name) or (old.uid and run["parent"] == old.uid)
+        ]
         return own[0] if own else copy(staging.get(found[0].id), old.store).run
 
 

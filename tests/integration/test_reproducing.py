@@ -397,9 +397,13 @@ def test_dry_shows_all_and_runs_nothing(lab, tmp_path):
 
 def test_kept_folder_holds_what_was_restored(lab, tmp_path):
     lab.run()
+    # A run that went on where another one was cut off is run from its beginning.
+    edit(lab.store, "1", "config.json", lambda config: config.update(resume="auto", checkpoint={"resume": "auto"}))
     done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "kept" / "code" / "steps.py").read_text() == ADVANCE
+    config = json.loads((tmp_path / "kept" / "config.json").read_text())
+    assert config == {"seed": 0, "how": "well", "resume": None, "checkpoint": {"resume": None}}
     done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
 
