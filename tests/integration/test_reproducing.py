@@ -70,6 +70,21 @@ def main(_run, factor, seed):
         _run.log_scalar("loss", factor / (step + 1), step)
     return seed
 """
+MAKE = """
+from pathlib import Path
+
+from experiments import Experiment
+from observers import file_observer
+
+ex = Experiment("make", system_metrics_s=None)
+ex.observers.append(file_observer("my_runs"))
+
+
+@ex.automain
+def main(_run):
+    Path("words.txt").write_text("words")
+    _run.log_artifact("words", "words.txt")
+"""
 
 
 def git(folder, *words):
@@ -420,3 +435,40 @@ def test_env_writes_requirements_and_says_how_to_build_them(lab, tmp_path):
     )
     assert again == f"built/venv/bin/python -m runs --store {lab.store} reproduce 1"
     assert not (tmp_path / "built" / "venv").exists()
+
+
+def test_artifacts_that_the_run_used_are_there_for_it(lab, tmp_path, mongo_url, database):
+    script = lab.folder / "train.py"
+    used = '    _run.use_artifact("words:latest")\n    stream, loss'
+    script.write_text(script.read_text().replace("    stream, loss", used, 1))
+    (lab.folder / "make.py").write_text(MAKE)
+    lab.run(script="make.py")
+    lab.run("with", "seed=1")
+    done = reproduce("2", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    url = f"{mongo_url}/{database.name}"
+    with open_store(lab.store) as store, open_store(url) as target:
+        copy(store.get("2"), target)
+    done = reproduce("1", store=url, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+
+
+def test_record_from_before_it_said_where_it_started_makes_one_run(lab, tmp_path):
+    lab.run()
+    edit(lab.store, "1", "run.json", lambda run: run.pop("cwd"))
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
+    assert "does not say in which folder it was started" in done.stderr
+    with open_store(lab.store) as store:
+        assert [run.id for run in store.find(sort="id")] == ["1", "2"]
+        assert store.get("2").parent == store.get("1")
+
+
+def test_switches_are_set_as_they_were(lab, tmp_path, monkeypatch):
+    script = lab.folder / "train.py"
+    script.write_text(script.read_text().replace("random.Random(seed), 1.0", "random.Random(seed), 1.0 + hash('a')"))
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    lab.run()
+    monkeypatch.delenv("PYTHONHASHSEED")
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
