@@ -130,7 +130,7 @@ class LabRun(Run):
         run._beating = threading.RLock()
         run._signals = Signals()
         run._num_trainings = 0
-        run.is_continued = False
+        run.is_continued = run._was_rewound = False
         run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         return run
 
@@ -239,6 +239,7 @@ class LabRun(Run):
             ResumeError: If the record cannot be written. It is whole, and can be rewound again.
         """
         position = position or {"metrics": {}, "media": {}}
+        self._was_rewound = True
         with self._beating:
             self._write_down()
             deaf = [type(o).__name__ for o in self.observers if not hasattr(o, "rewind_event") and _takes_metrics(o)]
@@ -278,7 +279,13 @@ class LabRun(Run):
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
         with self._signals.handled():
-            return super().__call__(*args)
+            result = super().__call__(*args)
+        if self.is_continued and not self._was_rewound:
+            _log.warning(
+                "this run was continued, but nothing took up its checkpoint, so that its points follow those of "
+                "before; give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
+            )
+        return result
 
     @property
     def uid(self) -> str | None:

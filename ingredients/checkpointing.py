@@ -95,7 +95,9 @@ class Checkpointer:
         which is the beginning.
 
         Args:
-            parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of.
+            parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of. Among
+                them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
+                follow a config that changed, other names are taken as they were.
 
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits.

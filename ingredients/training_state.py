@@ -121,11 +121,15 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
         place.batch, place.losses = 0, []
     if not _differ(saved, config, "seed"):
         set_global_states(state["streams"])
-    _branch_rates(parts["optimizer"], parts.get("scheduler"), state, place, path, config)
-    if not _differ(saved, config, "amp"):
-        _load(parts["amp"], state["amp"], "amp", path)
-    if not _differ(saved, config, "training.monitor", "training.mode", "data", "loss"):
-        _load(parts["monitor"], state["monitor"], "monitor", path)
+    kept = {
+        "amp": not _differ(saved, config, "amp"),
+        "monitor": not _differ(saved, config, "training.monitor", "training.mode", "data", "loss"),
+    }
+    for name, part in parts.items():
+        if name not in ("model", "optimizer", "scheduler") and part is not None and kept.get(name, True):
+            _load(part, state[name], name, path)
+    if parts.get("optimizer") is not None:
+        _branch_rates(parts["optimizer"], parts.get("scheduler"), state, place, path, config)
     return place
 
 

@@ -32,14 +32,24 @@ Commands = Any  # what argparse's `add_subparsers` returns has no public name
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says what is wrong in one line."""
+    """A parser that says what is wrong in one line.
+
+    Attributes:
+        rest_begins: Words of which the first one begins what is not parsed, but becomes the argument `rest`.
+    """
+
+    rest_begins: tuple[str, ...] = ()
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
-        """Take `--sort -start`, too, where argparse wants `--sort=-start`."""
+        """Take `--sort -start`, too, where argparse wants `--sort=-start`, and keep the rest apart."""
         given = list(sys.argv[1:] if args is None else args)
+        if self.rest_begins:
+            end = next((place for place, word in enumerate(given) if word in self.rest_begins), len(given))
+            self.set_defaults(rest=given[end:])
+            given = given[:end]
         for position in range(len(given) - 1, 0, -1):
             if given[position - 1] == "--sort" and given[position].startswith("-"):
                 given[position - 1 : position + 1] = [f"--sort={given[position]}"]

@@ -31,16 +31,19 @@ experiment go behind --."""
 def add_parser(commands: Commands) -> None:
     """Add the commands."""
     help = "go on with a run that was cut off, in its own record, from its newest state"
-    resume = add_command(commands, "resume", help, _resume, epilog=_RESUME_EPILOG)
+    usage = "%(prog)s [--store WHERE] [--verify K] [--dry] RUN [-- OPTION ...]"
+    resume = add_command(commands, "resume", help, _resume, usage=usage, epilog=_RESUME_EPILOG)
+    resume.rest_begins = ("--",)
     add_run(resume)
-    resume.add_argument("options", nargs="*", metavar="-- OPTION", help="options for the experiment")
     help = "first replay at least the last K recorded steps from a state before them; go on only if they are the same"
     resume.add_argument("--verify", type=_steps, metavar="K", help=help)
     resume.add_argument("--dry", action="store_true", help="only show what would be done")
 
-    fork = add_command(commands, "fork", "start a new run from a state of a run", _fork, epilog=_FORK_EPILOG)
+    usage = "%(prog)s [--store WHERE] [--state FILE] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
+    help = "start a new run from a state of a run, with a changed config"
+    fork = add_command(commands, "fork", help, _fork, usage=usage, epilog=_FORK_EPILOG)
+    fork.rest_begins = ("with", "--")
     add_run(fork)
-    fork.add_argument("words", nargs="*", metavar="with SETTING", help="what is changed in its config")
     fork.add_argument("--state", metavar="FILE", help="one of its states, such as step-000000120.pt; else the newest")
     fork.add_argument("--dry", action="store_true", help="only show what would be done")
 
@@ -56,7 +59,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
     with open_given(arguments) as store:
         run = with_folder(store.get(arguments.run))
-        launch = resume_launch(run, arguments.options)
+        launch = resume_launch(run, arguments.rest[1:])
         changed = changed_sources(run)
         if changed:
             _say(f"{len(changed)} of its sources are not as recorded, so it may go on otherwise: {_some(changed)}")
@@ -70,7 +73,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 def _fork(arguments: argparse.Namespace) -> int:
     from runs.resuming import fork_launch, with_folder
 
-    updates, options = _split(arguments.words)
+    updates, options = _split(arguments.rest)
     with open_given(arguments) as store:
         run = with_folder(store.get(arguments.run))
         state = None if arguments.state is None else Path(arguments.state)
@@ -80,13 +83,8 @@ def _fork(arguments: argparse.Namespace) -> int:
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return settings and options of `with SETTING ... -- OPTION ...`."""
-    from runs.errors import LaunchError
-
-    first = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
-    settings, options = list(words[:first]), list(words[first:])
-    if settings and settings[0] != "with":
-        raise LaunchError(f"got {settings[0]!r}, expected settings behind with, such as: fork 3 with lr=1e-4")
-    return settings[1:], options
+    end = words.index("--") if "--" in words else len(words)
+    return list(words[1:end]), list(words[end + 1 :])
 
 
 def _begin(launch: Launch, what: str, *, dry: bool) -> int:
@@ -115,7 +113,7 @@ def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
     from runs.replaying import replay
 
     _say(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
-    found = replay(run, arguments.verify, arguments.options)
+    found = replay(run, arguments.verify, arguments.rest[1:])
     print_text(_verdict(found))
     return found.first is None
 

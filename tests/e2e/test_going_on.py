@@ -97,12 +97,12 @@ def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
 
 
 def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
-    done = lab.runs("fork", "1", "with", "epochs=42", "lr=1e-4")
+    done = lab.runs("fork", "1", "with", "epochs=42", "lr=1e-4", "--", "--comment=a fork")
     assert done.returncode == 0, done.stderr
     number = max(int(path.name) for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit())
     record, parent = lab.record(number), lab.record(1)
     assert record["parent"] == parent["uid"] != record["uid"]
-    assert record["status"] == "COMPLETED"
+    assert (record["status"], record["meta"]["comment"]) == ("COMPLETED", "a fork")
     assert set(lab.points(number)["train/lr"][1]) == {1e-4}
     first = min(lab.points(number)["train/loss"][0])
     assert first > max(lab.points(1)["train/loss"][0])
@@ -110,7 +110,7 @@ def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
 
 def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):
     for words, message in (
-        (("fork", "1", "lr=1"), "error: got 'lr=1', expected settings behind with, such as: fork 3 with lr=1e-4"),
+        (("fork", "1", "lr=1"), "error: unrecognized arguments: lr=1; see"),
         (("fork", "1", "--state", "best.pt"), "error: run 1 has no state best.pt; good ones are: last.pt, step-"),
         (("resume", "9"), "error: "),
         (("resume", "2", "--verify", "x"), "error: argument --verify: got 'x', expected a number of steps, at least 1"),

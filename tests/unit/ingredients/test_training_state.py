@@ -119,6 +119,19 @@ def test_branch_with_another_scale_of_the_loss_starts_with_that(state, tmp_path)
     assert parts["amp"].num_skipped == 0
 
 
+def test_branch_of_a_loop_of_ones_own_has_all_its_parts(tmp_path):
+    def make(seed):
+        torch.manual_seed(seed)
+        model, critic = nn.Linear(2, 1), nn.Linear(2, 3)
+        return {"model": model, "critic": critic, "critic_optimizer": build_optimizer(critic, "SGD", 0.1 * (seed + 1))}
+
+    state = {**capture(Place(1, 0, 4), make(0)), "config": CONFIG}
+    parts = make(1)
+    branch(parts, state, tmp_path / "last.pt", CONFIG)
+    assert torch.equal(parts["critic"].weight, state["critic"]["weight"])
+    assert parts["critic_optimizer"].param_groups[0]["lr"] == 0.1
+
+
 def test_branch_whose_weights_do_not_fit_raises(state, tmp_path):
     parts = {**make_parts(), "model": nn.Linear(3, 1)}
     with pytest.raises(
