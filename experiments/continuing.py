@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sacred.serializer import flatten
-from sacred.utils import get_by_dotted_path
+from sacred.utils import get_by_dotted_path, join_paths
 
 from ingredients.errors import ConfigError
 from observers.files import FileObserver
@@ -67,6 +67,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
     """Yield the folders of unfinished runs like `run`, the newest first."""
     if not base.is_dir():
         return
+    command = join_paths(run.main_function.prefix, run.main_function.signature.name)  # as it is recorded
     ours, sizes = _comparable(flatten(run.config), ignored), _sizes(flatten(run.config), ignored)
     numbers = sorted((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), reverse=True)
     for folder in (base / str(number) for number in numbers):
@@ -77,7 +78,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             if _comparable(json.loads((folder / CONFIG).read_bytes()), ignored) != ours:
                 continue
             record = json.loads((folder / RUN).read_bytes())
-            same = (record["experiment"]["name"], record["command"]) == (run.experiment_info["name"], run.command)
+            same = (record["experiment"]["name"], record["command"]) == (run.experiment_info["name"], command)
             if same and record["status"] not in _NOT_UNFINISHED and not _is_living(folder, record):
                 yield folder
         except (OSError, ValueError, KeyError, TypeError) as error:
