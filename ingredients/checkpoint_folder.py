@@ -62,6 +62,11 @@ class CheckpointFolder:
 
     # ------------------------------------------------------------------ reading
 
+    def clear(self) -> None:
+        """Remove what a process that was killed had written half; nobody else may write here meanwhile."""
+        for path in self.path.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def newest(self, check: Callable[[Mapping[str, Any], Path], None]) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest state that can be read and passes `check`, with its path; None if there is no state.
 
@@ -205,6 +210,8 @@ def stand_for(path: Path, alias: Path) -> None:
         temporary.unlink(missing_ok=True)
         os.link(path, temporary)
         temporary.replace(alias)
+        # Where both are one file already, replacing does nothing.
+        temporary.unlink(missing_ok=True)
     except OSError:
         with path.open("rb") as source, replacing(alias) as target:
             shutil.copyfileobj(source, target)

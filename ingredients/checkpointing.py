@@ -102,7 +102,10 @@ class Checkpointer:
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits.
         """
-        found = self.files.newest(lambda state, path: self._check(state, path, parts)) if self.resume else None
+        found = None
+        if self.resume:
+            self.files.clear()
+            found = self.files.newest(lambda state, path: self._check(state, path, parts))
         place = Place()
         if found is not None:
             path, state = found

@@ -129,6 +129,23 @@ def test_state_two_before_is_taken_up_and_the_damaged_ones_go(tmp_path):
     assert load_checkpoint(files.best)["epoch"] == 1
 
 
+def test_last_whose_link_a_killed_process_has_made_leaves_nothing_beside_it(tmp_path):
+    files = CheckpointFolder(tmp_path, 2)
+    files.write_last(state(1))
+    os.link(files.last, tmp_path / "step-000000001.pt")
+    files.write_last(state(2))
+    assert names(tmp_path) == ["last.pt", "step-000000001.pt"]
+
+
+def test_clear_removes_what_was_written_half_alone(tmp_path):
+    files = filled(tmp_path)
+    before = names(tmp_path)
+    (tmp_path / ".last.pt.abc.tmp").write_bytes(b"half")
+    files.clear()
+    assert names(tmp_path) == before
+    CheckpointFolder(tmp_path / "nowhere", 2).clear()
+
+
 def test_state_from_before_the_first_best_is_taken_up_without_one(tmp_path):
     files = CheckpointFolder(tmp_path, 2)
     files.write_last(state(5))
