@@ -75,6 +75,8 @@ class Checkpointer:
         self.record = record
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        # After which step the newest state on the disk was saved.
+        self._saved_step: int | None = None
 
     @property
     def best_path(self) -> Path:
@@ -111,6 +113,7 @@ class Checkpointer:
             path, state = found
             place = resume(parts, state, path)
             self.files.take_up(path, state, best=self.best)
+            self._saved_step = place.step
         elif self.start is not None:
             path, state = self.start, load_checkpoint(self.start)
             check_whole(state, parts, path)
@@ -129,6 +132,12 @@ class Checkpointer:
         if state.get("run") != uid:
             raise CheckpointError(
                 f"{path}: is of the run {state.get('run')}, not of {uid}; to start from another run's state, fork that"
+            )
+        saved, now = state.get("data"), self._fingerprint()
+        if saved is not None and now is not None and saved != now:
+            raise CheckpointError(
+                f"{path}: was saved in a training on data with the fingerprint {saved[:12]}, and these have "
+                f"{now[:12]}: their content has changed; put back what it was"
             )
 
     def _rewind(self, position: Any, step: int) -> None:
@@ -163,12 +172,18 @@ class Checkpointer:
         try:
             with deferred:
                 yield
-        except BaseException:
+        except BaseException as error:
             self._join()
             if self._error is not None:
                 _log.error("%s", self._error)
+            if isinstance(error, RuntimeError) and self.is_stopping:
+                # Such as that of a loader in a validation, whose workers got the signal, too.
+                _log.warning("after the signal, this ended the training within a step: %s", error)
+                self.record.stop(self._saved_step)
             raise
         self.wait()
+        if self.is_stopping:
+            self.record.stop(self._saved_step)
 
     @property
     def is_stopping(self) -> bool:
@@ -227,16 +242,25 @@ class Checkpointer:
                 weights = {"model": state["model"], "epoch": place.epoch, "metrics": dict(best), "config": self.config}
                 jobs.append(lambda: self.files.write_best(weights))
             if last:
-                jobs.append(lambda: self.files.write_last(state))
+                jobs.append(lambda: self._write_last(state))
             self._start(jobs)
         if stopping or final:
             self.wait()
         if stopping:
             self.record.stop(place.step)
 
+    def _write_last(self, state: Mapping[str, Any]) -> None:
+        self.files.write_last(state)
+        self._saved_step = state["step"]
+
     def _state(self, place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         of_record = {} if self.record is None else {"run": self.record.uid, "position": self.record.position()}
-        return {**capture(place, parts), **of_record, "config": self.config}
+        return {**capture(place, parts), **of_record, "data": self._fingerprint(), "config": self.config}
+
+    def _fingerprint(self) -> str | None:
+        """Return the fingerprint of the run's data, where its ingredient noted one."""
+        data = None if self.record is None else self.record.info.get("data")
+        return data.get("fingerprint") if isinstance(data, Mapping) else None
 
     def restore_best(self, model: nn.Module) -> None:
         """Load the best weights kept so far into `model`; without any it stays as it is.
