@@ -1,6 +1,6 @@
 """What checkpointing costs: the thread that trains, the steps beside the writing, each step, and the loading.
 
-    python benchmarks/checkpointing.py [--turns 15] [--blocks 31] [--threads 1]
+    python benchmarks/checkpointing.py [--turns 15] [--blocks 31] [--epochs 10] [--threads 1] [saving] [beside] [steps]
 
 All in one run, what is compared in turns, so that what else the machine does falls on all; medians, and of ratios and
 differences those of the pairs. "its CPU" is the time that the training thread is at work, which says more than the wall
@@ -320,16 +320,21 @@ def main():
     parser.add_argument("--blocks", type=int, default=31)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--threads", type=int, default=1, help="of torch, in the training; the writing takes another")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="saving, beside, steps; all of them by default")
     arguments = parser.parse_args()
+    parts = arguments.parts or ["saving", "beside", "steps"]
     logging.disable(logging.WARNING)
     torch.set_num_threads(arguments.threads)
     ex = Experiment("checkpointing", base_dir=ROOT / "benchmarks", save_git_info=False)
 
     @ex.main
     def measure(_run):
-        report_saving(top, _run, arguments.turns)
-        report_beside(top, _run, arguments.turns)
-        report_steps(top, _run, arguments.blocks, arguments.epochs)
+        if "saving" in parts:
+            report_saving(top, _run, arguments.turns)
+        if "beside" in parts:
+            report_beside(top, _run, arguments.turns)
+        if "steps" in parts:
+            report_steps(top, _run, arguments.blocks, arguments.epochs)
 
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
