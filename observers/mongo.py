@@ -304,13 +304,6 @@ class MongoObserver(RunObserver):
     __hash__ = None
 
 
-class _Spool(FileObserver):
-    """A record on its way to the database, which is removed once it is there; so it stays where nothing else is."""
-
-    def _elsewhere(self) -> None:
-        return None
-
-
 def _spool_name() -> str:
     from observers.identity import new_uid
 
