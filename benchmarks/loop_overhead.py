@@ -28,8 +28,8 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-from experiments.lab_run import MetricsBuffer
 from experiments.loop import fit
+from experiments.metrics_buffer import MetricsBuffer
 from ingredients.batches import Data, TensorBatches
 from ingredients.losses import Loss
 from ingredients.mixed_precision import DTYPES, MixedPrecision

@@ -12,7 +12,7 @@ import sacred
 import torch
 
 from experiments import Experiment
-from experiments.lab_run import MetricsBuffer
+from experiments.metrics_buffer import MetricsBuffer
 from observers import FileObserver
 from observers.identity import is_alive
 from observers.schema import read_metrics, read_names, read_points
