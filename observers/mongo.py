@@ -25,7 +25,7 @@ from observers.artifact_version import ArtifactError, ArtifactVersion
 from observers.delivery import Delivery
 from observers.destination import DESTINATION_FILE, Destination, explain, is_refusal
 from observers.files import FileObserver, journal_of
-from observers.identity import claimed
+from observers.identity import claimed, new_uid
 from observers.media_delivery import len_media
 from observers.point_delivery import len_points
 from observers.rewinding import Position
@@ -182,7 +182,7 @@ class MongoObserver(RunObserver):
         wanted = self.overwrite if self.overwrite is not None else given.get("_id")
         journal = journal_of(given["meta_info"].get("uid"))
         if journal is None:
-            self._spool = _Spool(self.spool_dir / _spool_name())
+            self._spool = _Spool(self.spool_dir / new_uid())
             getattr(self._spool, event)(ex_info, command, host_info, **{**given, "_id": "run"})
             journal = self._spool
             # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
@@ -302,12 +302,6 @@ class MongoObserver(RunObserver):
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
     __hash__ = None
-
-
-def _spool_name() -> str:
-    from observers.identity import new_uid
-
-    return new_uid()
 
 
 def _as_number(wanted: Any) -> Any:
