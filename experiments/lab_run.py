@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ from sacred.observers import RunObserver
 from sacred.run import Run
 
 from experiments import run_artifacts
+from experiments.captured_output import read_new
 from experiments.media_buffer import MediaBuffer
 from experiments.metrics_buffer import MetricsBuffer
 from experiments.signals import Signals
@@ -314,47 +314,11 @@ class LabRun(Run):
             self._emit_media(math.inf)
 
     def _get_captured_output(self) -> None:
-        """Read what is new of the captured output, up to the last whole character.
-
-        Sacred decodes the file while it grows, where a character may be half written, and leaves out what a failing run
-        wrote last.
-        """
         with self._beating:
-            self._read_output()
-
-    def _read_output(self) -> None:
-        out = self._output_file
-        if out is None:
-            return
-        if out.closed:
-            self._add_output(out.final or "")
-            out.final = None
-            return
-        try:
-            descriptor = out.buffer.fileno()
-        except (AttributeError, OSError):
-            self._add_output(out.get())
-            return
-        size = os.fstat(descriptor).st_size
-        data = os.pread(descriptor, size - out.read_position, out.read_position)
-        data = data[: _whole_characters(data)]
-        out.read_position += len(data)
-        self._add_output(data.decode("utf-8", "replace"))
-
-    def _add_output(self, text: str) -> None:
-        if text:
-            self.captured_out += text if self.captured_out_filter is None else self.captured_out_filter(text)
+            new = "" if self._output_file is None else read_new(self._output_file)
+            if new:
+                self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
 
 
 def _takes_metrics(observer: Any) -> bool:
     return getattr(type(observer), "log_metrics", None) not in (None, RunObserver.log_metrics)
-
-
-def _whole_characters(data: bytes) -> int:
-    """Return the length of `data` without a UTF-8 character that is cut off at its end."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 != 0x80:
-            length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
-            return len(data) - back if length > back else len(data)
-    return len(data)
