@@ -81,7 +81,8 @@ class Signals:
             self.stopping = number
             # The signal may have gone to the workers of a loader, too; that they end is no error then.
             if hasattr(signal, "SIGCHLD"):
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                # A function of ours, because Python complains of one that has come already and has none any more.
+                signal.signal(signal.SIGCHLD, lambda number, frame: None)
             name = signal.Signals(number).name
             # Not by logging or print, which the signal may have come in the middle of.
             os.write(2, f"\n{name}: saving a checkpoint after this step; once more ends the run at once\n".encode())

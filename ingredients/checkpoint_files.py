@@ -36,7 +36,15 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
             note = {name: state[name] for name in _NOTED if isinstance(state.get(name), int | str)}
             sealing.seal(json.dumps(note).encode())
     except (OSError, RuntimeError, pickle.PicklingError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path}: cannot be written: {error}; the checkpoint before it stays") from error
+        raise CheckpointError(f"{path}: cannot be written: {_cause(error)}; the checkpoint before it stays") from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the system's error, where torch complains only of the file that was not written to its end."""
+    cause = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    return cause or error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
