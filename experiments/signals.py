@@ -77,12 +77,12 @@ class Signals:
             self._is_deferring = False
 
     def _receive(self, number: int, frame: Any) -> None:
+        # The signal may have gone to the workers of a loader, too; that they end is no error then. A function of ours,
+        # because Python complains of a signal that has come already and whose handler is gone.
+        if hasattr(signal, "SIGCHLD"):
+            signal.signal(signal.SIGCHLD, _pass_over)
         if self._is_deferring and self.stopping is None:
             self.stopping = number
-            # The signal may have gone to the workers of a loader, too; that they end is no error then.
-            if hasattr(signal, "SIGCHLD"):
-                # A function of ours, because Python complains of one that has come already and has none any more.
-                signal.signal(signal.SIGCHLD, lambda number, frame: None)
             name = signal.Signals(number).name
             # Not by logging or print, which the signal may have come in the middle of.
             os.write(2, f"\n{name}: saving a checkpoint after this step; once more ends the run at once\n".encode())
@@ -98,3 +98,7 @@ class Signals:
             step: The optimizer step that a checkpoint was saved after, if one was.
         """
         raise Terminated(self.stopping, step)
+
+
+def _pass_over(number: int, frame: Any) -> None:
+    pass
