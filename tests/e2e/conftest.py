@@ -151,7 +151,6 @@ def num_logged(run: Path) -> int:
 def outcome(run: Path) -> dict[str, Any]:
     """Return all that a run has left which does not depend on when and where it ran, by name, bit for bit."""
     found: dict[str, Any] = {"checkpoints": sorted(path.name for path in (run / "checkpoints").iterdir())}
-    found["half-written files"] = [path.name for path in run.rglob(".*.tmp")]
     for name in ("last.pt", "best.pt"):
         state = load_checkpoint(run / "checkpoints" / name)
         found |= _leaves({key: value for key, value in state.items() if key != "run"}, name)

@@ -15,6 +15,9 @@ import pytest
 
 from observers.schema import read_names, read_points
 
+# Dozens of processes that each import torch, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(900)
+
 ARRAYS = ("data.name=npz", "data.path={data}/arrays.npz")
 IMAGES = ("data.name=image_folder", "data.path={data}/images")
 AUGMENT = ("data.augment.flip=True", "data.augment.crop=1", "data.augment.rotate=5.0")
@@ -206,7 +209,6 @@ def test_training_killed_at_random_moments_ends_with_the_same_bits(make_lab, dat
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_training_killed_many_times_ends_with_the_same_bits(make_lab, data, whole, judge, name):
     chance = random.Random(f"{os.environ.get('SEED', 1)} {name}")

@@ -10,6 +10,9 @@ import pytest
 
 from ingredients.checkpoint_files import load_checkpoint
 
+# Dozens of processes that each import torch, on a machine that may be busy.
+pytestmark = pytest.mark.timeout(900)
+
 COMMON = (
     "resume=auto",
     "data.val_fraction=0.25",
@@ -62,7 +65,6 @@ def training_on(judge):
     return wait
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "stops",
     [
