@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import sys
 import threading
 import time
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -205,6 +207,7 @@ class LabRun(Run):
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
+        self.main_function = self._freeing(self.main_function)
         with self._signals.handled():
             result = super().__call__(*args)
         if self.is_continued and not self._was_rewound:
@@ -213,6 +216,24 @@ class LabRun(Run):
                 "before; give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
             )
         return result
+
+    def _freeing(self, function: Callable) -> Callable:
+        """Return a function that lets go of its variables where it fails, but for a debugger.
+
+        They would live as long as the error, workers of a loader among them, which hold the output that Sacred waits
+        for.
+        """
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                if not (self.pdb or self.debug):
+                    traceback.clear_frames(error.__traceback__)
+                raise
+
+        return call
 
     @property
     def uid(self) -> str | None:

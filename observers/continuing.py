@@ -61,6 +61,9 @@ def open_for_continuing(folder: Path, base: Path) -> Iterator[dict[str, Any]]:
                     f"{folder} cannot be continued: process {lease.get('pid')} on {lease.get('host')} writes it; wait "
                     "for its end, or end it"
                 )
+            # What a killed process had written half.
+            for path in folder.glob(".*.tmp"):
+                path.unlink(missing_ok=True)
             yield run
     except BlockingIOError:
         raise ResumeError(

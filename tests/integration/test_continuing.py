@@ -310,6 +310,16 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     assert not (tmp_path / "other").exists()
 
 
+def test_what_a_killed_process_wrote_half_goes_where_the_run_goes_on(tmp_path, record):
+    folder = record(count=10)
+    (folder / ".lease.json.k2x9.tmp").write_text("{")
+    ex = Experiment("continued", base_dir=Path(__file__).parent)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: None)
+    ex.run(meta_info={"resume": str(folder)}, options={"--capture": "sys"})
+    assert list(folder.glob(".*")) == []
+
+
 def test_all_observers_record_below_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "there"))
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
