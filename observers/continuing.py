@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.identity import claimed, is_alive
+from observers.journal import Journal
 from observers.schema import FORMAT, LEASE, RUN
 
 __all__ = ["ResumeError", "continued_entry", "environment_changes", "open_for_continuing", "session_of"]
@@ -38,8 +39,8 @@ class ResumeError(RuntimeError):
 
 
 @contextlib.contextmanager
-def open_for_continuing(folder: Path, base: Path) -> Iterator[dict[str, Any]]:
-    """Give the `run.json` of a run that is to go on, and keep other processes from continuing it meanwhile.
+def open_for_continuing(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal]]:
+    """Give `run.json` and journal of a run that is to go on, and keep other processes from continuing it meanwhile.
 
     Args:
         folder: The run's folder.
@@ -61,10 +62,7 @@ def open_for_continuing(folder: Path, base: Path) -> Iterator[dict[str, Any]]:
                     f"{folder} cannot be continued: process {lease.get('pid')} on {lease.get('host')} writes it; wait "
                     "for its end, or end it"
                 )
-            # What a killed process had written half.
-            for path in folder.glob(".*.tmp"):
-                path.unlink(missing_ok=True)
-            yield run
+            yield run, _recalled(base / folder.name, folder)
     except BlockingIOError:
         raise ResumeError(
             f"{folder} cannot be continued: another process continues or removes it just now; try again"
@@ -81,6 +79,15 @@ def _read(folder: Path) -> dict[str, Any]:
     if not isinstance(run, dict) or run.get("format") != FORMAT or not run.get("start_time"):
         raise ResumeError(f"{folder} cannot be continued: it is no run that a FileObserver of this program has started")
     return run
+
+
+def _recalled(path: Path, folder: Path) -> Journal:
+    try:
+        journal = Journal(path)
+        journal.recall()
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{folder} cannot be continued: its record is damaged ({error})") from error
+    return journal
 
 
 def _lease(folder: Path) -> dict[str, Any] | None:

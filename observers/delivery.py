@@ -34,7 +34,7 @@ from observers.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, objec
 from observers.identity import new_uid
 from observers.media_delivery import MediaDelivery, len_media
 from observers.point_delivery import Behind, PointDelivery, len_points
-from observers.schema import CONFIG, INFO, LEASE, OUTPUT, RUN, SUMMARY, VALUES
+from observers.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, RUN, SUMMARY, VALUES
 
 __all__ = ["MARKER", "REMOVED", "Delivery"]
 
@@ -44,7 +44,6 @@ LARGE_FILES_EVERY_S = 30.0
 MARKER = "delivered.json"
 # The collection of uids of runs that were removed, so that nobody delivers them again.
 REMOVED = "removed"
-_PROVENANCE = "provenance.json"
 # What of the run's record comes into the document by itself, or not at all.
 _LISTS = ("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace")
 _LISTS += ("artifacts_logged", "artifacts_used")
@@ -278,8 +277,8 @@ class Delivery:
         document |= {"config": self._entry(CONFIG), "info": self._info(run["uid"]), "summary": self._entry(SUMMARY)}
         document["captured_out"] = self._output()
         document.setdefault("result", None)
-        if (self.folder / _PROVENANCE).exists():
-            document["provenance"] = self._entry(_PROVENANCE)
+        if (self.folder / PROVENANCE).exists():
+            document["provenance"] = self._entry(PROVENANCE)
         experiment = {key: value for key, value in run["experiment"].items() if key != "sources"}
         document["experiment"] = {**packer.entry(experiment), "sources": []}
         return {**document, "resources": [], "artifacts": []}

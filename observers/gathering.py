@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from observers import provenance
+from observers.continuing import environment_changes
 from observers.gpus import load_nvml
+from observers.journal import Journal
+from observers.run_file import RunFile
+from observers.schema import PROVENANCE
 from observers.switches import read_switches, torch_versions
 
 __all__ = ["Gathering"]
@@ -24,16 +28,19 @@ class Gathering:
     only then. So they are looked at when the run is made, with each beat, and at its end.
 
     Args:
-        write: Writes the whole of `provenance.json`; called under `lock`.
+        journal: Writes `provenance.json`, under `lock`.
+        run: Notes of a later session of the run what is not as it was in the first one.
         lock: Held by whoever calls `look`.
         base_dir: The folder whose repository is looked at.
     """
 
-    def __init__(self, write: Callable[[dict[str, Any]], None], lock: Any, base_dir: str | Path) -> None:
-        self._write_file = write
+    def __init__(self, journal: Journal, run: RunFile, lock: Any, base_dir: str | Path) -> None:
+        self._journal = journal
+        self._run = run
         self._lock = lock
         self._base_dir = base_dir
         self._nvml = load_nvml()
+        self._is_first = run.session is None
         self._found: dict[str, Any] | None = None
         self._first: dict[str, Any] = {}
         self._switches: dict[str, Any] = {}
@@ -77,4 +84,16 @@ class Gathering:
         document = {**self._found, "determinism": self._switches}
         if "machine" in document:
             document["machine"] = {**document["machine"], **torch_versions()}
-        self._write_file({**document, "determinism_before": before} if before else document)
+        self._write_down({**document, "determinism_before": before} if before else document)
+
+    def _write_down(self, document: dict[str, Any]) -> None:
+        if not self._is_first:
+            try:
+                first = json.loads((self._journal.folder / PROVENANCE).read_bytes())
+            except (OSError, ValueError):
+                # No session before has told.
+                self._is_first = True
+            else:
+                self._run.note_environment(environment_changes(first, document))
+                return
+        self._journal.write(PROVENANCE, document)

@@ -1,21 +1,58 @@
-"""Making the numbered folder of a run, without races between processes."""
+"""The folder of a run: making it, and where in it an artifact may go."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["make_numbered_folder"]
+from observers.schema import (
+    CONFIG,
+    INFO,
+    LEASE,
+    MEDIA,
+    NOTES,
+    OUTPUT,
+    POINTS,
+    PROVENANCE,
+    RUN,
+    SACRED_METRICS,
+    SUMMARY,
+)
+
+__all__ = ["artifact_path", "make_run_folder"]
+
+_log = logging.getLogger(__name__)
+
+_OWN_FILES = {RUN, CONFIG, INFO, OUTPUT, SACRED_METRICS, PROVENANCE, LEASE, SUMMARY, POINTS, MEDIA, NOTES}
 
 
-def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
-    """Make a folder below `base`, and return it and its id: the one wanted if it is free, else the next number.
+def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
+    """Make the folder of a run below `base`; where nothing can be made there, below a temporary one, which is said.
 
-    Raises:
-        OSError: If nothing can be made there.
+    No two processes get the same one.
+
+    Args:
+        base: The folder of runs.
+        wanted: The id to take if it is free; without one, or else, it is the next number.
+
+    Returns:
+        What it is below, the folder, and its id.
     """
+    try:
+        return base, *_make_numbered_folder(base, wanted)
+    except OSError as error:
+        # Somewhere else is better than nowhere, and nothing of this may stop the run.
+        elsewhere = Path(tempfile.mkdtemp(prefix="sacristan-"))
+        folder, number = _make_numbered_folder(elsewhere)
+        _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, folder)
+        return elsewhere, folder, number if wanted is None else wanted
+
+
+def _make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
     base.mkdir(parents=True, exist_ok=True)
     if wanted is not None:
         with contextlib.suppress(FileExistsError):
@@ -29,3 +66,15 @@ def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
             number += 1
         else:
             return base / str(number), str(number) if wanted is None else wanted
+
+
+def artifact_path(folder: Path, name: str) -> Path:
+    """Return where in a run's folder the artifact `name` is kept.
+
+    Raises:
+        ValueError: If that is outside of it, or a file that the run has anyway.
+    """
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or path.name in _OWN_FILES:
+        raise ValueError(f"artifact name: got {name!r}, expected a name within the run's folder, none of its own files")
+    return path

@@ -12,6 +12,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
+    provenance.json      git, packages, machine and determinism switches of the first session; replaced as a whole
     lease.json           who writes this run, and when last; replaced as a whole
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
@@ -66,7 +67,7 @@ MAX_SACRED_POINTS = 200_000
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
-NOTES = "notes.json"
+NOTES, PROVENANCE = "notes.json", "provenance.json"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 

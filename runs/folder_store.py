@@ -19,6 +19,7 @@ from observers.schema import (
     NOTES,
     OUTPUT,
     POINTS,
+    PROVENANCE,
     RUN,
     SACRED_METRICS,
     SUMMARY,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FolderRun", "FolderStore"]
 
-PROVENANCE = "provenance.json"
 TAGS = "tags"
 _FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
 

@@ -36,6 +36,7 @@ from observers.schema import (
     OUTPUT,
     POINT,
     POINTS,
+    PROVENANCE,
     RUN,
     SACRED_METRICS,
     SUMMARY,
@@ -52,7 +53,6 @@ from runs.run import Run
 
 __all__ = ["OWN_FILES", "Unloaded", "relative_path", "unload"]
 
-PROVENANCE = "provenance.json"
 OWN_FILES = {CONFIG, INFO, LEASE, MEDIA, NAMES, NOTES, OUTPUT, POINTS, PROVENANCE, RUN, SACRED_METRICS, SUMMARY, VALUES}
 # What says where a run was delivered to is the folder's own.
 _LEFT = {MARKER, DESTINATION_FILE}
