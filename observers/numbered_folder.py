@@ -23,7 +23,7 @@ from observers.schema import (
     SUMMARY,
 )
 
-__all__ = ["artifact_path", "make_run_folder"]
+__all__ = ["artifact_path", "make_numbered_folder", "make_run_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,28 +31,30 @@ _OWN_FILES = {RUN, CONFIG, INFO, OUTPUT, SACRED_METRICS, PROVENANCE, LEASE, SUMM
 
 
 def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
-    """Make the folder of a run below `base`; where nothing can be made there, below a temporary one, which is said.
+    """Make a numbered folder below `base`; where nothing can be made there, below a temporary one, which is said.
 
-    No two processes get the same one.
-
-    Args:
-        base: The folder of runs.
-        wanted: The id to take if it is free; without one, or else, it is the next number.
-
-    Returns:
-        What it is below, the folder, and its id.
+    Returns what it is below, the folder, and its id.
     """
     try:
-        return base, *_make_numbered_folder(base, wanted)
+        return base, *make_numbered_folder(base, wanted)
     except OSError as error:
         # Somewhere else is better than nowhere, and nothing of this may stop the run.
         elsewhere = Path(tempfile.mkdtemp(prefix="sacristan-"))
-        folder, number = _make_numbered_folder(elsewhere)
+        folder, number = make_numbered_folder(elsewhere)
         _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, folder)
         return elsewhere, folder, number if wanted is None else wanted
 
 
-def _make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
+def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
+    """Make a folder below `base` that no other process has; return it and its id.
+
+    Args:
+        base: The folder of runs; made if it is not there.
+        wanted: The id to take if it is free; without one, or else, the folder is called by the next number.
+
+    Raises:
+        OSError: If nothing can be made there.
+    """
     base.mkdir(parents=True, exist_ok=True)
     if wanted is not None:
         with contextlib.suppress(FileExistsError):

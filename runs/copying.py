@@ -23,6 +23,7 @@ from observers.artifact_version import ArtifactError
 from observers.artifacts import ArtifactStore
 from observers.delivery import Delivery
 from observers.identity import claimed
+from observers.numbered_folder import make_numbered_folder
 from observers.schema import MEDIA_FOLDER, RUN
 from runs.errors import StoreError
 from runs.folder_removing import INCOMING
@@ -150,9 +151,9 @@ def _take_into_folder(unloaded: Unloaded, store: FolderStore) -> Copied:
         for name in ("_sources", "_resources"):
             _take_contents(base / name, store.folder / name)
         _take_versions(unloaded, base, store.folder)
-        number = _take_number(store.folder)
+        folder, number = make_numbered_folder(store.folder)
         # It takes the place of an empty folder at once.
-        unloaded.folder.replace(store.folder / number)
+        unloaded.folder.replace(folder)
     return Copied(store.get(number), is_new=True, left_out=tuple(unloaded.left_out))
 
 
@@ -178,17 +179,6 @@ def _take_versions(unloaded: Unloaded, base: Path, target: Path) -> None:
             ours.note_run(mark, version, unloaded.uid)
             entry["version"] = version.version
     (unloaded.folder / RUN).write_text(json.dumps(record, indent=2))
-
-
-def _take_number(folder: Path) -> str:
-    number = 1 + max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()), default=0)
-    while True:
-        try:
-            (folder / str(number)).mkdir()
-        except FileExistsError:  # another process was quicker
-            number += 1
-        else:
-            return str(number)
 
 
 # ---------------------------------------------------------------------- into a database
