@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -29,6 +30,14 @@ class Content:
         """Return its bytes."""
         with self.open() as stream:
             return stream.read()
+
+    def sha256(self) -> str:
+        """Return the SHA-256 of its bytes, of which little is held at once."""
+        digest = hashlib.sha256()
+        with self.open() as stream:
+            while piece := stream.read(2**20):
+                digest.update(piece)
+        return digest.hexdigest()
 
 
 def missing_content(name: str, why: object) -> Content:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -254,25 +253,17 @@ def _compare_resources(run: Run, restored: Restored | None) -> Iterator[str]:
             there.insert(0, restored.script.parents[up] / path) if path is not None else None
         found = [path for path in there if path.is_file()]
         try:
-            recorded = _sha256(content)
+            recorded = content.sha256()
         except (StoreError, OSError):
             yield f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
             continue
         if not found:
             yield f"{content.name!r}, which the run read, is not there"
-        elif all(_sha256(Content(path.name, lambda path=path: path.open("rb"))) != recorded for path in found):
+        elif all(Content(path.name, lambda path=path: path.open("rb")).sha256() != recorded for path in found):
             raise LaunchError(
                 f"{content.name!r}, which the run read, has another content now than the recorded one (sha256 "
                 f"{recorded[:12]}); put back what it was"
             )
-
-
-def _sha256(content: Content) -> str:
-    with content.open() as stream:
-        digest = hashlib.sha256()
-        while piece := stream.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _fetch_used_versions(run: Run, record_to: Path) -> None:

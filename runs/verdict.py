@@ -10,7 +10,6 @@ Times, captured output and the metrics of the machine (`system/...`) never count
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -354,14 +353,10 @@ def _versions(run: Run) -> dict[str, list[str]]:
 
 
 def _sha256(content: Content) -> str | None:
-    digest = hashlib.sha256()
     try:
-        with content.open() as stream:
-            while piece := stream.read(2**20):
-                digest.update(piece)
+        return content.sha256()
     except (StoreError, OSError):
         return None
-    return digest.hexdigest()
 
 
 def _of_media(old: Run, new: Run, *, is_cut_off: bool) -> list[str]:
