@@ -91,6 +91,8 @@ def fit(
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     place = keeper.begin(parts)
+    if keeper.is_branch:
+        _check_left(keeper.start, place.epoch, epochs, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
     num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)
@@ -274,6 +276,20 @@ def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:
     """Return the optimizer steps of an epoch, the last one possibly of fewer micro-batches."""
     return math.ceil(len(batches) / accumulate)
+
+
+def _check_left(start: Path, epochs_done: int, epochs: int, monitor: Monitor) -> None:
+    """Refuse to start from another training's end, where no step would be taken."""
+    if epochs_done >= epochs:
+        raise ConfigError(
+            f"training.epochs: got {epochs}, but {start} has {epochs_done} epochs behind it, so that nothing would be "
+            f"trained; give more, such as epochs={epochs_done + epochs}"
+        )
+    if monitor.exhausted:
+        raise ConfigError(
+            f"training.patience: got {monitor.patience}, but by {start} {monitor.name} has not improved for as long, "
+            "so that nothing would be trained; give more, or patience=None"
+        )
 
 
 def _check(

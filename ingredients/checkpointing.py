@@ -43,6 +43,9 @@ class Checkpointer:
         record: The run that `experiments.lab_run.LabRun` is, or None. Its `position`, `flush` and `rewind` keep the
             record in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole step.
 
+    Attributes:
+        is_branch: Whether the training began at `start`.
+
     Raises:
         CheckpointError: If a number is out of range.
     """
@@ -73,6 +76,7 @@ class Checkpointer:
         self.start = start
         self.resume = resume
         self.record = record
+        self.is_branch = False
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         # After which step the newest state on the disk was saved.
@@ -118,6 +122,7 @@ class Checkpointer:
             path, state = self.start, load_checkpoint(self.start)
             check_whole(state, parts, path)
             place = branch(parts, state, path, self.config)
+            self.is_branch = True
             self._adopt_best(path.parent, parts.get("monitor"))
         if self.resume and self.record is not None:
             self._rewind(None if found is None else state.get("position"), place.step)
@@ -246,8 +251,9 @@ class Checkpointer:
             self._start(jobs)
         if stopping or final:
             self.wait()
-        if stopping:
-            self.record.stop(place.step)
+            # A signal may have come while the last state was written, too, and nobody else looks for it.
+            if self.is_stopping:
+                self.record.stop(place.step)
 
     def _write_last(self, state: Mapping[str, Any]) -> None:
         self.files.write_last(state)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+from pathlib import Path
 
 import pytest
 import torch
+from sacred.observers import RunObserver
 
+from experiments import Experiment
 from experiments.loop import fit, steps_per_epoch
+from experiments.signals import Terminated
 from ingredients.batches import Data, LoaderBatches, TensorBatches
-from ingredients.checkpoint_files import load_checkpoint
+from ingredients.checkpoint_files import load_checkpoint, save_checkpoint
 from ingredients.checkpointing import Checkpointer
+from ingredients.errors import ConfigError
 from ingredients.losses import build_loss
 from ingredients.mixed_precision import MixedPrecision
 from ingredients.model_building import build_model
 from ingredients.optimizer import build_optimizer
 from ingredients.scheduler import build_schedule
 from ingredients.seed import seed_globals
+from ingredients.training_state import Place
+from observers import FileObserver
 
 CPU = torch.device("cpu")
 SEED, EPOCHS, CLASSES = 3, 3, 4
@@ -108,6 +118,7 @@ def train(
     augmentation=None,
     num_workers=None,
     resume=False,
+    patience=None,
     **checkpoints,
 ):
     """Train from the seed on, or from the state in `folder`; return the weights, what was logged, and the result."""
@@ -131,6 +142,7 @@ def train(
         amp=amp,
         checkpointer=Checkpointer(folder, {}, resume=resume, **checkpoints),
         log_interval=4,
+        patience=patience,
     )
     torch.rand(3)
     return network.state_dict(), log, result, torch.rand(3)
@@ -186,6 +198,44 @@ def test_training_taken_up_after_its_end_does_nothing_more(tmp_path):
     others = train(tmp_path, **settings, resume=True)
     assert same(others[0], weights)
     assert (others[1], repr(others[2])) == ([], repr(result))
+
+
+def test_start_from_the_end_of_another_training_is_refused_where_nothing_would_be_trained(tmp_path):
+    settings = TRAININGS["mlp"]
+    train(tmp_path / "first", **settings)
+    start = tmp_path / "first" / "last.pt"
+    with pytest.raises(ConfigError, match=r"training.epochs: got 3, but .*last.pt has 3 epochs .* such as epochs=6"):
+        train(tmp_path / "second", **settings, start=start)
+    state = load_checkpoint(start)
+    save_checkpoint({**state, "epoch": 2, "monitor": {**state["monitor"], "waited": 2}}, start)
+    with pytest.raises(ConfigError, match=r"training.patience: got 2, .* val/loss has not improved for as long"):
+        train(tmp_path / "second", **settings, start=start, patience=2)
+    assert train(tmp_path / "second", **settings, start=start, patience=3)[2].epochs == 3
+
+
+class Late(RunObserver):
+    """Sends the signal once the state is about to be written."""
+
+    def flush_event(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_signal_while_the_final_state_is_written_ends_the_run(tmp_path):
+    ex = Experiment("late", base_dir=Path(__file__).parent)
+    ex.observers.extend([FileObserver(tmp_path), Late()])
+    model = torch.nn.Linear(2, 2)
+
+    @ex.main
+    def main(_run):
+        keeper = Checkpointer(tmp_path / "1" / "checkpoints", {}, record=_run)
+        with keeper.session():
+            keeper.save(Place(epoch=1, step=7), {"model": model}, final=True)
+
+    with pytest.raises(Terminated) as raised:
+        ex.run(options={"--capture": "sys"})
+    assert (raised.value.step, raised.value.code) == (7, 75)
+    assert load_checkpoint(tmp_path / "1" / "checkpoints" / "last.pt")["step"] == 7
+    assert json.loads((tmp_path / "1" / "run.json").read_text())["status"] == "INTERRUPTED"
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "foreign", "weights alone"])
