@@ -25,9 +25,9 @@ from observers.info_file import InfoFile
 from observers.journal import Journal
 from observers.lab_sources import LabSources
 from observers.media import MediaEntry
+from observers.numbered_folder import artifact_path, make_run_folder
 from observers.rewinding import Position, is_rewound, missing_from, next_step
 from observers.run_file import RunFile, command_line, new_entry
-from observers.numbered_folder import artifact_path, make_run_folder
 from observers.sacred_form import plain, sacred_metrics, to_ticks
 from observers.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, SACRED_METRICS
 from observers.stored_files import copy_file, keep
@@ -186,12 +186,13 @@ class FileObserver(RunObserver):
         with open_for_continuing(folder, Path(self.basedir)) as (run, journal):
             self.dir, self.journal = str(journal.folder), journal
             self._run = RunFile(journal, continued_entry(run, folder, at, host_info, command_line()), meta_info)
-            # From here on others see that the run is taken.
+            # With both, others see that the run is taken, whatever it said before.
             self._write_lease()
+            self._run.write()
+            journal.clear()
         self._start = datetime.fromisoformat(run["start_time"]).replace(tzinfo=UTC)
         meta_info["uid"] = run["uid"]
         self._begin_session(ex_info, run["experiment"]["sources"])
-        self._run.write()
         self._save_sources()
         # What the end of an earlier session wrote is made anew at the end of this one.
         (journal.folder / SACRED_METRICS).unlink(missing_ok=True)

@@ -7,6 +7,7 @@ said once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from observers.rewinding import Position, read_position, rewound_files, summarie
 from observers.schema import (
     MEDIA,
     NAMES,
+    NOTES,
     OUTPUT,
     POINT,
     POINTS,
@@ -175,6 +177,13 @@ class Journal:
         # A power cut may have taken the name of an id; its points are not to come under another one.
         self._next_id = max(self._next_id, int(read_points(self.folder)["metric"].max(initial=0)) + 1)
         self.summary = summaries(self.folder)
+
+    def clear(self) -> None:
+        """Remove what a process that was killed had written half of a file; nobody else may write here meanwhile."""
+        # Tags and notes are written by others, who may be about to.
+        for path in set(self.folder.glob(".*.tmp")) - set(self.folder.glob(f".{NOTES}.*.tmp")):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _read_ids(self) -> None:
         names = read_names(self.folder)

@@ -1,5 +1,6 @@
 """Runs that are killed and go on in the same record, as real processes."""
 
+import contextlib
 import functools
 import json
 import os
@@ -310,14 +311,28 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     assert not (tmp_path / "other").exists()
 
 
-def test_what_a_killed_process_wrote_half_goes_where_the_run_goes_on(tmp_path, record):
+def test_run_says_that_it_runs_before_another_process_may_look(tmp_path, record, monkeypatch):
+    folder, seen = record(count=10), []
+
+    @contextlib.contextmanager
+    def looked_at_after(*args, **options):
+        with claimed(*args, **options):
+            yield
+        seen.append((load(folder)["status"], load(folder, "lease.json")["pid"]))
+
+    monkeypatch.setattr("observers.continuing.claimed", looked_at_after)
+    (folder / "lease.json").unlink()
+    record(count=10)
+    assert seen == [("RUNNING", os.getpid())]
+
+
+def test_half_written_files_of_a_killed_process_go_when_the_run_goes_on(tmp_path, record):
     folder = record(count=10)
-    (folder / ".lease.json.k2x9.tmp").write_text("{")
-    ex = Experiment("continued", base_dir=Path(__file__).parent)
-    ex.observers.append(FileObserver(tmp_path / "runs"))
-    ex.main(lambda: None)
-    ex.run(meta_info={"resume": str(folder)}, options={"--capture": "sys"})
-    assert list(folder.glob(".*")) == []
+    for name in ("run.json", "metrics.bin", "values.jsonl", "notes.json"):
+        (folder / f".{name}.k1ll3d.tmp").write_text("{")
+    record(count=10)
+    # Tags and notes are written by others, who may be about to.
+    assert [path.name for path in folder.glob(".*")] == [".notes.json.k1ll3d.tmp"]
 
 
 def test_all_observers_record_below_the_folder_of_the_environment(tmp_path, monkeypatch):

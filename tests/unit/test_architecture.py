@@ -76,6 +76,14 @@ def test_runs_load_neither_torch_nor_sacred():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_no_module_is_called_like_what_its_package_exports(package):
+    # Once such a module is imported, it takes the place of the other in the package.
+    exported = set(importlib.import_module(package).__all__)
+    homes = {name.partition(".")[2] for name in MODULES if name.startswith(f"{package}.")}
+    assert exported & homes == set()
+
+
 def test_modules_import_each_other_without_a_cycle():
     graph = {}
     for name in MODULES:
