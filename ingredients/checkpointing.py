@@ -244,7 +244,12 @@ class Checkpointer:
             jobs: list[Callable[[], None]] = []
             state = self._state(place, parts) if last else {"model": snapshot(parts["model"].state_dict())}
             if best is not None:
-                weights = {"model": state["model"], "epoch": place.epoch, "metrics": dict(best), "config": self.config}
+                weights = {
+                    "model": state["model"],
+                    "epoch": place.epoch,
+                    "metrics": snapshot(dict(best)),
+                    "config": self.config,
+                }
                 jobs.append(lambda: self.files.write_best(weights))
             if last:
                 jobs.append(lambda: self._write_last(state))

@@ -71,6 +71,11 @@ class Schedule:
         self._warmup = LinearLR(optimizer, 1 / warmup_steps, 1.0, warmup_steps - 1) if warmup_steps > 1 else None
         self._warmup_left = max(warmup_steps - 1, 0)
 
+    @property
+    def has_length(self) -> bool:
+        """Whether it may follow the length of the training: constant rates and a plateau do not."""
+        return self.scheduler is not None and not self._on_plateau
+
     def check(self, metrics: Collection[str]) -> None:
         """Check, before training, that what a plateau is looked for in will be measured.
 

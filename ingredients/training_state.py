@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from ingredients.checkpoint_files import check_weights
@@ -45,7 +46,12 @@ class Place:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy on the CPU that later steps do not reach; of tensors, lists, tuples and dicts at any depth."""
+    """Return a copy on the CPU that later steps do not reach; of tensors, lists, tuples and dicts at any depth.
+
+    A number of numpy becomes one of Python, as loading a state refuses the others.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
@@ -138,12 +144,13 @@ def _branch_rates(
 ) -> None:
     """Put back optimizer and schedule; where the config of either changed, its rates at the place count."""
     saved = state.get("config", {})
-    is_changed = _differ(saved, config, "optimizer", "model", "scheduler", "training.epochs", "data", "amp.accumulate")
+    is_changed = _differ(saved, config, "optimizer", "model", "scheduler", "data", "amp.accumulate")
+    if schedule is None or schedule.has_length:
+        is_changed = is_changed or _differ(saved, config, "training.epochs")
     if _differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
     elif is_changed:
-        groups = optimizer.state_dict()["param_groups"]
-        _load(optimizer, {**state["optimizer"], "param_groups": groups}, "optimizer", path)
+        _load(optimizer, _regrouped(state["optimizer"], optimizer.state_dict()["param_groups"]), "optimizer", path)
     else:
         _load(optimizer, state["optimizer"], "optimizer", path)
     if schedule is None:
@@ -155,6 +162,19 @@ def _branch_rates(
             schedule.advance(place.step, place.epoch)
     else:
         _load(schedule, state["scheduler"], "scheduler", path)
+
+
+def _regrouped(state: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the state of an optimizer for other groups; what it has of a parameter stays with that, by its name."""
+    numbers, names = _by_name(state["param_groups"]), _by_name(groups)
+    if len(names) < sum(len(group["params"]) for group in groups):  # given to the optimizer without their names
+        return {**state, "param_groups": groups}
+    kept = {names[name]: state["state"][n] for name, n in numbers.items() if name in names and n in state["state"]}
+    return {"state": kept, "param_groups": groups}
+
+
+def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
+    return dict(pair for group in groups for pair in zip(group.get("param_names", ()), group["params"], strict=False))
 
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import collections
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from experiments.monitor import Monitor
+from ingredients.checkpoint_files import load_checkpoint, save_checkpoint
 from ingredients.errors import CheckpointError
 from ingredients.mixed_precision import MixedPrecision
 from ingredients.optimizer import build_optimizer
@@ -91,6 +93,43 @@ def test_branch_with_another_schedule_is_where_that_would_be(state, tmp_path):
     assert lr(parts) == pytest.approx(0.0001)
 
 
+def test_branch_with_other_groups_keeps_the_momenta_of_each_parameter(tmp_path):
+    def make(**options):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3))
+        return {"model": model, "optimizer": build_optimizer(model, "AdamW", 0.1, **options)}
+
+    def momenta(parts):
+        return {name: parts["optimizer"].state[one]["exp_avg"] for name, one in parts["model"].named_parameters()}
+
+    first = make()
+    first["model"](torch.ones(2, 3)).square().sum().backward()
+    first["optimizer"].step()
+    state = {**capture(Place(1, 0, 1), first), "config": CONFIG}
+    parts = make(decay_bias_and_norm=False)
+    assert len(parts["optimizer"].param_groups) == 2
+    branch(parts, state, tmp_path / "last.pt", {**CONFIG, "optimizer": {"name": "AdamW"}})
+    assert momenta(parts).keys() == momenta(first).keys()
+    assert all(torch.equal(momenta(parts)[name], one) for name, one in momenta(first).items())
+
+
+def test_branch_with_more_epochs_keeps_the_rate_that_a_plateau_led_to(tmp_path):
+    def make(epochs):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = build_optimizer(model, "SGD", 0.5)
+        schedule = build_schedule(optimizer, epochs, 4, "ReduceLROnPlateau", {"patience": 0})
+        return {"model": model, "optimizer": optimizer, "scheduler": schedule}
+
+    first = make(5)
+    for _ in range(3):
+        first["scheduler"].after_epoch({"val/loss": 1.0})
+    state = {**capture(Place(3, 0, 12), first), "config": CONFIG}
+    parts = make(9)
+    branch(parts, state, tmp_path / "last.pt", {**CONFIG, "training": {**CONFIG["training"], "epochs": 9}})
+    assert lr(parts) == lr(first) == pytest.approx(0.005)
+
+
 def test_branch_with_another_optimizer_has_no_momenta_and_says_so(state, tmp_path, caplog):
     parts, _ = branched(state, tmp_path, optimizer={"name": "SGD"})
     assert momenta(parts) is None
@@ -151,6 +190,12 @@ def test_state_of_weights_alone_is_not_whole(state, tmp_path):
     message = "best.pt: holds no amp, batch, losses, .*, so it is no state of this training; expected one saved as"
     with pytest.raises(CheckpointError, match=message):
         check_whole({"model": {}, "epoch": 1}, make_parts(), tmp_path / "best.pt")
+
+
+def test_snapshot_of_a_number_of_numpy_can_be_loaded_again(tmp_path):
+    save_checkpoint({"model": {}, **snapshot({"value": np.float64(0.5), "count": [np.int64(3)]})}, tmp_path / "last.pt")
+    state = load_checkpoint(tmp_path / "last.pt")
+    assert (state["value"], state["count"]) == (0.5, [3])
 
 
 def test_snapshot_is_not_reached_by_later_changes():
