@@ -126,13 +126,14 @@ def fit(
             if keeper.is_stopping:
                 keeper.save(place, parts)
 
-            place.epoch, place.batch = epoch, 0
             metrics = {}
             if epoch % val_interval == 0 or epoch == epochs:
-                measured = evaluate(model, data.val, loss, amp)
+                with keeper.saving_if_stopped(place, parts):
+                    measured = evaluate(model, data.val, loss, amp)
                 metrics = {f"val/{name}": value for name, value in measured.items()}
                 for name, value in metrics.items():
                     log(name, value, place.step)
+            place.epoch, place.batch = epoch, 0
             if scheduler is not None:
                 scheduler.after_epoch(metrics)
             improved = bool(metrics) and best.update(metrics, epoch)

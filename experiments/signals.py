@@ -84,8 +84,9 @@ class Signals:
         if self._is_deferring and self.stopping is None:
             self.stopping = number
             name = signal.Signals(number).name
-            # Not by logging or print, which the signal may have come in the middle of.
-            os.write(2, f"\n{name}: saving a checkpoint after this step; once more ends the run at once\n".encode())
+            # Not by logging or print, which the signal may have come in the middle of; the terminal may be gone.
+            with contextlib.suppress(OSError):
+                os.write(2, f"\n{name}: saving a checkpoint after this step; once more ends the run at once\n".encode())
             return
         if number == signal.SIGINT:
             raise KeyboardInterrupt

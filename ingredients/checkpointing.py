@@ -147,8 +147,9 @@ class Checkpointer:
 
     def _rewind(self, position: Any, step: int) -> None:
         # Where another training of the run follows, its points are wanted, and its own state takes the record along.
-        number = int(self.files.path.name.partition("-")[2] or 1)
-        after = self.files.path.with_name(f"{self.files.path.name.partition('-')[0]}-{number + 1}")
+        stem, _, number = self.files.path.name.rpartition("-")
+        stem, number = (stem, int(number)) if stem and number.isdecimal() else (self.files.path.name, 1)
+        after = self.files.path.with_name(f"{stem}-{number + 1}")
         if not CheckpointFolder(after, 1).has_states():
             self.record.rewind(position, step)
 
@@ -177,18 +178,28 @@ class Checkpointer:
         try:
             with deferred:
                 yield
-        except BaseException as error:
+        except BaseException:
             self._join()
             if self._error is not None:
                 _log.error("%s", self._error)
-            if isinstance(error, RuntimeError) and self.is_stopping:
-                # Such as that of a loader in a validation, whose workers got the signal, too.
-                _log.warning("after the signal, this ended the training within a step: %s", error)
-                self.record.stop(self._saved_step)
             raise
         self.wait()
-        if self.is_stopping:
+        if self.is_stopping:  # the signal came when there was nothing left to save
             self.record.stop(self._saved_step)
+
+    @contextlib.contextmanager
+    def saving_if_stopped(self, place: Place, parts: Mapping[str, Any]) -> Iterator[None]:
+        """Save the state at `place`, and end the run, where what is done here fails after a signal asked for the end.
+
+        It is to change nothing of `parts`, as an evaluation does not. See `until_stopped` for why it fails.
+        """
+        try:
+            yield
+            return
+        except RuntimeError:
+            if not self.is_stopping:
+                raise
+        self.save(place, parts)
 
     @property
     def is_stopping(self) -> bool:

@@ -243,19 +243,17 @@ def test_loader_that_fails_raises(tmp_path, record):
         list(Checkpointer(tmp_path, {}, record=record).until_stopped(failing(2, RuntimeError("a worker was killed"))))
 
 
-@pytest.mark.parametrize(("epochs", "code"), [(0, 143), (1, SAVED_CODE)])
-def test_validation_that_fails_after_the_signal_ends_the_run_by_the_signal(tmp_path, record, caplog, epochs, code):
+def test_validation_that_fails_after_the_signal_saves_the_state_before_it(tmp_path, record):
     keeper = Checkpointer(tmp_path, {}, record=record)
 
     def body():
-        if epochs:
-            keeper.save(Place(1, 0, 5), make_parts())
-        send()
-        raise RuntimeError("a worker was killed")
+        with keeper.saving_if_stopped(Place(0, 5, 5), make_parts()):
+            send()
+            raise RuntimeError("a worker was killed")
 
     ended = end_of(keeper, body)
-    assert ended.code == code
-    assert "after the signal, this ended the training within a step: a worker was killed" in caplog.text
+    assert (ended.code, ended.step) == (SAVED_CODE, 5)
+    assert load_checkpoint(keeper.last_path)["batch"] == 5
 
 
 def unwritable(folder):

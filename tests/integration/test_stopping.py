@@ -1,0 +1,112 @@
+"""Signals to trainings, at moments that a kill from outside seldom meets."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from experiments import Experiment
+from experiments.loop import fit
+from experiments.signals import SAVED_CODE, Signals, Terminated
+from ingredients.batches import Data, TensorBatches
+from ingredients.checkpoint_files import load_checkpoint
+from ingredients.checkpointing import Checkpointer
+from ingredients.losses import build_loss
+from ingredients.training_state import Place
+from observers import FileObserver, run_folder
+
+
+class Interrupted(TensorBatches):
+    """Batches of which a signal to all processes of a job takes the loader away."""
+
+    def _batches(self, epoch, start):
+        yield from super()._batches(epoch, start)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("DataLoader worker (pid 7) exited unexpectedly")
+
+
+def make_data(val):
+    inputs, targets = torch.randn(8, 3), torch.tensor([0, 1] * 4)
+    parts = {name: TensorBatches(inputs, targets, 4) for name in ("train", "test")}
+    parts["val"] = val(inputs, targets, 4)
+    return Data(**parts, task="classification", input_shape=(3,), num_targets=2, classes=("a", "b"), class_counts=(4, 4),
+                target_mean=None, target_std=None, fingerprint="")  # fmt: skip
+
+
+def run(tmp_path, main):
+    experiment = Experiment("stopping", save_git_info=False, system_metrics_s=None)
+    experiment.observers.append(FileObserver(tmp_path))
+    experiment.main(main)
+    return experiment.run()
+
+
+def test_signal_during_an_evaluation_that_fails_of_it_saves_the_state(tmp_path):
+    data = make_data(Interrupted)
+
+    def main(_run):
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with run_folder(_run) as folder:
+            keeper = Checkpointer(folder / "checkpoints", {}, record=_run)
+            loss = build_loss(None, {}, None, data, torch.device("cpu"))
+            fit(model, data, loss, optimizer, log=_run.log_scalar, epochs=3, checkpointer=keeper)
+
+    with pytest.raises(Terminated, match="ended by SIGTERM") as ended:
+        run(tmp_path, main)
+    assert (ended.value.code, ended.value.step) == (SAVED_CODE, 2)
+    state = load_checkpoint(tmp_path / "1" / "checkpoints" / "last.pt")
+    assert (state["epoch"], state["batch"], state["step"]) == (0, 2, 2)
+    assert "val/loss" not in state["position"]["metrics"]
+
+
+def test_evaluation_that_fails_without_a_signal_raises(tmp_path):
+    keeper = Checkpointer(tmp_path, {})
+    with pytest.raises(RuntimeError, match="on its own"), keeper.saving_if_stopped(Place(), {}):
+        raise RuntimeError("on its own")
+
+
+def test_signal_after_the_last_step_ends_the_run(tmp_path):
+    def main(_run):
+        parts = {"model": nn.Linear(1, 1)}
+        keeper = Checkpointer(tmp_path / "1" / "checkpoints", {}, record=_run)
+        place = keeper.begin(parts)
+        with keeper.session():
+            place.epoch, place.step = 1, 4
+            keeper.save(place, parts, final=True)
+            os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    with pytest.raises(Terminated, match="ended by SIGTERM") as ended:
+        run(tmp_path, main)
+    assert (ended.value.code, ended.value.step) == (SAVED_CODE, 4)
+
+
+def test_signal_whose_message_cannot_be_written_is_held_back_all_the_same():
+    signals, stderr, full = Signals(), os.dup(2), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, 2)
+    try:
+        with signals.handled(), signals.deferred():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(full)
+    assert signals.stopping == signal.SIGHUP
+
+
+def test_training_in_a_folder_of_any_name_goes_on(tmp_path):
+    class Record:
+        """What a checkpointer asks of the record of a continued run."""
+
+        uid = "0"
+
+        def rewind(self, position, step):
+            self.step = step
+
+    record = Record()
+    Checkpointer(tmp_path / "my-states", {}, resume=True, record=record).begin({"model": nn.Linear(1, 1)})
+    assert record.step == 0
