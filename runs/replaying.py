@@ -47,7 +47,7 @@ class Replay:
     first: tuple[str, int | float, float, float | None] | None
 
 
-def replay(run: FolderRun, num_steps: int, options: Sequence[str] = ()) -> Replay:
+def replay(run: FolderRun, num_steps: int) -> Replay:
     """Replay at least the last `num_steps` recorded steps of a run in a process of its own, and compare the points.
 
     The record is not touched. The process is ended once it has come so far.
@@ -66,7 +66,6 @@ def replay(run: FolderRun, num_steps: int, options: Sequence[str] = ()) -> Repla
             run,
             config=run.folder / CONFIG,
             updates=start,
-            options=options,
             environment={**recorded_switches(run), RECORD_TO_VARIABLE: name},
             # Nobody else is to have it for a run.
             without=OBSERVERS,

@@ -33,6 +33,7 @@ from runs.folders import read_json
 from runs.launching import OBSERVERS, Launch, mainfile_of, recorded_launch, recorded_switches, run_launch
 from runs.removing import is_living
 from runs.restoring import Restored, restore
+from runs.resuming import RESUME_SETTING
 from runs.run import Run
 from runs.unloading import relative_path, uid_of
 from runs.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict, judge
@@ -107,7 +108,7 @@ def planned(run: Run, *, in_place: bool = False, keep: Path | None = None) -> It
     with contextlib.ExitStack() as stack:
         folder = _working_folder(keep, stack)
         config = folder / "config.json"
-        config.write_text(json.dumps(_afresh(run.config.to_dict()), indent=2))
+        config.write_text(json.dumps(run.config.to_dict(), indent=2))
         restored = None if in_place else restore(run, folder / "code")
         script = restored.script if restored is not None else _script_of_today(run)
         notes = [] if restored is None else list(restored.notes)
@@ -118,6 +119,8 @@ def planned(run: Run, *, in_place: bool = False, keep: Path | None = None) -> It
             run,
             script=script,
             config=config,
+            # It begins anew, where it would go on with whatever unfinished run there is.
+            updates=[f"{RESUME_SETTING}=None"] if run[f"config.{RESUME_SETTING}"] == "auto" else [],
             options=options,
             environment=_environment(run, record_to),
             without=[*OBSERVERS, "--enforce_clean"],
@@ -188,14 +191,6 @@ def _working_folder(keep: Path | None, stack: contextlib.ExitStack) -> Path:
     except OSError as error:
         raise LaunchError(f"{keep or 'a temporary folder'} cannot be made ({error.strerror})") from error
     return keep.resolve()
-
-
-def _afresh(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a config that begins anew where it would go on with whatever unfinished run there is (`resume=auto`)."""
-    for part in (config, config.get("checkpoint")):
-        if isinstance(part, dict) and part.get("resume") == "auto":
-            part["resume"] = None
-    return config
 
 
 def _script_of_today(run: Run) -> Path:
@@ -287,17 +282,19 @@ def _find_new(plan: Plan, pid: int, before: set[str]) -> Run | None:
         own = [run for run in found if (run.lease or {}).get("pid") == pid]
         return old.store.get((own or found)[0].id) if own or found else None
     with FolderStore(plan.record_to) as staging:
-        found = staging.latest(1)
-        if not found:
+        recorded = staging.find(sort="start_time")
+        if not recorded:
             return None
-        if old.uid and not found[0]["parent"]:
-            _adopt(plan.record_to / found[0].id / RUN, old.uid)
+        # It may have started others, which are recorded beside it.
+        found = next((run for run in recorded if (run.lease or {}).get("pid") == pid), recorded[0])
+        if old.uid and not found["parent"]:
+            _adopt(plan.record_to / found.id / RUN, old.uid)
         # What its own observer recorded in the store is not copied there once more.
         new = [run for run in old.store.find() if run.id not in before]
         own = [
             run for run in new if (run.uid is None and run.name == old.name) or (old.uid and run["parent"] == old.uid)
         ]
-        return own[0] if own else copy(staging.get(found[0].id), old.store).run
+        return own[0] if own else copy(staging.get(found.id), old.store).run
 
 
 def _adopt(path: Path, parent: str) -> None:

@@ -24,9 +24,19 @@ from runs.removing import is_living
 if TYPE_CHECKING:
     from runs.run import Run
 
-__all__ = ["State", "changed_sources", "fork_launch", "resume_launch", "start_setting", "states_of", "with_folder"]
+__all__ = [
+    "RESUME_SETTING",
+    "State",
+    "changed_sources",
+    "fork_launch",
+    "resume_launch",
+    "start_setting",
+    "states_of",
+    "with_folder",
+]
 
-_START = "checkpoint.resume"
+# What an experiment starts from.
+RESUME_SETTING = "checkpoint.resume"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +162,7 @@ def fork_launch(
 
 def start_setting(path: Path) -> str:
     """Return the setting that lets a run start from a state."""
-    return f"{_START}={str(path.absolute())!r}"
+    return f"{RESUME_SETTING}={str(path.absolute())!r}"
 
 
 def _chosen(run: FolderRun, path: Path | None) -> Path:

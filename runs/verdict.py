@@ -180,8 +180,8 @@ def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
         result, sentence = _judge_result(old.result, new.result, tolerance)
         verdicts.append(result)
         reasons += [*sentence, *_of_ends(old, new), *_of_files(old, new), *_of_odd_values(old, new)]
-        if not (judged or old.artifacts or old["artifacts_logged"] or old.result is not None):
-            notes.append(f"run {old.id} recorded no metric, no result and no artifact: there was nothing to compare")
+    if not (judged or (not is_cut_off and (old.artifacts or old["artifacts_logged"] or old.result is not None))):
+        notes.append(f"run {old.id} recorded no metric, no result and no artifact: there was nothing to compare")
     notes += _of_media(old, new, is_cut_off=is_cut_off)
     if reasons:
         verdicts.append(DIVERGED)

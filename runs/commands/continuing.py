@@ -88,10 +88,12 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _begin(launch: Launch, what: str, *, dry: bool) -> int:
+    from observers.destination import redact
+
     for note in launch.notes:
         _say(note)
     variables = {name: value for name, value in launch.environment.items() if name != "PYTHONPATH" and value}
-    words = [*(f"{name}={value}" for name, value in variables.items()), *launch.command]
+    words = [*(f"{name}={value}" for name, value in variables.items()), *map(redact, launch.command)]
     _say(f"{what}: cd {shlex.quote(str(launch.cwd))} && {shlex.join(words)}")
     return 0 if dry else _become(launch)
 
@@ -113,7 +115,7 @@ def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
     from runs.replaying import replay
 
     _say(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
-    found = replay(run, arguments.verify, arguments.rest[1:])
+    found = replay(run, arguments.verify)
     print_text(_verdict(found))
     return found.first is None
 

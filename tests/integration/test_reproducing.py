@@ -412,15 +412,41 @@ def test_dry_shows_all_and_runs_nothing(lab, tmp_path):
 
 def test_kept_folder_holds_what_was_restored(lab, tmp_path):
     lab.run()
-    # A run that went on where another one was cut off is run from its beginning.
-    edit(lab.store, "1", "config.json", lambda config: config.update(resume="auto", checkpoint={"resume": "auto"}))
     done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
     assert done.returncode == 0
     assert (tmp_path / "kept" / "code" / "steps.py").read_text() == ADVANCE
-    config = json.loads((tmp_path / "kept" / "config.json").read_text())
-    assert config == {"seed": 0, "how": "well", "resume": None, "checkpoint": {"resume": None}}
+    assert json.loads((tmp_path / "kept" / "config.json").read_text()) == {"seed": 0, "how": "well"}
     done = reproduce("1", "--dry", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
     assert (done.returncode, "is not empty" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("config", "updates"),
+    [
+        # A run that went on where another one was cut off is run from its beginning.
+        ({"resume": "auto", "checkpoint": {"resume": "auto"}}, ["checkpoint.resume=None"]),
+        # Here it is something else.
+        ({"resume": "auto"}, []),
+    ],
+)
+def test_config_is_the_recorded_one_but_for_a_start_that_depends_on_other_runs(lab, tmp_path, config, updates):
+    lab.run()
+    edit(lab.store, "1", "config.json", lambda recorded: recorded.update(config))
+    done = reproduce("1", "--dry", "--json", "--keep", tmp_path / "kept", store=lab.store, cwd=tmp_path)
+    assert json.loads((tmp_path / "kept" / "config.json").read_text()) == {"seed": 0, "how": "well", **config}
+    command = json.loads(done.stdout)["command"]
+    assert [word for word in command[5:] if not word.startswith("--")] == updates
+
+
+def test_run_that_starts_another_one_is_judged_itself(lab, tmp_path):
+    script = lab.folder / "train.py"
+    child = 'subprocess.run([sys.executable, "make.py"], check=True)\n    stream, loss'
+    script.write_text("import subprocess, sys\n" + script.read_text().replace("stream, loss", child, 1))
+    (lab.folder / "make.py").write_text(MAKE)
+    lab.run()
+    edit(lab.store, "1", "run.json", lambda run: run.pop("cwd"))  # so that it is recorded elsewhere, and then copied
+    done = reproduce("1", store=lab.store, cwd=tmp_path)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
 def test_env_writes_requirements_and_says_how_to_build_them(lab, tmp_path):

@@ -33,8 +33,9 @@ def make_data(val):
     inputs, targets = torch.randn(8, 3), torch.tensor([0, 1] * 4)
     parts = {name: TensorBatches(inputs, targets, 4) for name in ("train", "test")}
     parts["val"] = val(inputs, targets, 4)
-    return Data(**parts, task="classification", input_shape=(3,), num_targets=2, classes=("a", "b"), class_counts=(4, 4),
-                target_mean=None, target_std=None, fingerprint="")  # fmt: skip
+    of_targets = {"num_targets": 2, "classes": ("a", "b"), "class_counts": (4, 4)}
+    of_targets |= {"target_mean": None, "target_std": None}
+    return Data(**parts, **of_targets, task="classification", input_shape=(3,), fingerprint="")
 
 
 def run(tmp_path, main):

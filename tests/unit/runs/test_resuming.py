@@ -9,6 +9,7 @@ import pytest
 
 from configs.sealed_zip import SealingStream
 from observers.identity import lease
+from runs.__main__ import main
 from runs.errors import LaunchError
 from runs.folder_store import FolderStore
 from runs.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
@@ -67,6 +68,15 @@ def test_run_goes_on_with_its_config_in_its_own_record(write_run):
         "SACRISTAN_RECORD_TO": str(run.folder.parent),
         "SACRISTAN_EXPECT_DATA": "f1",
     }
+
+
+def test_password_that_is_given_is_not_printed(write_run, capsys):
+    run = write_run()
+    given = ("--", "-m", "mongodb://user:secret@host/lab", "--mongo_db=mongodb://user:secret@host/lab")
+    assert main(["--store", str(run.folder.parent), "resume", "3", "--dry", *given]) == 0
+    shown = capsys.readouterr().err
+    assert "-m mongodb://host/lab --mongo_db=mongodb://host/lab" in shown
+    assert "secret" not in shown
 
 
 def test_run_is_forked_from_its_newest_state_with_itself_as_parent(write_run):

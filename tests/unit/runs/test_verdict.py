@@ -194,8 +194,9 @@ def test_media_are_told_and_do_not_count(write_store):
     assert "1 of 1 images, tables and so on differ, which does not count: image at step 3" in found.notes
 
 
-def test_nothing_to_compare_is_said(judge_runs):
-    assert any("there was nothing to compare" in note for note in judge_runs({}, {}).notes)
+@pytest.mark.parametrize("status", ["COMPLETED", "INTERRUPTED"])
+def test_nothing_to_compare_is_said(judge_runs, status):
+    assert any("there was nothing to compare" in note for note in judge_runs({"status": status}, {}).notes)
 
 
 def test_verdict_is_strict_json(judge_runs):
