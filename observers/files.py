@@ -332,7 +332,7 @@ class FileObserver(RunObserver):
         self._end("FAILED", fail_time, fail_trace=fail_trace)
 
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
-        if self._run is None:  # it was refused when it started
+        if not self.is_recording:  # the run was refused when it started
             return
         if self._gathering is not None:
             self._lock.release()

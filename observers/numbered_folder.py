@@ -9,25 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from observers.schema import (
-    CONFIG,
-    INFO,
-    LEASE,
-    MEDIA,
-    NOTES,
-    OUTPUT,
-    POINTS,
-    PROVENANCE,
-    RUN,
-    SACRED_METRICS,
-    SUMMARY,
-)
+from observers.schema import OWN_FILES
 
 __all__ = ["artifact_path", "make_numbered_folder", "make_run_folder"]
 
 _log = logging.getLogger(__name__)
-
-_OWN_FILES = {RUN, CONFIG, INFO, OUTPUT, SACRED_METRICS, PROVENANCE, LEASE, SUMMARY, POINTS, MEDIA, NOTES}
 
 
 def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
@@ -77,6 +63,6 @@ def artifact_path(folder: Path, name: str) -> Path:
         ValueError: If that is outside of it, or a file that the run has anyway.
     """
     path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or path.name in _OWN_FILES:
+    if not path.is_relative_to(folder.resolve()) or path.name in OWN_FILES:
         raise ValueError(f"artifact name: got {name!r}, expected a name within the run's folder, none of its own files")
     return path

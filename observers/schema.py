@@ -69,6 +69,9 @@ POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE = "notes.json", "provenance.json"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
+# What a run's folder has of itself, and no artifact may be called.
+OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
+OWN_FILES |= {SACRED_METRICS}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 

@@ -24,7 +24,7 @@ from observers.artifacts import ArtifactStore
 from observers.delivery import Delivery
 from observers.identity import claimed
 from observers.numbered_folder import make_numbered_folder
-from observers.schema import MEDIA_FOLDER, RUN
+from observers.schema import MEDIA_FOLDER, OWN_FILES, RUN
 from runs.errors import StoreError
 from runs.folder_removing import INCOMING
 from runs.folder_store import FolderStore
@@ -32,7 +32,7 @@ from runs.folders import read_json
 from runs.removing import is_living
 from runs.run import Run
 from runs.store import Store, open_store
-from runs.unloading import OWN_FILES, Unloaded, unload
+from runs.unloading import Unloaded, unload
 
 if TYPE_CHECKING:
     from runs.mongo_store import MongoStore

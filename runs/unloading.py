@@ -34,6 +34,7 @@ from observers.schema import (
     NAMES,
     NOTES,
     OUTPUT,
+    OWN_FILES,
     POINT,
     POINTS,
     PROVENANCE,
@@ -51,9 +52,8 @@ from runs.content import Content
 from runs.errors import StoreError
 from runs.run import Run
 
-__all__ = ["OWN_FILES", "Unloaded", "relative_path", "unload"]
+__all__ = ["Unloaded", "relative_path", "unload"]
 
-OWN_FILES = {CONFIG, INFO, LEASE, MEDIA, NAMES, NOTES, OUTPUT, POINTS, PROVENANCE, RUN, SACRED_METRICS, SUMMARY, VALUES}
 # What says where a run was delivered to is the folder's own.
 _LEFT = {MARKER, DESTINATION_FILE}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")

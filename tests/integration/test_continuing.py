@@ -311,6 +311,16 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     assert not (tmp_path / "other").exists()
 
 
+def test_observer_of_a_finished_run_that_is_refused_another_one_leaves_that_as_it_is(tmp_path):
+    observer, ex = FileObserver(tmp_path / "runs"), Experiment("refused", base_dir=Path(__file__).parent)
+    ex.observers.append(observer)
+    ex.main(lambda: None)
+    ex.run(options={"--capture": "sys"})
+    with pytest.raises(ResumeError):
+        ex.run(meta_info={"resume": str(tmp_path / "runs" / "2")}, options={"--capture": "sys"})
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
 def test_run_says_that_it_runs_before_another_process_may_look(tmp_path, record, monkeypatch):
     folder, seen = record(count=10), []
 
