@@ -15,9 +15,9 @@ from sacred.utils import get_by_dotted_path, join_paths
 from ingredients.errors import ConfigError
 from observers.files import FileObserver
 from observers.identity import RESUME_VARIABLE, is_alive
-from observers.schema import CONFIG, LEASE, RUN
+from observers.schema import CONFIG, INFO, LEASE, RUN
 
-__all__ = ["folder_to_continue"]
+__all__ = ["folder_to_continue", "recorded_data"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,8 +85,22 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
 
 
+def recorded_data(folder: Path) -> str | None:
+    """Return the fingerprint of the data that the run in `folder` was trained on, if it came so far."""
+    try:
+        found = json.loads((folder / INFO).read_bytes())["data"]["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
 def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
-    return record["status"] == "RUNNING" and is_alive(json.loads((folder / LEASE).read_bytes()))
+    if record["status"] != "RUNNING":
+        return False
+    try:
+        return is_alive(json.loads((folder / LEASE).read_bytes()))
+    except (OSError, ValueError):
+        return False  # a power cut may have taken it
 
 
 def _comparable(config: Any, ignored: set[str]) -> str:

@@ -21,7 +21,7 @@ from sacred.dependencies import gather_sources_and_dependencies
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from experiments import commands, strictness
-from experiments.continuing import folder_to_continue
+from experiments.continuing import folder_to_continue, recorded_data
 from experiments.lab_run import LabRun
 from experiments.signals import Terminated
 from experiments.system_metrics import check_interval
@@ -227,6 +227,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         run = LabRun.adopt(run, beat_interval_s, self._system_metrics_s)
         if folder is not None:
             run.is_continued, run.meta_info["resume"] = True, str(folder)
+            run.expected_data = recorded_data(folder)
         return run
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:

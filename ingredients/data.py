@@ -88,19 +88,24 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any) -> Data:
     from ingredients.batches import make_batches
 
     prepared = load(_config, seed)
-    refuse_other_data(prepared.fingerprint, _config)
+    refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
     data = make_batches(prepared, _config, seed, device)
     _run.info["data"] = {"name": _config.name, "fingerprint": data.fingerprint}
     return data
 
 
-def refuse_other_data(fingerprint: str, config: Map) -> None:
-    """Refuse data that are not those of the run that is reproduced.
+def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:
+    """Refuse data that are not those of the run that goes on, or is reproduced.
+
+    Args:
+        fingerprint: Of the data.
+        config: The ingredient's.
+        expected: Fingerprint in the record of the run that goes on; else that in `SACRISTAN_EXPECT_DATA` counts.
 
     Raises:
-        DataError: If `SACRISTAN_EXPECT_DATA` holds another fingerprint.
+        DataError: If the two differ.
     """
-    expected = os.environ.get(EXPECT_DATA_VARIABLE)
+    expected = expected or os.environ.get(EXPECT_DATA_VARIABLE)
     if expected and expected != fingerprint:
         where = f"data.path={config.path}" if config.path else f"data.name={config.name}"
         raise DataError(

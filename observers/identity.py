@@ -104,8 +104,10 @@ def is_alive(lease: dict[str, Any], now: float | None = None) -> bool:
     On the machine that wrote it, the process itself is looked at; from anywhere else the time since its last beat
     counts, which wants clocks that agree to some seconds.
     """
-    if lease.get("host") == socket.gethostname() and lease.get("boot_id") == _boot_id():
-        return lease.get("pid_start") is not None and _start_of(lease["pid"]) == lease["pid_start"]
+    # A system without /proc tells nothing of its processes.
+    is_known = lease.get("boot_id") and lease.get("pid_start") is not None
+    if is_known and lease.get("host") == socket.gethostname() and lease["boot_id"] == _boot_id():
+        return _start_of(lease["pid"]) == lease["pid_start"]
     allowed = max(_SECONDS, _BEATS * lease.get("beat_interval", 1.0))
     return (time.time() if now is None else now) - lease.get("heartbeat", 0) <= allowed
 

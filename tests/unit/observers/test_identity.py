@@ -2,10 +2,19 @@ import logging
 
 import pytest
 
-from observers.identity import parent_uid
+from observers import identity
+from observers.identity import is_alive, lease, parent_uid
 
 # Not a new one: tests are named by it, and every worker has to name them alike.
 UID = "0199f1c2a3b4c5d6e7f8091a2b3c4d5e"
+
+
+def test_process_on_a_system_without_proc_is_alive_as_long_as_it_beats(monkeypatch):
+    monkeypatch.setattr(identity, "_boot_id", lambda: "")
+    monkeypatch.setattr(identity, "_start_of", lambda pid: None)
+    unknown = lease(1.0)
+    assert is_alive(unknown)
+    assert not is_alive(unknown, unknown["heartbeat"] + 31)
 
 
 @pytest.fixture(autouse=True)
