@@ -31,6 +31,23 @@ __all__ = ["OBSERVERS", "Launch", "mainfile_of", "recorded_launch", "recorded_sw
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
 # Options that would do something else than run it again.
 _OTHER_DEEDS = ("--queue", "--print-config", "--pdb", "--debug", "--id", "--unobserved", "--help")
+# Sacred's short names, and the lab's.
+_LONG = {
+    "-C": "--capture",
+    "-F": "--file_storage",
+    "-P": "--priority",
+    "-S": "--s3",
+    "-T": "--tensorboard",
+    "-b": "--beat-interval",
+    "-c": "--comment",
+    "-e": "--enforce_clean",
+    "-f": "--force",
+    "-l": "--loglevel",
+    "-m": "--mongo_db",
+    "-n": "--name",
+    "-s": "--sql",
+    "-t": "--tiny_db",
+}
 # A run that is interrupted still writes its record down, and delivers it.
 _END_BOUND_S = 60.0
 
@@ -75,7 +92,7 @@ def recorded_launch(
         script: The experiment's main file, by default that of the record in its own folder.
         config: A file with the whole config.
         updates: Settings that change it, such as `lr=0.1`.
-        options: Options of the command line, behind those of the record.
+        options: Options of the command line, behind those of the record, and in the place of those that are the same.
         environment: Variables to set.
         without: Options of the record, by their long names, that are not to be taken over.
         search: Folders to look for modules in, behind that of the experiment and ahead of all others.
@@ -88,7 +105,8 @@ def recorded_launch(
     script = _script_of(run, mainfile) if script is None else script.absolute()
     command = [sys.executable, str(script), *([run.command] if run.command else [])]
     command += ["with", str(config.absolute()), *updates]
-    command += [*_options(run, {*without, *_OTHER_DEEDS}, options, notes), *options]
+    # Sacred takes no option twice.
+    command += [*_options(run, {*without, *_OTHER_DEEDS, *map(_long, options)}, notes), *options]
     added = {"PYTHONPATH": _python_path(script, mainfile, search), **(environment or {})}
     return Launch(tuple(command), _folder(run, notes), added, tuple(notes))
 
@@ -148,7 +166,12 @@ def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> st
     return os.pathsep.join([*dict.fromkeys(map(str, [base, *search])), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _options(run: Run, without: Collection[str], given: Sequence[str], notes: list[str]) -> list[str]:
+def _long(word: str) -> str:
+    """Return the long name of the option in a word of a command line."""
+    return word.partition("=")[0] if word.startswith("--") else _LONG.get(word[:2], word)
+
+
+def _options(run: Run, without: Collection[str], notes: list[str]) -> list[str]:
     recorded = run["meta.options"]
     if not isinstance(recorded, Mapping):
         notes.append(f"the record of run {run.id} names no options of its command line; it is started without any")
@@ -158,8 +181,7 @@ def _options(run: Run, without: Collection[str], given: Sequence[str], notes: li
         if not flag.startswith("--") or flag in without or value in (None, False, ""):
             continue
         found.append(flag if value is True else f"{flag}={value}")
-        is_given = any(word.startswith(("-m", "--mongo_db")) for word in given)
-        if flag == "--mongo_db" and "://" in str(value) and not is_given:
+        if flag == "--mongo_db" and "://" in str(value):
             notes.append(
                 f"-m {value}: user and password are never recorded; if the database wants them, what it refuses is "
                 "kept, and delivered by: python -m runs sync"

@@ -64,6 +64,13 @@ def test_launch_takes_over_options_that_do_not_change_what_is_done(write_run, tm
     assert command[5:] == ("--name=mine", "--beat-interval=2", "--tensorboard")
 
 
+@pytest.mark.parametrize("given", [["-m", "there", "-f"], ["-mthere", "--force"], ["--mongo_db=there", "-f"]])
+def test_option_that_is_given_stands_in_the_place_of_the_recorded_one(write_run, tmp_path, given):
+    run = write_run(meta={"options": {"--mongo_db": "mongodb://host/lab", "--force": True, "--name": "mine"}})
+    launch = recorded_launch(run, config=tmp_path / "c.json", options=given)
+    assert list(launch.command[5:]) == ["--name=mine", *given]
+
+
 def test_launch_with_a_url_says_that_the_password_is_not_known(write_run, tmp_path):
     run = write_run(meta={"options": {"--mongo_db": "mongodb://host/lab"}})
     assert "never recorded" in recorded_launch(run, config=tmp_path / "c.json").notes[0]
