@@ -161,7 +161,16 @@ def fork_launch(
 
 
 def start_setting(path: Path) -> str:
-    """Return the setting that lets a run start from a state."""
+    """Return the setting that lets a run start from a state.
+
+    Raises:
+        LaunchError: If it is one of a second training of its run, as the setting is about the first.
+    """
+    if path.absolute().parent.name.startswith("checkpoints-"):
+        raise LaunchError(
+            f"{path}: is a state of a later training of its run, and a new run would start its first one from it; a "
+            "run of several trainings can be resumed, but neither forked nor verified"
+        )
     return f"{RESUME_SETTING}={str(path.absolute())!r}"
 
 

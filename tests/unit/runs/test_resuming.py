@@ -129,6 +129,14 @@ def test_states_are_those_of_the_last_training_newest_first(write_run):
     assert [(state.step, state.fault) for state in states_of(run)] == [(10, "")]
 
 
+def test_run_of_several_trainings_is_not_forked_but_resumed(write_run):
+    run = write_run()
+    write_state(run.folder / "checkpoints-2" / "last.pt", 5)
+    with pytest.raises(LaunchError, match=r"checkpoints-2/last.pt: is a state of a later training of its run"):
+        fork_launch(run)
+    assert resume_launch(run).command
+
+
 @pytest.mark.parametrize("status", ["COMPLETED", "COMPLETED_WITH_LOSS"])
 def test_run_that_came_to_its_end_is_not_resumed(write_run, status):
     with pytest.raises(LaunchError, match=rf"run 3 is {status}: nothing of it is left to do; .* fork 3 with epochs="):
