@@ -7,6 +7,7 @@ counted.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -29,7 +30,7 @@ from observers.numbered_folder import artifact_path, make_run_folder
 from observers.rewinding import Position, is_rewound, missing_from, next_step
 from observers.run_file import RunFile, command_line, new_entry
 from observers.sacred_form import plain, sacred_metrics, to_ticks
-from observers.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, SACRED_METRICS
+from observers.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 from observers.stored_files import copy_file, keep
 
 __all__ = ["FileObserver", "journal_of"]
@@ -147,7 +148,7 @@ class FileObserver(RunObserver):
     ) -> Any:
         """Write down a run that starts now; returns its id in this folder."""
         with self._lock:
-            resume = meta_info.pop("resume", None)
+            resume = meta_info.pop("resume", None) or self._folder_beside(journal_of(meta_info.get("uid")))
             if resume is not None:
                 number = self._continue(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:
@@ -155,6 +156,20 @@ class FileObserver(RunObserver):
                 number = self._begin(entry, ex_info, start_time, config, _id)
             self._gathering = Gathering(self.journal, self._run, self._lock, ex_info["base_dir"])
             return number
+
+    def _folder_beside(self, first: FileObserver | None) -> Path | None:
+        """Return where the run that another observer continues is recorded below this one's folder, too."""
+        if first is None or not first.is_continued:
+            return None
+        uid = first.run_entry["uid"]
+        for path in Path(self.basedir).glob(f"*/{RUN}"):
+            try:
+                if json.loads(path.read_bytes())["uid"] == uid:
+                    return path.parent
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                _log.debug("%s: passed over, it cannot be read (%s)", path, error)
+        _log.warning("%s holds no record of this run, which goes on; the one there begins here", self.basedir)
+        return None
 
     def _begin(self, entry: dict, ex_info: dict, at: datetime, config: dict, _id: Any) -> Any:
         """Make the record of a new run; returns its id."""

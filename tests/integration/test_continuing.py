@@ -345,6 +345,36 @@ def test_half_written_files_of_a_killed_process_go_when_the_run_goes_on(tmp_path
     assert [path.name for path in folder.glob(".*")] == [".notes.json.k1ll3d.tmp"]
 
 
+def test_run_recorded_in_two_folders_goes_on_in_both(tmp_path, caplog):
+    ex = Experiment("twice", base_dir=Path(__file__).parent)
+    ex.observers.extend([FileObserver(tmp_path / "one"), FileObserver(tmp_path / "two")])
+
+    @ex.main
+    def main(_run, to=0):
+        if to:
+            _run.rewind({"metrics": {"loss": [to, to - 1]}, "media": {}})
+        for _ in range(10):
+            _run.log_scalar("loss", 1.0)
+
+    def run(to, **meta_info):
+        ex.run(config_updates={"to": to}, meta_info=meta_info, options={"--capture": "sys"})
+
+    (tmp_path / "two" / "1").mkdir(parents=True)
+    (tmp_path / "two" / "1" / "run.json").write_text("{")
+    run(0)
+    run(8, resume=tmp_path / "one" / "1")
+    records = [load(tmp_path / "one" / "1"), load(tmp_path / "two" / "2")]
+    assert records[0]["uid"] == records[1]["uid"]
+    assert [len(record["sessions"]) for record in records] == [2, 2]
+    for folder in (tmp_path / "one" / "1", tmp_path / "two" / "2"):
+        assert read_metrics(folder)["loss"].steps.tolist() == list(range(18))
+    assert "holds no record" not in caplog.text
+    shutil.rmtree(tmp_path / "two" / "2")
+    run(8, resume=tmp_path / "one" / "1")
+    assert "two holds no record of this run, which goes on" in caplog.text
+    assert len(read_metrics(tmp_path / "one" / "1")["loss"]) == 18
+
+
 def test_all_observers_record_below_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "there"))
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
