@@ -4,6 +4,7 @@ best.pt            weights of the best epoch
 last.pt            the newest state of the whole training
 step-000000120.pt  the states before it, by their optimizer steps
 best-000004.pt     weights of an epoch that one of those before still has for the best
+start/             the state of another run that the training started from, and its best weights
 """
 
 from __future__ import annotations
@@ -89,6 +90,31 @@ class CheckpointFolder:
                 f"{faults[0]}; put a good one back, or start a new run"
             )
         return None
+
+    def start_of(self, start: Path) -> Path:
+        """Return where the state `start` of another run is kept here; `start` itself if it is not."""
+        kept = self.path / "start" / start.name
+        return kept if kept.is_file() else start
+
+    def keep_start(self, path: Path, epoch: int) -> None:
+        """Keep a state of another run, and the best weights by it: there they go, or others take their place.
+
+        Args:
+            path: The state.
+            epoch: That of the best weights; 0 if there are none.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        folder = self.path / "start"
+        if path.parent == folder:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = CheckpointFolder(path.parent, 1).weights_of(epoch) if epoch else None
+        if weights is not None:
+            stand_for(weights, folder / self.best.name)
+        # The last, because it says that all is there.
+        stand_for(path, folder / path.name)
 
     def take_up(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
         """Let `state`, read from `path`, be the newest one, and the weights that it has for the best be those.

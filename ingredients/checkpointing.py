@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from ingredients.checkpoint_files import check_weights, load_checkpoint, load_weights
-from ingredients.checkpoint_folder import CheckpointFolder
+from ingredients.checkpoint_folder import CheckpointFolder, best_epoch
 from ingredients.errors import CheckpointError
 from ingredients.training_state import Place, branch, capture, check_whole, resume, snapshot
 
@@ -119,11 +119,16 @@ class Checkpointer:
             self.files.take_up(path, state, best=self.best)
             self._saved_step = place.step
         elif self.start is not None:
-            path, state = self.start, load_checkpoint(self.start)
+            path = self.files.start_of(self.start) if self.resume else self.start
+            state = load_checkpoint(path)
             check_whole(state, parts, path)
             place = branch(parts, state, path, self.config)
             self.is_branch = True
-            self._adopt_best(path.parent, parts.get("monitor"))
+            try:
+                self.files.keep_start(path, best_epoch(state))
+                self._adopt_best(path.parent, parts.get("monitor"))
+            except OSError as error:
+                raise CheckpointError(f"{self.files.path}: cannot be written: {error}") from error
         if self.resume and self.record is not None:
             self._rewind(None if found is None else state.get("position"), place.step)
         if place.step:

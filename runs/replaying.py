@@ -19,7 +19,7 @@ from observers.schema import CONFIG, Series, read_metrics
 from runs.errors import LaunchError
 from runs.folder_store import FolderRun
 from runs.launching import OBSERVERS, recorded_launch, recorded_switches
-from runs.resuming import State, start_setting, states_of
+from runs.resuming import State, start_of, start_setting, states_of
 
 __all__ = ["Replay", "compare_points", "replay"]
 
@@ -60,7 +60,8 @@ def replay(run: FolderRun, num_steps: int) -> Replay:
     if not until:
         raise LaunchError(f"run {run.id} has recorded no steps that could be replayed")
     state = _state_before(run, until, num_steps)
-    start = [] if state is None else [start_setting(state.path)]
+    path = start_of(run) if state is None else state.path
+    start = [] if path is None else [start_setting(path)]
     with tempfile.TemporaryDirectory(prefix="runs-") as name:
         launch = recorded_launch(
             run,

@@ -33,7 +33,7 @@ from runs.folders import read_json
 from runs.launching import OBSERVERS, Launch, mainfile_of, recorded_launch, recorded_switches, run_launch
 from runs.removing import is_living
 from runs.restoring import Restored, restore
-from runs.resuming import RESUME_SETTING
+from runs.resuming import RESUME_SETTING, start_of
 from runs.run import Run
 from runs.unloading import relative_path, uid_of
 from runs.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict, judge
@@ -108,10 +108,11 @@ def planned(run: Run, *, in_place: bool = False, keep: Path | None = None) -> It
     with contextlib.ExitStack() as stack:
         folder = _working_folder(keep, stack)
         config = folder / "config.json"
+        start, notes = _start(run)
         config.write_text(json.dumps(run.config.to_dict(), indent=2))
         restored = None if in_place else restore(run, folder / "code")
         script = restored.script if restored is not None else _script_of_today(run)
-        notes = [] if restored is None else list(restored.notes)
+        notes += [] if restored is None else restored.notes
         notes += _compare_resources(run, restored)
         record_to, is_staged = _place_for_record(run, folder, in_place=in_place)
         options = [f"--file_storage={record_to}"] if is_staged or _is_of_lab(run) else []
@@ -119,8 +120,8 @@ def planned(run: Run, *, in_place: bool = False, keep: Path | None = None) -> It
             run,
             script=script,
             config=config,
-            # It begins anew, where it would go on with whatever unfinished run there is.
-            updates=[f"{RESUME_SETTING}=None"] if run[f"config.{RESUME_SETTING}"] == "auto" else [],
+            # Where the setting would go on with whatever unfinished run there is, the run begins anew.
+            updates=[f"{RESUME_SETTING}={start!r}"] if run[f"config.{RESUME_SETTING}"] else [],
             options=options,
             environment=_environment(run, record_to),
             without=[*OBSERVERS, "--enforce_clean"],
@@ -191,6 +192,23 @@ def _working_folder(keep: Path | None, stack: contextlib.ExitStack) -> Path:
     except OSError as error:
         raise LaunchError(f"{keep or 'a temporary folder'} cannot be made ({error.strerror})") from error
     return keep.resolve()
+
+
+def _start(run: Run) -> tuple[str | None, list[str]]:
+    """Return the state of another run that a run started from, or None, and what is to be said of it.
+
+    Raises:
+        LaunchError: If it is not there.
+    """
+    setting = run[f"config.{RESUME_SETTING}"]
+    if not isinstance(setting, str) or setting == "auto":  # which may not find another unfinished run now
+        return None, []
+    kept = start_of(run)
+    if kept is not None:
+        return str(kept.absolute()), []
+    if not (Path(run.document.get("cwd") or "") / setting).is_file():
+        raise LaunchError(f"run {run.id} started from the state {setting}, which is not there; put it back")
+    return setting, [f"it cannot be told whether {setting}, which the run started from, is still what it was"]
 
 
 def _script_of_today(run: Run) -> Path:

@@ -30,6 +30,7 @@ __all__ = [
     "changed_sources",
     "fork_launch",
     "resume_launch",
+    "start_of",
     "start_setting",
     "states_of",
     "with_folder",
@@ -158,6 +159,17 @@ def fork_launch(
     environment = {RECORD_TO_VARIABLE: str(run.folder.parent.absolute()), PARENT_VARIABLE: run.uid}
     updates = [*updates, start_setting(path)]
     return recorded_launch(run, config=run.folder / CONFIG, updates=updates, options=options, environment=environment)
+
+
+def start_of(run: Run) -> Path | None:
+    """Return the state of another run that a run started from, as it kept it itself; None if it did not.
+
+    Where the other run has it, there may be a newer one by now.
+    """
+    setting = run[f"config.{RESUME_SETTING}"]
+    folder = run.folder if isinstance(run, FolderRun) else Path(str(run["folder"] or ""))
+    path = folder / "checkpoints" / "start" / Path(str(setting)).name
+    return path if setting not in (None, "auto") and path.is_file() else None
 
 
 def start_setting(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,6 +107,19 @@ def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
     assert set(lab.points(number)["train/lr"][1]) == {1e-4}
     first = min(lab.points(number)["train/loss"][0])
     assert first > max(lab.points(1)["train/loss"][0])
+
+
+def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(lab):
+    state = min((lab.folder / "my_runs" / "1" / "checkpoints").glob("step-*.pt"))
+    assert lab.runs("fork", "1", "--state", state.name, "with", "lr=3e-4").returncode == 0
+    fork = max((path for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    state.unlink()
+    done = lab.runs("reproduce", fork.name)
+    assert (done.returncode, done.stdout[:10]) == (0, "IDENTICAL\n"), done.stdout + done.stderr
+    shutil.rmtree(fork / "checkpoints" / "start")
+    done = lab.runs("reproduce", fork.name)
+    assert done.returncode == 2
+    assert f"run {fork.name} started from the state {state}, which is not there; put it back\n" in done.stderr
 
 
 def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):

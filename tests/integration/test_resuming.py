@@ -213,6 +213,19 @@ def test_start_from_the_end_of_another_training_is_refused_where_nothing_would_b
     assert train(tmp_path / "second", **settings, start=start, patience=3)[2].epochs == 3
 
 
+def test_training_that_saved_nothing_yet_starts_again_from_what_it_started_from(tmp_path):
+    settings = TRAININGS["mlp"]
+    train(tmp_path / "first", **settings, interval_steps=1, keep=1000)
+    start = tmp_path / "first" / "step-000000008.pt"
+    weights, log, *_ = train(tmp_path / "second", **settings, start=start)
+    shutil.copytree(tmp_path / "second" / "start", tmp_path / "third" / "start")
+    shutil.rmtree(tmp_path / "first")
+    others = train(tmp_path / "third", **settings, start=start, resume=True)
+    assert same(others[0], weights)
+    assert others[1] == log
+    assert load_checkpoint(tmp_path / "third" / "start" / "best.pt")["epoch"] == 1
+
+
 class Late(RunObserver):
     """Sends the signal once the state is about to be written."""
 
