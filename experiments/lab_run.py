@@ -273,6 +273,7 @@ class LabRun(Run):
         # Output that is no UTF-8 would end the run where Sacred decodes it.
         with contextlib.suppress(AttributeError, OSError):
             self._output_file.buffer.reconfigure(errors="replace")
+        self._output_file.finalize = self._alone(self._output_file.finalize)
         super()._start_heartbeat()
         if self.system_metrics_s is not None and self.observers and self._heartbeat is not None:
             self._start_sampler()
@@ -331,8 +332,19 @@ class LabRun(Run):
             self._stop_heartbeat_event.set()
             self._heartbeat.join()
             self._heartbeat = None
+            with self._beating:
+                self._write_down()  # The thread is gone where a beat failed, with all that was logged since.
         with self._beating:
             self._emit_media(math.inf)
+
+    def _alone(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return `function`, which waits for a beat that is under way: Sacred closes what that may be reading."""
+
+        def alone() -> None:
+            with self._beating:
+                function()
+
+        return alone
 
     def _get_captured_output(self) -> None:
         with self._beating:

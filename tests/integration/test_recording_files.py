@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import sacred
 import torch
 
-from experiments import Experiment
+from experiments import Experiment, captured_output
 from experiments.metrics_buffer import MetricsBuffer
 from observers import FileObserver
 from observers.identity import is_alive
@@ -244,6 +245,34 @@ def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code,
     counts = {name: row["count"] for name, row in load(folder, "summary.json").items()}
     assert {name: len(series) for name, series in read_metrics(folder).items()} == counts
     assert {"loss", "system/memory_percent"} <= counts.keys()
+
+
+def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monkeypatch):
+    ex, reading, closed = Experiment("beaten", system_metrics_s=None), threading.Event(), threading.Event()
+    ex.observers.append(FileObserver(tmp_path))
+    whole = captured_output.read_new
+
+    def slow(out):
+        if threading.current_thread() is threading.main_thread() or out.closed:
+            return whole(out)
+        reading.set()
+        # In vain, as long as the one who closes waits for this beat.
+        closed.wait(0.3)
+        return str(os.fstat(out.buffer.fileno()).st_size)[:0]
+
+    monkeypatch.setattr("experiments.lab_run.read_new", slow)
+
+    @ex.main
+    def main(_run):
+        out, close = _run._output_file, _run._output_file.finalize
+        out.finalize = lambda: (close(), closed.set())
+        for step in range(20):
+            _run.log_scalar("loss", step, step)
+        assert reading.wait(10)
+
+    ex.run(options={"--beat-interval": 0.001})
+    assert len(read_metrics(tmp_path / "1")["loss"]) == 20
+    assert json.loads((tmp_path / "1" / "run.json").read_text())["status"] == "COMPLETED"
 
 
 def test_output_that_is_no_utf8_does_not_end_the_record(tmp_path, start):
