@@ -14,7 +14,7 @@ from sacred.utils import get_by_dotted_path, join_paths
 
 from ingredients.errors import ConfigError
 from observers.files import FileObserver
-from observers.identity import RESUME_VARIABLE, is_alive
+from observers.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive
 from observers.schema import CONFIG, INFO, LEASE, RUN
 
 __all__ = ["folder_to_continue", "recorded_data"]
@@ -26,15 +26,17 @@ _SETTING = "checkpoint.resume"
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "QUEUED", "COPYING", "REMOVING")
 
 
-def folder_to_continue(run: Any, aliases: Mapping[str, str]) -> Path | None:
+def folder_to_continue(run: Any, aliases: Mapping[str, str], default_command: str | None) -> Path | None:
     """Return the folder of the run that `run`, which has not started, is to continue; None for a run of its own.
 
     That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the
-    newest unfinished run of the same experiment, command and config in the folders that `run` is recorded in.
+    newest unfinished run of the same experiment, config and parent in the folders that `run` is recorded in. Other
+    commands than the default one, such as one that evaluates what was trained, pass over the setting.
 
     Args:
         run: Sacred's run.
         aliases: Entries at the root by name, and what they stand for.
+        default_command: Name of the experiment's main function.
 
     Raises:
         ConfigError: If there is no such folder, or the setting makes no sense.
@@ -45,7 +47,7 @@ def folder_to_continue(run: Any, aliases: Mapping[str, str]) -> Path | None:
             raise ConfigError(f"{RESUME_VARIABLE}: got {named!r}, expected the folder of a run, such as my_runs/3")
         return Path(named)
     wanted = get_by_dotted_path(run.config, _SETTING)
-    if wanted is None:
+    if wanted is None or _command(run) != default_command:
         return None
     if wanted != "auto":
         if not Path(wanted).is_file():
@@ -67,8 +69,8 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
     """Yield the folders of unfinished runs like `run`, the newest first."""
     if not base.is_dir():
         return
-    command = join_paths(run.main_function.prefix, run.main_function.signature.name)  # as it is recorded
     ours, sizes = _comparable(flatten(run.config), ignored), _sizes(flatten(run.config), ignored)
+    parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
     numbers = sorted((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), reverse=True)
     for folder in (base / str(number) for number in numbers):
         try:
@@ -78,7 +80,9 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             if _comparable(json.loads((folder / CONFIG).read_bytes()), ignored) != ours:
                 continue
             record = json.loads((folder / RUN).read_bytes())
-            same = (record["experiment"]["name"], record["command"]) == (run.experiment_info["name"], command)
+            theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
+            # A run that another one has started, such as a reproduction, is continued by that one's alone.
+            same = theirs == (run.experiment_info["name"], _command(run), parent)
             if same and record["status"] not in _NOT_UNFINISHED and not _is_living(folder, record):
                 yield folder
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -92,6 +96,11 @@ def recorded_data(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None
+
+
+def _command(run: Any) -> str:
+    """Return the run's command as it is recorded."""
+    return join_paths(run.main_function.prefix, run.main_function.signature.name)
 
 
 def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:

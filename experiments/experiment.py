@@ -222,7 +222,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 _OPTIONS[flag].apply(value, run)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
-        folder = folder_to_continue(run, self._aliases)
+        folder = folder_to_continue(run, self._aliases, self.default_command)
         beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
         run = LabRun.adopt(run, beat_interval_s, self._system_metrics_s)
         if folder is not None:
@@ -287,5 +287,6 @@ def _refuse_alias(name: str, ours: Any, target: str, theirs: Any) -> NoReturn:
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    print(f"error: {message}" if code == 1 else message, file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(f"error: {message}" if code == 1 else message, file=sys.stderr)
     sys.exit(code)

@@ -140,7 +140,8 @@ def compare_points(
 ) -> Replay:
     """Compare the points of steps after `after`, up to `until`, bit for bit.
 
-    Metrics that have no point there in one of the two, such as those with steps of their own, are left out.
+    A metric that has no point there in one of the two, as one with steps of its own may have, is left out; one that
+    the replay has nothing of at all differs.
 
     Args:
         recorded, replayed: Metrics by name.
@@ -153,8 +154,14 @@ def compare_points(
     num_points, num_metrics, different = 0, 0, []
     for name, series in sorted(recorded.items()):
         old = _between(series, after, until)
-        new = _between(replayed[name], after, until) if name in replayed else old[:0]
-        if not len(old) or not len(new):
+        if not len(old):
+            continue
+        if name not in replayed:
+            step, value = old[0].tolist()
+            different.append((step, name, value, None))
+            continue
+        new = _between(replayed[name], after, until)
+        if not len(new):
             continue
         num_points += len(old)
         num_metrics += 1
@@ -164,7 +171,7 @@ def compare_points(
             if step != other_step or not same:
                 different.append((step, name, value, other if step == other_step else None))
                 break
-    if not num_points:
+    if not num_points and not different:
         raise LaunchError(f"there are no points of steps {after + 1} to {until} to compare")
     step, name, value, other = min(different, key=lambda one: one[:2]) if different else (None,) * 4
     first = None if step is None else (name, int(step) if float(step).is_integer() else step, value, other)

@@ -296,9 +296,9 @@ def _find_new(plan: Plan, pid: int, before: set[str]) -> Run | None:
     old = plan.run
     if not plan.is_staged:
         found = [run for run in old.store.find([("parent", "==", old.uid)]) if run.id not in before]
-        # Another reproduction of the same run may go on beside this one.
-        own = [run for run in found if (run.lease or {}).get("pid") == pid]
-        return old.store.get((own or found)[0].id) if own or found else None
+        # Another reproduction of the same run, or a fork, may have begun beside this one.
+        own = [run for run in found if (run.lease or {"pid": pid}).get("pid") == pid]
+        return old.store.get(own[0].id) if own else None
     with FolderStore(plan.record_to) as staging:
         recorded = staging.find(sort="start_time")
         if not recorded:

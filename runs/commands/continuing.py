@@ -63,7 +63,7 @@ def _resume(arguments: argparse.Namespace) -> int:
         changed = changed_sources(run)
         if changed:
             _say(f"{len(changed)} of its sources are not as recorded, so it may go on otherwise: {_some(changed)}")
-        if arguments.verify is not None and not _verified(run, arguments):
+        if arguments.verify is not None and not arguments.dry and not _verified(run, arguments):
             return 1
         newest = next((state for state in states_of(run) if not state.fault), None)
         where = "its beginning, as no state was saved" if newest is None else f"{newest.path.name}, step {newest.step}"

@@ -1,57 +1,71 @@
-"""`checkpoint.resume=auto`: which unfinished run is continued, and what of it has to be as it was."""
+"""Which earlier run `checkpoint.resume=auto` continues."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from experiments import Experiment
-from ingredients import checkpoint, data, device
-from ingredients.errors import DataError
+from ingredients import checkpoint
+from ingredients.errors import ConfigError
 from observers import FileObserver
 
-
-def run(folder, *, fails=False):
-    """Run an experiment of which an unfinished run is continued; return the number of its record."""
-    parts = (checkpoint.ingredient, data.ingredient, device.ingredient)
-    experiment = Experiment("auto", ingredients=parts, save_git_info=False, system_metrics_s=None)
-    experiment.observers.append(FileObserver(folder / "runs"))
-
-    @experiment.main
-    def main(_run, seed):
-        data.make_data(seed, device.make_device(seed))
-        _run.rewind()
-        if fails:
-            raise OSError("the disk is full")
-
-    settings = {"data": {"name": "csv", "path": str(folder / "table.csv"), "batch_size": 2}, "device": {"name": "cpu"}}
-    return experiment.run(config_updates={**settings, "seed": 0, "checkpoint": {"resume": "auto"}})._id
+PARENT = "01a1ffeb3c174508e1a2f664eafc1f36"
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A folder with a table, and an unfinished run that was trained on it."""
-    (tmp_path / "table.csv").write_text("x,class\n" + "".join(f"{row},{'ab'[row % 2]}\n" for row in range(40)))
-    with pytest.raises(OSError, match="the disk is full"):
-        run(tmp_path, fails=True)
-    return tmp_path
+def run(tmp_path):
+    """Run an experiment, which fails if it is told to, and return the number of its run."""
+
+    def start(command="main", *, fail=False, resume="auto", meta={}, **settings):
+        ex = Experiment("chosen", [checkpoint.ingredient], base_dir=Path(__file__).parent, system_metrics_s=None)
+        ex.observers.append(FileObserver(tmp_path))
+        ex.add_config({"seed": 0, "lr": 0.1})
+
+        @ex.main
+        def main(_run):
+            if fail:
+                raise ZeroDivisionError
+
+        @ex.command
+        def evaluate(_run):
+            main(_run)
+
+        updates = {"checkpoint.resume": resume, **settings}
+        try:
+            done = ex.run(command, config_updates=updates, meta_info=dict(meta), options={"--capture": "sys"})
+        except ZeroDivisionError:
+            done = ex.current_run
+        return int(Path(done.observers[0].dir).name)
+
+    return start
 
 
-def test_unfinished_run_is_continued_and_a_completed_one_is_not(folder):
-    assert [run(folder), run(folder)] == ["1", "2"]
+def status(folder, number):
+    return json.loads((folder / str(number) / "run.json").read_text())["status"]
 
 
-def test_unfinished_run_whose_data_have_changed_is_refused(folder):
-    with (folder / "table.csv").open("a") as stream:
-        stream.write("5,a\n")
-    with pytest.raises(DataError, match=r"data\.path=.*table\.csv: got data with the fingerprint"):
-        run(folder)
-    assert json.loads((folder / "runs" / "1" / "run.json").read_text())["status"] == "FAILED"
+def test_unfinished_run_of_the_same_config_is_continued(run, tmp_path):
+    assert run(fail=True) == 1
+    assert status(tmp_path, 1) == "FAILED"
+    assert run() == 1
+    assert status(tmp_path, 1) == "COMPLETED"
+    assert run() == 2
 
 
-def test_killed_run_whose_lease_a_power_cut_has_taken_is_continued(folder):
-    record = folder / "runs" / "1" / "run.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "RUNNING"}))
-    record.with_name("lease.json").write_text("")
-    assert run(folder) == "1"
+def test_run_that_was_started_without_the_setting_is_continued(run):
+    assert [run(fail=True, resume=None), run()] == [1, 1]
+
+
+@pytest.mark.parametrize("other", [{"lr": 0.2}, {"seed": 1}, {"checkpoint.keep": 5}, {"meta": {"parent": PARENT}}])
+def test_run_of_another_config_or_parent_is_not_continued(run, other):
+    assert [run(fail=True, **other), run(), run(fail=True, **other)] == [1, 2, 1]
+
+
+def test_command_that_is_not_the_experiments_main_passes_over_the_setting(run):
+    assert [run(fail=True), run("evaluate", fail=True), run("evaluate")] == [1, 2, 3]
+    assert run("evaluate", resume="nowhere/last.pt") == 4
+    with pytest.raises(ConfigError, match=r"checkpoint.resume: got 'nowhere/last.pt', expected auto, or a checkpoint"):
+        run(resume="nowhere/last.pt")

@@ -43,6 +43,11 @@ def test_first_point_that_is_another_one_is_named(replayed, first):
     assert compared(**replayed).first == first
 
 
+def test_metric_that_is_not_replayed_at_all_differs():
+    recorded = {**RECORDED, "gone": series([3], [1.0])}
+    assert compare_points(recorded, RECORDED, 2, "step-2.pt", 4).first == ("gone", 3, 1.0, None)
+
+
 def test_no_points_in_common_raise():
     with pytest.raises(LaunchError, match="there are no points of steps 6 to 9 to compare"):
         compare_points(RECORDED, RECORDED, 5, "", 9)
