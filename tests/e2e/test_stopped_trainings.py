@@ -68,7 +68,8 @@ def training_on(judge):
 @pytest.mark.parametrize(
     "stops",
     [
-        [("SIGTERM",), ("SIGINT",), ("SIGUSR1",), ("SIGINT", "SIGTERM")],
+        [("SIGTERM",)],
+        pytest.param([("SIGINT",), ("SIGUSR1",), ("SIGINT", "SIGTERM")], marks=pytest.mark.nightly),
         pytest.param([("SIGHUP",), ("SIGHUP", "SIGINT"), ("SIGINT", "SIGUSR1")], marks=pytest.mark.nightly),
     ],
 )
@@ -97,6 +98,7 @@ def test_training_with_workers_stopped_by_signals_ends_with_the_same_bits(make_l
     assert history == [*ended, ("COMPLETED", None)]
 
 
+@pytest.mark.nightly
 def test_training_with_workers_that_keeps_no_state_is_ended_by_a_signal_at_once(make_lab, data, judge):
     lab = make_lab([*settings(WITH_WORKERS, data), "checkpoint.last=False"])
     process = lab.start()
@@ -106,6 +108,7 @@ def test_training_with_workers_that_keeps_no_state_is_ended_by_a_signal_at_once(
     assert judge.entry(lab.run())["status"] == "INTERRUPTED"
 
 
+@pytest.mark.nightly
 def test_signal_while_data_are_prepared_ends_at_once_and_the_run_is_continued(make_lab, data, judge):
     words = ("data.name=slow.make", f"data.options.path={data}/arrays.npz", *IN_MEMORY[2:])
     whole, lab = (make_lab(settings(words, data)) for _ in range(2))
@@ -130,6 +133,7 @@ def fill_disk(process, num_bytes):
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
 
 
+@pytest.mark.nightly
 def test_resume_auto_continues_the_unfinished_run_of_the_same_settings_alone(make_lab, data, judge, training_on):
     lab = make_lab(settings(IN_MEMORY, data))
     first, second, third = (lab.run(number) for number in (1, 2, 3))

@@ -24,6 +24,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
 from observers.identity import lease
+from observers.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
 from runs.removing import collect, remove
@@ -285,7 +286,7 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
             if kind == "our-files":
                 for path in folder.glob("store/_*/*"):
                     os.utime(path, (LONG_AGO, LONG_AGO))
-                FileObserver(folder / "store")._keep(folder / "data.csv", folder / "store" / "_resources")
+                keep(folder / "data.csv", folder / "store" / "_resources", folder / "store")
                 remove(store, store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:

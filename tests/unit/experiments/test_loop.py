@@ -321,7 +321,7 @@ def test_fit_keeps_the_newest_state_of_every_part(data, tmp_path):
     model, _, result = train(data, epochs=3, checkpointer=keeper, amp=amp, schedule={"name": "CosineAnnealingLR"})
     state = load_checkpoint(keeper.last_path)
     parts = {"model", "optimizer", "scheduler", "amp", "monitor", "streams"}
-    assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "config", "format"}
+    assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "data", "config", "format"}
     assert (state["epoch"], state["batch"], state["step"], state["config"]) == (3, 0, 9, {"seed": 3})
     assert torch.equal(state["model"]["0.weight"], model[0].weight)
     assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": 3 - result.best_epoch}
