@@ -67,8 +67,9 @@ def with_folder(run: Run) -> FolderRun:
         )
     if isinstance(run, FolderRun):
         return run
-    folder = Path(str(run["folder"] or ""))
-    if run["folder"] and folder.is_dir():
+    recorded = run.document.get("folder")
+    folder = Path(str(recorded or ""))
+    if recorded and folder.is_dir():
         found = FolderRun(FolderStore(folder.parent), folder.name)
         try:
             if found.uid == run.uid:
@@ -76,7 +77,7 @@ def with_folder(run: Run) -> FolderRun:
         except StoreError:
             pass
     raise LaunchError(
-        f"run {run.id} was recorded in {run['folder'] or 'no folder'} on {run.host or 'a machine without a name'}, and "
+        f"run {run.id} was recorded in {recorded or 'no folder'} on {run.host or 'a machine without a name'}, and "
         "its states are only there; go on from there"
     )
 
@@ -167,7 +168,7 @@ def start_of(run: Run) -> Path | None:
     Where the other run has it, there may be a newer one by now.
     """
     setting = run[f"config.{RESUME_SETTING}"]
-    folder = run.folder if isinstance(run, FolderRun) else Path(str(run["folder"] or ""))
+    folder = run.folder if isinstance(run, FolderRun) else Path(str(run.document.get("folder") or ""))
     path = folder / "checkpoints" / "start" / Path(str(setting)).name
     return path if setting not in (None, "auto") and path.is_file() else None
 

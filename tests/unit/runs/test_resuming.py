@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import zipfile
 from pathlib import Path
 
@@ -186,23 +185,3 @@ def test_sources_that_changed_or_are_gone_are_named(write_run, tmp_path):
     assert changed_sources(run) == ["exp.py"]
     (tmp_path / "lab").rmdir()
     assert changed_sources(run) == []  # on another machine there is nothing to compare
-
-
-def test_run_in_a_database_goes_on_where_it_was_recorded(write_run):
-    run = write_run()
-
-    class InDatabase:
-        """What is asked of a run in a database."""
-
-        id, uid, host = "7", UID, "elsewhere"
-
-        def __init__(self, folder):
-            self.folder_there = folder
-
-        def __getitem__(self, name):
-            return {"folder": self.folder_there}[name]
-
-    assert with_folder(InDatabase(str(run.folder))).id == "3"
-    message = r"run 7 was recorded in /nowhere/3 on elsewhere, and its states are only there; go on from there"
-    with pytest.raises(LaunchError, match=re.escape(message)):
-        with_folder(InDatabase("/nowhere/3"))
