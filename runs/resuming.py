@@ -6,6 +6,7 @@ launch = fork_launch(store.get("3"), ["lr=1e-4"])  # a new run, from a state of 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -71,11 +72,9 @@ def with_folder(run: Run) -> FolderRun:
     folder = Path(str(recorded or ""))
     if recorded and folder.is_dir():
         found = FolderRun(FolderStore(folder.parent), folder.name)
-        try:
+        with contextlib.suppress(StoreError):  # a folder without a readable record is not that of the run
             if found.uid == run.uid:
                 return found
-        except StoreError:
-            pass
     raise LaunchError(
         f"run {run.id} was recorded in {recorded or 'no folder'} on {run.host or 'a machine without a name'}, and "
         "its states are only there; go on from there"
