@@ -61,6 +61,8 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         # torch itself compares no checksums, and would load weights with flipped bits.
         check_seal(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); try again when it can") from error
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{path}: is damaged, or holds more than tensors and plain values; it is not loaded, as that could run code"

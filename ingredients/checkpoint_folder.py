@@ -69,10 +69,11 @@ class CheckpointFolder:
             path.unlink(missing_ok=True)
 
     def newest(self, check: Callable[[Mapping[str, Any], Path], None]) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest state that can be read and passes `check`, with its path; None if there is no state.
+        """Return the newest state that is whole and passes `check`, with its path; None if there is no state.
 
         Raises:
-            CheckpointError: If there are states, and none of them is good.
+            CheckpointError: If there are states, and none of them is good; or if the disk refuses to read one, which
+                may be good.
         """
         faults = []
         for path in self._states():
@@ -80,6 +81,8 @@ class CheckpointFolder:
                 state = load_checkpoint(path)
                 check(state, path)
             except CheckpointError as error:
+                if isinstance(error.__cause__, OSError):
+                    raise
                 faults.append(str(error))
                 _log.warning("%s; the state before it is looked for", error)
             else:

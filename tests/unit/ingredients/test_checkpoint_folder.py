@@ -113,6 +113,17 @@ def test_state_before_a_damaged_one_is_taken_up_with_its_best_weights(tmp_path, 
     assert steps(tmp_path, "last.pt", "step-000000010.pt", "step-000000020.pt") == [30, 10, 20]
 
 
+def test_state_that_the_disk_refuses_to_read_is_not_passed_over(tmp_path):
+    filled(tmp_path)
+    # Reading the beginning of this one is an error of the system.
+    (tmp_path / "last.pt").unlink()
+    (tmp_path / "last.pt").symlink_to("/proc/self/mem")
+    before = names(tmp_path)
+    with pytest.raises(CheckpointError, match=r"last.pt: cannot be read \(.*\); try again when it can"):
+        newest(CheckpointFolder(tmp_path, 3))
+    assert names(tmp_path) == before
+
+
 def test_state_two_before_is_taken_up_and_the_damaged_ones_go(tmp_path):
     filled(tmp_path)
     (tmp_path / "last.pt").unlink()
