@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import shlex
 import sys
@@ -50,20 +51,17 @@ def add_parser(commands: Commands) -> None:
 
 
 def _bound(text: str) -> float:
-    number = float(text)
-    if not number >= 0:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number from 0 on")
-    return number
+    with contextlib.suppress(ValueError):
+        if (number := float(text)) >= 0:
+            return number
+    raise argparse.ArgumentTypeError(f"got {text!r}, expected a number from 0 on, such as 1e-3")
 
 
 def _tolerance(text: str) -> tuple[str, float]:
-    name, sign, number = text.rpartition("=")
-    try:
-        if not name or not sign:
-            raise ValueError
-        return name, _bound(number)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected METRIC=R such as val/loss=1e-2") from None
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected METRIC=R such as val/loss=1e-2")
+    return name, _bound(number)
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
