@@ -147,8 +147,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             raise
         except Terminated as end:
             if self._on_command_line:
-                saved = "" if end.step is None else f"; the state after step {end.step} is saved, to go on from"
-                _leave(f"interrupted ({end.signal}){saved}", end.code)
+                _leave(f"interrupted ({end.signal}){self._way_on(end.step)}", end.code)
             raise
 
     def run_commandline(self, argv: Any = None) -> Any:
@@ -163,6 +162,16 @@ class Experiment(LabFunctions, sacred.Experiment):
             _leave(str(error), 1)
         finally:
             self._on_command_line = False
+
+    def _way_on(self, step: int | None) -> str:
+        """Return what to say of the state after `step` that was saved; nothing if none was."""
+        if step is None:
+            return ""
+        said = f"; the state after step {step} is saved"
+        folder = next((observer.dir for observer in self.current_run.observers if getattr(observer, "dir", None)), None)
+        if folder is None:
+            return said
+        return f"{said}; go on with: python -m runs --store {Path(folder).parent} resume {Path(folder).name}"
 
     def _check_command(self, cmd_name: str | None) -> str | None:
         known = dict(self.gather_commands())

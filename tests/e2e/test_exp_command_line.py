@@ -154,6 +154,13 @@ def test_interrupt_that_saves_the_state_ends_with_75(lab):
     code, said = interrupted(lab)
     assert code == 75
     assert "SIGINT: saving a checkpoint after this step; once more ends the run at once" in said
-    step = int(re.search(r"interrupted \(SIGINT\); the state after step (\d+) is saved, to go on from\n$", said)[1])
+    message = (
+        r"interrupted \(SIGINT\); the state after step (\d+) is saved; go on with: (python -m runs .* resume 1)\n$"
+    )
+    step, command = re.search(message, said).groups()
     note = json.loads(read_note(lab.records / "1" / "checkpoints" / "last.pt"))
-    assert note["step"] == step
+    assert note["step"] == int(step)
+    done = subprocess.run(
+        [sys.executable, *command.split()[1:], "--dry"], cwd=lab.folder, env=lab.env, capture_output=True, text=True
+    )
+    assert f"run 1 goes on from last.pt, step {step}" in done.stderr
