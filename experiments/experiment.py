@@ -136,6 +136,10 @@ class Experiment(LabFunctions, sacred.Experiment):
             if self._on_command_line and not self._debugging(kwargs.get("options")):
                 _leave(str(error), 1)
             raise
+        except Terminated as end:
+            if self._on_command_line:
+                _leave(f"interrupted ({end.signal}){self._way_on(end.step)}", end.code)
+            raise
         except KeyboardInterrupt:
             if self._on_command_line:
                 _leave("interrupted (Ctrl-C)", 130)
@@ -144,10 +148,6 @@ class Experiment(LabFunctions, sacred.Experiment):
             if self._on_command_line:  # as in `print_config | head`
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
-            raise
-        except Terminated as end:
-            if self._on_command_line:
-                _leave(f"interrupted ({end.signal}){self._way_on(end.step)}", end.code)
             raise
 
     def run_commandline(self, argv: Any = None) -> Any:

@@ -267,7 +267,9 @@ class LabRun(Run):
         self.meta_info["interrupted_by"] = getattr(
             error, "signal", "SIGINT" if isinstance(error, KeyboardInterrupt) else status
         )
-        super()._emit_interrupted(status)
+        # Another signal is not to leave a record that says RUNNING.
+        with self._signals.shielded():
+            super()._emit_interrupted(status)
 
     def _start_heartbeat(self) -> None:
         # Output that is no UTF-8 would end the run where Sacred decodes it.

@@ -9,8 +9,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from sacred.utils import SacredInterrupt
-
 __all__ = ["SAVED_CODE", "Signals", "Terminated"]
 
 # What a person, a scheduler or the end of a terminal sends.
@@ -19,8 +17,8 @@ _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
 SAVED_CODE = 75
 
 
-class Terminated(SacredInterrupt):
-    """The run was ended by a signal; its status is INTERRUPTED.
+class Terminated(KeyboardInterrupt):
+    """The run was ended by a signal; its status is INTERRUPTED. No `except Exception` on its way holds it up.
 
     Attributes:
         signal: Name of the signal.
@@ -28,8 +26,6 @@ class Terminated(SacredInterrupt):
         code: Exit code: `SAVED_CODE` if the run can go on from a checkpoint saved for that, else by convention 128 and
             the signal's number.
     """
-
-    STATUS = "INTERRUPTED"
 
     def __init__(self, number: int, step: int | None = None) -> None:
         self.signal = signal.Signals(number).name
@@ -48,6 +44,8 @@ class Signals:
     def __init__(self) -> None:
         self.stopping: int | None = None
         self._is_deferring = False
+        # What came while signals have to wait; None where they have not.
+        self._waiting: list[int] | None = None
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -68,6 +66,17 @@ class Signals:
                 signal.signal(number, before[number])
 
     @contextlib.contextmanager
+    def shielded(self) -> Iterator[None]:
+        """Let signals wait until what is done here is done."""
+        self._waiting = []
+        try:
+            yield
+        finally:
+            waiting, self._waiting = self._waiting, None
+        if waiting:
+            self._receive(waiting[0], None)
+
+    @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Hold the first signal back, as `stopping`; the second one is raised."""
         self._is_deferring = True
@@ -81,6 +90,9 @@ class Signals:
         # because Python complains of a signal that has come already and whose handler is gone.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, _pass_over)
+        if self._waiting is not None:
+            self._waiting.append(number)
+            return
         if self._is_deferring and self.stopping is None:
             self.stopping = number
             name = signal.Signals(number).name

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import pytest
 import torch
+from sacred.observers import RunObserver
 from torch import nn
 
 from experiments import Experiment
@@ -38,9 +40,9 @@ def make_data(val):
     return Data(**parts, **of_targets, task="classification", input_shape=(3,), fingerprint="")
 
 
-def run(tmp_path, main):
+def run(tmp_path, main, *observers):
     experiment = Experiment("stopping", save_git_info=False, system_metrics_s=None)
-    experiment.observers.append(FileObserver(tmp_path))
+    experiment.observers += [FileObserver(tmp_path), *observers]
     experiment.main(main)
     return experiment.run()
 
@@ -97,6 +99,36 @@ def test_signal_whose_message_cannot_be_written_is_held_back_all_the_same():
         os.close(stderr)
         os.close(full)
     assert signals.stopping == signal.SIGHUP
+
+
+class Ending(RunObserver):
+    """Sends one more signal while the end of the run is written down."""
+
+    priority = 50
+
+    def interrupted_event(self, interrupt_time, status):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_signal_while_the_end_is_written_waits_for_it(tmp_path):
+    def main(_run):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Terminated, match="ended by SIGHUP"):
+        run(tmp_path, main, Ending())
+    record = json.loads((tmp_path / "1" / "run.json").read_text())
+    assert (record["status"], record["meta"]["interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
+
+
+def test_signal_is_not_held_up_by_code_that_catches_every_error(tmp_path):
+    def main(_run):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Exception:
+            raise AssertionError("it was held up") from None
+
+    with pytest.raises(Terminated, match="ended by SIGTERM"):
+        run(tmp_path, main)
 
 
 def test_training_in_a_folder_of_any_name_goes_on(tmp_path):
