@@ -51,6 +51,8 @@ class LabRun(Run):
             system_metrics_s: Time between two samples of the machine's load; None takes none.
         """
         run.__class__ = cls
+        # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
+        run.observers = [o for place, o in enumerate(run.observers) if o not in run.observers[:place]]
         run._metrics = MetricsBuffer()
         run.system_metrics_s = system_metrics_s
         run._sampler = None

@@ -129,11 +129,10 @@ def resume_launch(run: FolderRun, options: Sequence[str] = ()) -> Launch:
     """
     _check_unfinished(run)
     _check_keeps_states(run)
-    environment = {
-        **recorded_switches(run),
-        RECORD_TO_VARIABLE: str(run.folder.parent.absolute()),
-        RESUME_VARIABLE: str(run.folder.absolute()),
-    }
+    environment = {**recorded_switches(run), RESUME_VARIABLE: str(run.folder.absolute())}
+    if run.document.get("parent") or run.document.get("folder") != str(run.folder.absolute()):
+        # It may lie elsewhere than its experiment records by itself: told to, as a fork is, or moved since.
+        environment[RECORD_TO_VARIABLE] = str(run.folder.parent.absolute())
     fingerprint = run["info.data.fingerprint"]
     if isinstance(fingerprint, str):
         environment[EXPECT_DATA_VARIABLE] = fingerprint

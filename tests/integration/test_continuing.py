@@ -388,6 +388,18 @@ def test_all_observers_record_below_the_folder_of_the_environment(tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
 
 
+def test_observers_that_record_in_the_same_place_make_one_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "there"))
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers += [FileObserver(tmp_path / "here"), FileObserver(tmp_path / "beside")]
+    ex.main(lambda _run: _run.log_scalar("loss", 1.0, 3))
+    for meta in ({}, {"resume": str(tmp_path / "there" / "1")}):
+        ex.run(meta_info=meta, options={"--capture": "sys"})
+    assert [path.name for path in (tmp_path / "there").iterdir() if path.name.isdigit()] == ["1"]
+    assert load(tmp_path / "there" / "1")["status"] == "COMPLETED"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there"]
+
+
 def test_spool_stays_where_it_is_though_runs_are_recorded_elsewhere(tmp_path, database, mongo_url, monkeypatch):
     (tmp_path / "there").mkdir()
     monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "there"))

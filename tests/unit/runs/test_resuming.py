@@ -57,8 +57,17 @@ def write_run(tmp_path):
     return write
 
 
-def test_run_goes_on_with_its_config_in_its_own_record(write_run):
-    run = write_run(info={"data": {"fingerprint": "f1"}})
+def test_run_goes_on_where_its_experiment_records_by_itself(write_run, tmp_path):
+    run = write_run(folder=str(tmp_path / "store" / "3"))
+    environment = resume_launch(run).environment
+    assert environment["SACRISTAN_RESUME"] == str(run.folder)
+    assert "SACRISTAN_RECORD_TO" not in environment
+
+
+@pytest.mark.parametrize("parent", [{}, {"folder": "{tmp_path}/store/3", "parent": UID}])
+def test_run_that_may_lie_elsewhere_goes_on_there(write_run, tmp_path, parent):
+    entries = {name: value.format(tmp_path=tmp_path) for name, value in parent.items()}
+    run = write_run(info={"data": {"fingerprint": "f1"}}, **entries)
     launch = resume_launch(run, ["-m", "there"])
     assert launch.command[2:] == ("main", "with", str(run.folder / "config.json"), "-m", "there")
     environment = {name: value for name, value in launch.environment.items() if name.startswith("SACRISTAN")}
