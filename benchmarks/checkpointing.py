@@ -37,15 +37,15 @@ warnings.filterwarnings("ignore")  # Sacred's import says that pkg_resources is 
 from loop_overhead import BATCH, SAMPLES, by_hand_selecting, make_parts
 
 from experiments import Experiment
-from experiments.lab_run import MetricsBuffer
-from experiments.loop import fit
-from experiments.monitor import Monitor
-from ingredients.batches import Data, TensorBatches
-from ingredients.checkpoint_files import load_checkpoint
-from ingredients.checkpointing import Checkpointer
-from ingredients.losses import Loss
-from ingredients.mixed_precision import MixedPrecision
-from ingredients.training_state import Place
+from experiments.running.lab_run import MetricsBuffer
+from experiments.training.loop import fit
+from experiments.training.monitor import Monitor
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.checkpoints.files import load_checkpoint
+from ingredients.checkpoints.training_state import Place
+from ingredients.datasets.batches import Data, TensorBatches
+from ingredients.losses.building import Loss
+from ingredients.precision.mixed_precision import MixedPrecision
 from observers import FileObserver
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""What `experiments.loop.fit` adds to a loop written by hand: microseconds a step, side by side in one run.
+"""What `experiments.training.loop.fit` adds to a loop written by hand: microseconds a step, side by side in one run.
 
     python benchmarks/loop_overhead.py
 
@@ -28,12 +28,12 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-from experiments.loop import fit
-from experiments.metrics_buffer import MetricsBuffer
-from ingredients.batches import Data, TensorBatches
-from ingredients.losses import Loss
-from ingredients.mixed_precision import DTYPES, MixedPrecision
-from ingredients.seed import torch_stream
+from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.training.loop import fit
+from ingredients.config.seed import torch_stream
+from ingredients.datasets.batches import Data, TensorBatches
+from ingredients.losses.building import Loss
+from ingredients.precision.mixed_precision import DTYPES, MixedPrecision
 
 SAMPLES, BATCH = 12_800, 64
 

@@ -30,9 +30,9 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 
 import runs
-from observers.schema import POINT
-from runs.fields import decode, fields_of, read_documents
-from runs.index import Index
+from observers.record.schema import POINT
+from runs.index.fields import decode, fields_of, read_documents
+from runs.index.index import Index
 
 METRICS = ["train/loss", "val/accuracy"] + [
     f"system/{name}"
@@ -41,7 +41,7 @@ METRICS = ["train/loss", "val/accuracy"] + [
 BEST = [("optimizer.lr", "<", 1e-3), ("status", "==", "COMPLETED")]
 COLUMNS = ["status", "start_time", "optimizer.lr", "val/accuracy.max", "train/loss.last"]
 LIST = (
-    "from runs.index import Index; import sys\n"
+    "from runs.index.index import Index; import sys\n"
     "with Index(sys.argv[1]) as index:\n"
     "    index.update()\n"
     f"    rows = index.find(sort='-start_time', limit=50, columns={COLUMNS})\n"

@@ -27,9 +27,9 @@ import pymongo
 from query import COLUMNS, METRICS, config_of, measure, run_of, summary_of
 
 import runs
-from observers.delivery import make_indexes
-from observers.documents import object_id
-from observers.schema import POINT
+from observers.mongo.delivery import make_indexes
+from observers.mongo.documents import object_id
+from observers.record.schema import POINT
 from runs.mongod import Mongod
 
 PACKAGES = {f"package-{number}": f"{number}.1.0" for number in range(150)}

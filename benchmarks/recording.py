@@ -34,7 +34,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
-from observers.schema import read_metrics
+from observers.record.schema import read_metrics
 
 BEAT_POINTS = 1000
 

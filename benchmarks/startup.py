@@ -153,7 +153,7 @@ note("interpreter")
 import experiments
 before("imports", experiments.Experiment, "run_commandline")
 before("config", experiments.Experiment, "_provenance")
-after("recording", experiments.lab_run.LabRun, "_execute_pre_run_hooks")
+after("recording", experiments.running.lab_run.LabRun, "_execute_pre_run_hooks")
 sys.argv = ["exp.py"]
 runpy.run_path("exp.py", run_name="__main__")
 """

@@ -20,22 +20,22 @@ from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
-from experiments import commands, strictness
-from experiments.continuing import folder_to_continue, recorded_data
-from experiments.lab_run import LabRun
-from experiments.signals import Terminated
-from experiments.system_metrics import check_interval
-from experiments.terminal import remember_terminal
-from ingredients.config_files import guard_sacred
-from ingredients.entry_types import nearest
+from experiments.running import commands, strictness
+from experiments.running.lab_run import LabRun
+from experiments.running.resuming import folder_to_continue, recorded_data
+from experiments.running.signals import Terminated
+from experiments.running.system_metrics import check_interval
+from experiments.running.terminal import remember_terminal
+from ingredients.config.entry_types import nearest
+from ingredients.config.files import guard_sacred
+from ingredients.config.ingredient import LabFunctions
+from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
-from ingredients.ingredient import LabFunctions
-from ingredients.scope import lenient
-from observers import provenance
-from observers.artifact_version import ArtifactError
-from observers.continuing import ResumeError
-from observers.destination import redact
+from observers.artifacts.version import ArtifactError
+from observers.mongo.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
+from observers.provenance import sources_and_git as provenance
+from observers.record.resuming import ResumeError
 
 __all__ = ["Experiment"]
 
@@ -70,7 +70,7 @@ class Experiment(LabFunctions, sacred.Experiment):
     Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`.
     Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1; Ctrl-C ends
     it with exit code 130, SIGTERM with 143, and any signal with 75 where a training has saved its state to go on from.
-    Runs are `experiments.lab_run.LabRun`.
+    Runs are `experiments.running.lab_run.LabRun`.
 
     Args:
         name: Its name; by default that of the file that creates it.

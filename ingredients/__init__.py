@@ -12,7 +12,7 @@ with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
     import sacred  # noqa: F401
 
+from ingredients.config.ingredient import Ingredient
 from ingredients.errors import LabError
-from ingredients.ingredient import Ingredient
 
 __all__ = ["Ingredient", "LabError"]

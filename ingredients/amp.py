@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients import data, device, loss, model
-from ingredients.ingredient import Ingredient
+from ingredients.config.ingredient import Ingredient
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.mixed_precision import MixedPrecision
+    from ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["ingredient", "make_amp"]
 
@@ -45,7 +45,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
     Raises:
         PrecisionError: If a value is out of range.
     """
-    from ingredients.mixed_precision import MixedPrecision
+    from ingredients.precision.mixed_precision import MixedPrecision
 
     names = (
         "init_scale",
@@ -62,7 +62,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
 @ingredient.command(unobserved=True)
 def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
-    from ingredients.precision_check import measure, print_check
+    from ingredients.precision.check import measure, print_check
 
     seed = _run.config["seed"]
     where = device.make_device(seed)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from configs import Map, to_plain
+from ingredients.config.ingredient import Ingredient
 from ingredients.errors import CheckpointError
-from ingredients.ingredient import Ingredient
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingredients.checkpointing import Checkpointer
+    from ingredients.checkpoints.checkpointer import Checkpointer
 
 __all__ = ["ingredient", "load_model", "make_checkpointer"]
 
@@ -54,7 +54,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) 
     Raises:
         CheckpointError: If a number is out of range.
     """
-    from ingredients.checkpointing import Checkpointer
+    from ingredients.checkpoints.checkpointer import Checkpointer
 
     options = {name: value for name, value in _config.items() if name not in ("path", "resume")}
     start = None if _config.resume in (None, "auto") else Path(_config.resume)
@@ -85,7 +85,7 @@ def load_model(model: nn.Module, config: Map, path: str | None) -> None:
     Raises:
         CheckpointError: If it is missing, damaged, or of another model.
     """
-    from ingredients.checkpoint_files import load_weights, other_data
+    from ingredients.checkpoints.files import load_weights, other_data
 
     if path is None:
         raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")

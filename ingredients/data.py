@@ -6,16 +6,16 @@ import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from configs.variables import EXPECT_DATA_VARIABLE
+from ingredients.config.ingredient import Ingredient
+from ingredients.datasets.preparation import Prepared, describe, prepare
+from ingredients.datasets.sources import Task, load_source
 from ingredients.errors import DataError
-from ingredients.ingredient import Ingredient
-from ingredients.preparation import Prepared, describe, prepare
-from ingredients.sources import Task, load_source
+from observers.record.identity import EXPECT_DATA_VARIABLE
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.batches import Data
+    from ingredients.datasets.batches import Data
 
 __all__ = ["ingredient", "load", "make_data"]
 
@@ -85,7 +85,7 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any) -> Data:
     Raises:
         DataError: If they are missing, empty, cannot be trained on, or not those of the run that is reproduced.
     """
-    from ingredients.batches import make_batches
+    from ingredients.datasets.batches import make_batches
 
     prepared = load(_config, seed)
     refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
@@ -128,7 +128,7 @@ def load(config: Map, seed: int, *, strict: bool = True) -> Prepared:
 
 def print_stats(name: str, stats: dict) -> None:
     """Print what `preparation.describe` found as tables."""
-    from ingredients.tables import print_table
+    from ingredients.config.tables import print_table
 
     shape = "x".join(map(str, stats["input_shape"]))
     print(f"{name}: {stats['task']}, inputs {shape} {stats['dtype']}, sha256 {stats['fingerprint']}")

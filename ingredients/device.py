@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from configs import Map
+from ingredients.config.ingredient import Ingredient
+from ingredients.config.seed import seed_globals
 from ingredients.errors import DeviceError
-from ingredients.ingredient import Ingredient
-from ingredients.seed import seed_globals
 
 if TYPE_CHECKING:
     import torch

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from configs import Map
-from ingredients.ingredient import Ingredient
+from ingredients.config.ingredient import Ingredient
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.batches import Data
-    from ingredients.losses import Loss
+    from ingredients.datasets.batches import Data
+    from ingredients.losses.building import Loss
 
 __all__ = ["ingredient", "make_loss"]
 
@@ -35,6 +35,6 @@ def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> L
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
     """
-    from ingredients.losses import build_loss
+    from ingredients.losses.building import build_loss
 
     return build_loss(_config.name, _config.options, _config.class_weights, data, device)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients import data, loss
-from ingredients.ingredient import Ingredient
+from ingredients.config.ingredient import Ingredient
 
 if TYPE_CHECKING:
     from torch import nn
@@ -70,7 +70,7 @@ def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config:
     Raises:
         ModelError: If there is no such model, or it does not fit the data.
     """
-    from ingredients.model_building import build_model
+    from ingredients.models.building import build_model
 
     return build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed)
 
@@ -78,7 +78,7 @@ def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config:
 @ingredient.command(unobserved=True)
 def summary(_config: Map, _run: Any) -> None:
     """Show per layer name, type, output shape and parameters; totals; operations per sample."""
-    from ingredients.model_building import summarize
+    from ingredients.models.building import summarize
 
     seed = _run.config["seed"]
     source = data.make_data(seed, "cpu")
@@ -88,7 +88,7 @@ def summary(_config: Map, _run: Any) -> None:
 
 def print_summary(found: dict) -> None:
     """Print what `model_building.summarize` found as a table."""
-    from ingredients.tables import print_table
+    from ingredients.config.tables import print_table
 
     rows = [[row["name"], row["type"], "x".join(map(str, row["output"])), row["parameters"]] for row in found["layers"]]
     print_table(["layer", "type", "output", "parameters"], rows)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from configs import Map
-from ingredients.construct import build, check_options, import_object, is_dotted_path
-from ingredients.entry_types import nearest
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path
+from ingredients.config.entry_types import nearest
+from ingredients.config.ingredient import Ingredient
 from ingredients.errors import OptimizerError
-from ingredients.ingredient import Ingredient
 
 if TYPE_CHECKING:
     import torch

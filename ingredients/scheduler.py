@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients.construct import build, import_object, is_dotted_path
-from ingredients.entry_types import nearest
+from ingredients.config.construct import build, import_object, is_dotted_path
+from ingredients.config.entry_types import nearest
+from ingredients.config.ingredient import Ingredient
 from ingredients.errors import SchedulerError
-from ingredients.ingredient import Ingredient
 
 if TYPE_CHECKING:
     import torch

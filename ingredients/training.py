@@ -1,10 +1,10 @@
-"""Ingredient `training`: how long to train, when to look, when to stop. `experiments.loop.fit` takes its entries."""
+"""Ingredient `training`: how long to train, when to look, when to stop. `loop.fit` takes its entries."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ingredients.ingredient import Ingredient
+from ingredients.config.ingredient import Ingredient
 
 __all__ = ["ingredient"]
 

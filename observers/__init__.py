@@ -1,8 +1,8 @@
 """What writes a run down: a journal on the local disk first, MongoDB fed from it.
 
 `FileObserver` and `MongoObserver` take the place of Sacred's FileStorageObserver and MongoObserver.
-`observers.schema` says what a record looks like; it and `observers.delivery` are read by `runs` too, so nothing is
-loaded before it is asked for.
+`observers.record.schema` says what a record looks like; it and `observers.mongo.delivery` are read by `runs` too, so
+nothing is loaded before it is asked for.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "ArtifactError": "observers.artifact_version",
-    "ArtifactStore": "observers.artifacts",
-    "Figure": "observers.media",
-    "FileObserver": "observers.files",
-    "Histogram": "observers.media",
-    "Image": "observers.media",
-    "MongoObserver": "observers.mongo",
-    "Table": "observers.media_table",
-    "TensorBoardObserver": "observers.tensorboard",
-    "Text": "observers.media",
-    "file_observer": "observers.attaching",
-    "run_folder": "observers.attaching",
+    "ArtifactError": "observers.artifacts.version",
+    "ArtifactStore": "observers.artifacts.store",
+    "Figure": "observers.media.kinds",
+    "FileObserver": "observers.file.observer",
+    "Histogram": "observers.media.kinds",
+    "Image": "observers.media.kinds",
+    "MongoObserver": "observers.mongo.observer",
+    "Table": "observers.media.table",
+    "TensorBoardObserver": "observers.tensorboard.observer",
+    "Text": "observers.media.kinds",
+    "file_observer": "observers.file.attaching",
+    "run_folder": "observers.file.attaching",
 }
 
 __all__ = [

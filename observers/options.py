@@ -12,7 +12,7 @@ __all__ = ["file_option", "mongo_option", "tensorboard_option"]
 @cli_option("-F", "--file_storage")
 def file_option(args: str, run: Any) -> None:
     """Record the run in a folder below this one."""
-    from observers.files import FileObserver
+    from observers.file.observer import FileObserver
 
     observer = FileObserver(args)
     # The experiment may record there by itself.
@@ -23,8 +23,8 @@ def file_option(args: str, run: Any) -> None:
 @cli_option("-m", "--mongo_db")
 def mongo_option(args: str, run: Any) -> None:
     """Deliver the run to a MongoDB: [host:port:]db_name[.collection[:id]][!priority], or a mongodb:// URL."""
-    from observers.destination import parse_mongo_option
-    from observers.mongo import MongoObserver
+    from observers.mongo.destination import parse_mongo_option
+    from observers.mongo.observer import MongoObserver
 
     run.observers.append(MongoObserver(**parse_mongo_option(args)))
 
@@ -32,6 +32,6 @@ def mongo_option(args: str, run: Any) -> None:
 @cli_option("-T", "--tensorboard", is_flag=True)
 def tensorboard_option(args: bool, run: Any) -> None:
     """Write event files for TensorBoard, too, into the run's folder (extra tensorboard)."""
-    from observers.tensorboard import TensorBoardObserver
+    from observers.tensorboard.observer import TensorBoardObserver
 
     run.observers.append(TensorBoardObserver())

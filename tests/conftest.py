@@ -12,7 +12,7 @@ import pymongo
 import pytest
 import torch
 
-from ingredients.batches import Data, TensorBatches
+from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from runs.errors import StoreError
 
 if TYPE_CHECKING:
-    from runs.store import Store
+    from runs.stores.store import Store
 
 __all__ = [
     "Commands",
@@ -115,7 +115,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
     """
     where = where_of(arguments)
     if "://" in where:
-        from observers.destination import redact
+        from observers.mongo.destination import redact
 
         raise StoreError(f"got the store {redact(where)}, and this command wants a folder of runs")
     return Path(where)
@@ -124,7 +124,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 def open_given(arguments: argparse.Namespace) -> Store:
     """Return the store that is meant, which says on the terminal how far long work is."""
     from runs.commands.terminal import Progress
-    from runs.store import open_store
+    from runs.stores.store import open_store
 
     store = open_store(where_of(arguments))
     store.on_progress = Progress()
@@ -134,7 +134,7 @@ def open_given(arguments: argparse.Namespace) -> Store:
 def complete_metric(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the metrics of the run that is named; for a shell."""
     from runs.errors import RunsError
-    from runs.store import open_store
+    from runs.stores.store import open_store
 
     try:
         with open_store(where_of(parsed_args)) as store:
@@ -146,7 +146,7 @@ def complete_metric(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> l
 def complete_run(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the ids of the newest runs; for a shell."""
     from runs.errors import RunsError
-    from runs.store import open_store
+    from runs.stores.store import open_store
 
     try:
         with open_store(where_of(parsed_args)) as store:

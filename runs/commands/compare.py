@@ -10,7 +10,7 @@ from runs.commands.listing import selection_of
 from runs.commands.terminal import Cell, Column, print_json, print_table, print_text
 
 if TYPE_CHECKING:
-    from runs.comparing import Comparison
+    from runs.compare.comparison import Comparison
 
 __all__ = ["add_parser", "fields_in"]
 
@@ -52,8 +52,8 @@ def fields_in(given: list[str]) -> tuple[str, ...]:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from runs.comparing import compare
-    from runs.reporting import as_document, as_latex
+    from runs.compare.comparison import compare
+    from runs.compare.reporting import as_document, as_latex
 
     by, over = fields_in(arguments.by), fields_in(arguments.over)
     selection = selection_of(arguments, (*by, *over, arguments.metric, "status", "config"))
@@ -78,7 +78,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _print(comparison: Comparison) -> None:
-    from runs.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+    from runs.compare.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
     better = "greater is better" if comparison.larger_is_better else "less is better"

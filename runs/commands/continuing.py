@@ -14,9 +14,9 @@ from runs.commands.arguments import Commands, add_command, add_run, open_given
 from runs.commands.terminal import harmless, print_text
 
 if TYPE_CHECKING:
-    from runs.folder_store import FolderRun
-    from runs.launching import Launch
-    from runs.replaying import Replay
+    from runs.rerun.launching import Launch
+    from runs.rerun.replaying import Replay
+    from runs.stores.folder import FolderRun
 
 __all__ = ["add_parser"]
 
@@ -55,7 +55,7 @@ def _steps(text: str) -> int:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from runs.resuming import changed_sources, resume_launch, states_of, with_folder
+    from runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
 
     with open_given(arguments) as store:
         run = with_folder(store.get(arguments.run))
@@ -71,7 +71,7 @@ def _resume(arguments: argparse.Namespace) -> int:
 
 
 def _fork(arguments: argparse.Namespace) -> int:
-    from runs.resuming import fork_launch, with_folder
+    from runs.rerun.resuming import fork_launch, with_folder
 
     updates, options = _split(arguments.rest)
     with open_given(arguments) as store:
@@ -88,7 +88,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _begin(launch: Launch, what: str, *, dry: bool) -> int:
-    from observers.destination import redact
+    from observers.mongo.destination import redact
 
     for note in launch.notes:
         _say(note)
@@ -112,7 +112,7 @@ def _become(launch: Launch) -> NoReturn:
 
 
 def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
-    from runs.replaying import replay
+    from runs.rerun.replaying import replay
 
     _say(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
     found = replay(run, arguments.verify)

@@ -11,9 +11,9 @@ from runs.commands.terminal import Cell, Column, print_json, print_table, print_
 from runs.commands.wording import is_number, value_text
 
 if TYPE_CHECKING:
-    from runs.difference import Difference
-    from runs.flattening import Changes
-    from runs.run import Run
+    from runs.compare.difference import Difference
+    from runs.query.flattening import Changes
+    from runs.stores.run import Run
 
 __all__ = ["add_parser", "print_unified"]
 
@@ -35,7 +35,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from runs.difference import compare_output, difference
+    from runs.compare.difference import compare_output, difference
 
     if arguments.exit_code:
         arguments.error_code = 2

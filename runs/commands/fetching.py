@@ -13,7 +13,7 @@ from runs.commands.terminal import Cell, Column, harmless, print_json, print_tab
 from runs.commands.wording import MISSING
 
 if TYPE_CHECKING:
-    from runs.run import Content, Run
+    from runs.stores.run import Content, Run
 
 __all__ = ["add_parser"]
 
@@ -42,7 +42,7 @@ def _contents(run: Run, kind: str) -> dict[str, Content]:
 
 
 def _ls(arguments: argparse.Namespace) -> int:
-    from runs.fetching import length_of
+    from runs.transfer.fetching import length_of
 
     with open_given(arguments) as store:
         run = store.get(arguments.run)
@@ -58,7 +58,7 @@ def _ls(arguments: argparse.Namespace) -> int:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    from runs.fetching import choose, fetch
+    from runs.transfer.fetching import choose, fetch
 
     with open_given(arguments) as store:
         contents = choose(_contents(store.get(arguments.run), arguments.kind), arguments.names)

@@ -10,8 +10,8 @@ from runs.commands.arguments import Commands, add_command, add_json, add_run, op
 from runs.commands.terminal import print_json, print_text
 
 if TYPE_CHECKING:
-    from runs.removing import Removed
-    from runs.run import Run
+    from runs.stores.removing import Removed
+    from runs.stores.run import Run
 
 __all__ = ["add_parser", "add_runs", "size_text"]
 
@@ -75,7 +75,7 @@ def _note(arguments: argparse.Namespace) -> int:
 
 def _rm(arguments: argparse.Namespace) -> int:
     from runs.errors import RunsError
-    from runs.removing import remove
+    from runs.stores.removing import remove
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]
@@ -108,7 +108,7 @@ def _is_agreed(chosen: list[Run], where: str) -> bool:
 
 
 def _gc(arguments: argparse.Namespace) -> int:
-    from runs.removing import collect
+    from runs.stores.removing import collect
 
     with open_given(arguments) as store:
         _print_removed(collect(store), in_json=arguments.json)

@@ -13,9 +13,9 @@ from runs.commands.terminal import Cell, Column, is_terminal, print_json, print_
 from runs.commands.wording import MISSING, STATUS_STYLES, duration_text, is_number, time_text, utc, value_text
 
 if TYPE_CHECKING:
-    from runs.run import Run
-    from runs.selection import Selection
-    from runs.store import Store
+    from runs.stores.run import Run
+    from runs.stores.selection import Selection
+    from runs.stores.store import Store
 
 __all__ = ["add_parser", "add_selection", "selection_of"]
 
@@ -52,7 +52,7 @@ def selection_of(arguments: argparse.Namespace, columns: Sequence[str], limit: i
     Raises:
         FilterError: If they make no sense.
     """
-    from runs.selection import Selection, conditions
+    from runs.stores.selection import Selection, conditions
 
     return Selection(conditions(arguments.where, arguments.tag), arguments.sort, limit, columns)
 
@@ -99,7 +99,7 @@ def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[
 
 
 def _document(run: Run, columns: Sequence[str], problem: str | None) -> dict[str, Any]:
-    from runs.names import TIMES, full_name
+    from runs.query.names import TIMES, full_name
 
     values = {name: _value(run, name) for name in columns}
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
@@ -154,7 +154,7 @@ def _cells(run: Run, names: Sequence[str], row: Sequence[Any]) -> list[Cell]:
 
 
 def _cell(name: str, value: Any) -> Cell:
-    from runs.names import TIMES, full_name
+    from runs.query.names import TIMES, full_name
 
     full = full_name(name)
     if name == "duration":

@@ -13,8 +13,8 @@ from runs.commands.arguments import Commands, add_command, add_json, add_run, op
 from runs.commands.terminal import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:
-    from runs.run import Run
-    from runs.store import Store
+    from runs.stores.run import Run
+    from runs.stores.store import Store
 
 __all__ = ["Sieve", "add_parser"]
 

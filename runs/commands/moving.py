@@ -15,9 +15,9 @@ from runs.commands.listing import add_selection, selection_of
 from runs.commands.terminal import Progress, harmless, is_terminal, print_json, print_text, strict
 
 if TYPE_CHECKING:
-    from runs.copying import Copied
-    from runs.run import Run
-    from runs.store import Store
+    from runs.stores.run import Run
+    from runs.stores.store import Store
+    from runs.transfer.copying import Copied
 
 __all__ = ["add_parser"]
 
@@ -91,7 +91,7 @@ def _chosen(arguments: argparse.Namespace, store: Store, columns: Sequence[str] 
 
 
 def _export_archive(chosen: Sequence[Run], output: Path) -> int:
-    from runs.archives import export_runs
+    from runs.transfer.archives import export_runs
 
     done = export_runs(chosen, output, overwrite=True)
     print_text(
@@ -108,7 +108,7 @@ def _export_table(
     format: str,
     output: Path | None,
 ) -> None:
-    from runs import tables
+    from runs.transfer import tables
 
     rows: Any
     if metrics is not None:
@@ -129,7 +129,7 @@ def _export_table(
 def _opened(output: Path | None) -> Iterator[TextIO]:
     import io
 
-    from configs.atomic_file import replacing
+    from observers.record.atomic_file import replacing
     from runs.errors import StoreError
 
     if output is None:
@@ -146,8 +146,8 @@ def _opened(output: Path | None) -> Iterator[TextIO]:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from runs.archives import import_runs
-    from runs.copying import open_target
+    from runs.transfer.archives import import_runs
+    from runs.transfer.copying import open_target
 
     with open_target(where_of(arguments)) as store:
         store.on_progress = Progress()
@@ -156,7 +156,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _copy(arguments: argparse.Namespace) -> int:
-    from runs.copying import copy, open_target
+    from runs.transfer.copying import copy, open_target
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]

@@ -17,9 +17,9 @@ from runs.commands.listing import add_selection, selection_of
 from runs.commands.terminal import harmless, is_terminal, print_json, print_text
 
 if TYPE_CHECKING:
-    from runs.plotting import Panel, View
-    from runs.run import Run
-    from runs.store import Store
+    from runs.plots.panels import Panel, View
+    from runs.stores.run import Run
+    from runs.stores.store import Store
 
 __all__ = ["add_parser"]
 
@@ -57,12 +57,12 @@ def add_parser(commands: Commands) -> None:
 
 def _plot(arguments: argparse.Namespace) -> int:
     from runs.errors import PlotError
-    from runs.plotting import View, make_panels
+    from runs.plots.panels import View, make_panels
 
     if not 0 < arguments.confidence < 1:
         raise PlotError(f"--confidence: got {arguments.confidence}, expected a number between 0 and 1, such as 0.95")
     if arguments.output is not None:
-        from runs.pictures import check_format
+        from runs.plots.pictures import check_format
 
         check_format(arguments.output)
     by, over = fields_in(arguments.by), fields_in(arguments.over)
@@ -75,7 +75,7 @@ def _plot(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
     elif arguments.output is not None:
-        from runs.pictures import draw
+        from runs.plots.pictures import draw
 
         draw(panels, arguments.output, arguments.title)
         print_text(f"{arguments.output}: {sum(len(panel.curves) for panel in panels)} curves of {len(found)} runs")
@@ -115,7 +115,7 @@ def _document(panel: Panel) -> dict[str, Any]:
 
 
 def _print(panels: Sequence[Panel]) -> None:
-    from runs.terminal_plot import draw_text
+    from runs.plots.terminal_plot import draw_text
 
     size = shutil.get_terminal_size()
     lines = (size.lines if is_terminal() else 24) - 2

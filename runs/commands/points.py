@@ -11,8 +11,8 @@ from runs.commands.terminal import Cell, Column, is_terminal, print_json, print_
 from runs.commands.wording import duration_text, value_text
 
 if TYPE_CHECKING:
-    from observers.schema import Series
-    from runs.run import Run
+    from observers.record.schema import Series
+    from runs.stores.run import Run
 
 __all__ = ["add_parser"]
 

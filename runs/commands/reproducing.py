@@ -16,10 +16,10 @@ from runs.commands.terminal import Cell, Column, harmless, print_json, print_tab
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from runs.environment import Differing, Environment
-    from runs.reproducing import Plan, Reproduction
-    from runs.run import Run
-    from runs.verdict import Tolerance, Verdict
+    from runs.rerun.environment import Differing, Environment
+    from runs.rerun.reproducing import Plan, Reproduction
+    from runs.rerun.verdict import Tolerance, Verdict
+    from runs.stores.run import Run
 
 __all__ = ["add_parser"]
 
@@ -65,8 +65,8 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 
 def _reproduce(arguments: argparse.Namespace) -> int:
-    from runs.reproducing import planned, reproduce
-    from runs.verdict import DIVERGED, Tolerance
+    from runs.rerun.reproducing import planned, reproduce
+    from runs.rerun.verdict import DIVERGED, Tolerance
 
     arguments.error_code = 2
     with open_given(arguments) as store:
@@ -158,8 +158,8 @@ def _print_sentences(title: str, sentences: Iterable[str]) -> None:
 
 
 def _write_environment(run: Run, arguments: argparse.Namespace) -> int:
-    from runs.environment import python_of, requirements
     from runs.errors import LaunchError
+    from runs.rerun.environment import python_of, requirements
 
     text = requirements(run)
     folder = Path(arguments.env or f"reproduce-{run.id}")
@@ -183,7 +183,7 @@ def _write_environment(run: Run, arguments: argparse.Namespace) -> int:
 
 
 def _harmless_where(arguments: argparse.Namespace) -> str:
-    from observers.destination import redact
+    from observers.mongo.destination import redact
 
     return redact(where_of(arguments))
 
@@ -193,7 +193,7 @@ def _harmless_where(arguments: argparse.Namespace) -> str:
 
 def _print(done: Reproduction) -> None:
     from runs.commands.differing import print_unified
-    from runs.verdict import COLOURS, DIVERGED, IDENTICAL
+    from runs.rerun.verdict import COLOURS, DIVERGED, IDENTICAL
 
     verdict = done.verdict
     print_text(verdict.text, COLOURS[verdict.verdict])
@@ -213,7 +213,7 @@ def _print(done: Reproduction) -> None:
 
 def _print_metrics(verdict: Verdict) -> None:
     from runs.commands.wording import value_text
-    from runs.verdict import COLOURS
+    from runs.rerun.verdict import COLOURS
 
     titles = (Column("  metric"), Column("verdict", is_kept=True))
     numbers = [Column(name, is_number=True) for name in ("points", "deviating", "largest", "allowed")]

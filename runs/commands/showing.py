@@ -12,7 +12,7 @@ from runs.commands.terminal import Cell, Column, harmless, print_json, print_tab
 from runs.commands.wording import STATUS_STYLES, duration_text, time_text, utc, value_text
 
 if TYPE_CHECKING:
-    from runs.run import Run
+    from runs.stores.run import Run
 
 __all__ = ["add_parser"]
 
@@ -33,7 +33,7 @@ def add_parser(commands: Commands) -> None:
 
 def _config(arguments: argparse.Namespace) -> int:
     from runs.errors import RunsError
-    from runs.flattening import dotted
+    from runs.query.flattening import dotted
 
     with open_given(arguments) as store:
         run = store.get(arguments.run)
@@ -79,7 +79,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _document(run: Run) -> dict[str, Any]:
     """Return all that `show` shows, in the form of `--json`."""
-    from runs.names import TIMES
+    from runs.query.names import TIMES
 
     document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
     for name in ("artifacts", "resources", "_id", "id"):
@@ -138,7 +138,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
 
 def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
     """Yield the verdict on a reproduction: of the run itself, or by it."""
-    from runs.verdict import COLOURS
+    from runs.rerun.verdict import COLOURS
 
     is_by = entry.get("by") == run.uid
     name, other = ("reproduces", "of") if is_by else ("reproduced", "by")
@@ -158,7 +158,7 @@ def _print_sessions(run: Run) -> None:
 
 
 def _session_texts(session: Mapping[str, Any]) -> list[str]:
-    from runs.run import time_of
+    from runs.stores.run import time_of
 
     start, stop = time_of(session.get("start_time")), time_of(session.get("stop_time"))
     by = session.get("interrupted_by")
@@ -200,7 +200,7 @@ def _some(names: list[str]) -> str:
 
 
 def _print_config(run: Run) -> None:
-    from runs.flattening import dotted
+    from runs.query.flattening import dotted
 
     config = dotted(run.config)
     if not config:

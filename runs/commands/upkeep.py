@@ -41,7 +41,7 @@ def _add_where(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _sync(arguments: argparse.Namespace) -> int:
-    from runs.syncing import sync
+    from runs.transfer.syncing import sync
 
     found = []
     for result in sync(folder_of(arguments), arguments.url):
@@ -57,7 +57,7 @@ def _sync(arguments: argparse.Namespace) -> int:
 
 
 def _reap(arguments: argparse.Namespace) -> int:
-    from runs.syncing import reap, reap_database
+    from runs.transfer.syncing import reap, reap_database
 
     where, found = where_of(arguments), []
     for which, uid in reap_database(where) if is_url(where) else reap(folder_of(arguments)):
@@ -70,7 +70,7 @@ def _reap(arguments: argparse.Namespace) -> int:
 
 
 def _reindex(arguments: argparse.Namespace) -> int:
-    from runs.index import Index
+    from runs.index.index import Index
 
     store = folder_of(arguments)
     with Index(store, Progress()) as index:

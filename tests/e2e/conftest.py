@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from ingredients.checkpoint_files import load_checkpoint
-from observers.rewinding import is_rewound
-from observers.schema import read_media, read_metrics, read_names, read_points, read_table
+from ingredients.checkpoints.files import load_checkpoint
+from observers.record.rewinding import is_rewound
+from observers.record.schema import read_media, read_metrics, read_names, read_points, read_table
 
 LAB = Path(__file__).parents[2]
 TIMEOUT_S = 200.0

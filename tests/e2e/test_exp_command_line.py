@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.sealed_zip import read_note
+from observers.record.sealed_zip import read_note
 
 EXP = Path(__file__).parents[2] / "exp.py"
 # Python runs it at its start, so that what a process has imported can be read when it has ended.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from observers.schema import read_metrics
+from observers.record.schema import read_metrics
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("epochs=40", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from observers.schema import read_names, read_points
+from observers.record.schema import read_names, read_points
 
 # Dozens of processes that each import torch, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(900)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from observers.schema import read_media, read_table
+from observers.record.schema import read_media, read_table
 
 LAB = Path(__file__).parents[2]
 BEST = "checkpoint.path=my_runs/1/checkpoints/best.pt"
@@ -24,7 +24,7 @@ import torch
 
 from experiments import Experiment
 from ingredients import amp, device, optimizer
-from ingredients.seed import torch_stream
+from ingredients.config.seed import torch_stream
 
 decoder_optimizer = optimizer.ingredient.twin("decoder_optimizer")
 ex = Experiment("pair", ingredients=[device.ingredient, amp.ingredient, optimizer.ingredient, decoder_optimizer])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from runs.syncing import reap_database
+from runs.transfer.syncing import reap_database
 
 HEAD = """
 import os, sys, time

@@ -23,10 +23,10 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from experiments import Experiment
 from observers import FileObserver, Image, MongoObserver
 from runs.__main__ import main
-from runs.archives import export_runs, import_runs
-from runs.copying import open_target
 from runs.errors import RunsError
-from runs.store import open_store
+from runs.stores.store import open_store
+from runs.transfer.archives import export_runs, import_runs
+from runs.transfer.copying import open_target
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 

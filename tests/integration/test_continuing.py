@@ -15,20 +15,20 @@ from pymongo.collection import Collection
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
-from observers.continuing import ResumeError
-from observers.delivery import Delivery
-from observers.identity import claimed, lease
-from observers.schema import POINT, read_media, read_metrics, read_names, read_points
+from observers.mongo.delivery import Delivery
+from observers.record.identity import claimed, lease
+from observers.record.resuming import ResumeError
+from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
 from runs.__main__ import main as runs_command
-from runs.store import open_store
-from runs.syncing import reap, reap_database, sync
+from runs.stores.store import open_store
+from runs.transfer.syncing import reap, reap_database, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
 TRAINING = """
 import json, pathlib
 import numpy as np
 from observers import Image
-from configs.atomic_file import replacing
+from observers.record.atomic_file import replacing
 ex.observers.extend([{observers}])
 state = pathlib.Path("state.json")
 
@@ -330,7 +330,7 @@ def test_run_says_that_it_runs_before_another_process_may_look(tmp_path, record,
             yield
         seen.append((load(folder)["status"], load(folder, "lease.json")["pid"]))
 
-    monkeypatch.setattr("observers.continuing.claimed", looked_at_after)
+    monkeypatch.setattr("observers.record.resuming.claimed", looked_at_after)
     (folder / "lease.json").unlink()
     record(count=10)
     assert seen == [("RUNNING", os.getpid())]

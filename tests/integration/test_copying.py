@@ -18,14 +18,14 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
-from observers.documents import object_id
-from observers.identity import lease
-from observers.schema import read_media
-from runs.copying import copy, open_target
+from observers.mongo.documents import object_id
+from observers.record.identity import lease
+from observers.record.schema import read_media
 from runs.errors import StoreError
-from runs.removing import collect, remove
-from runs.store import open_store
-from runs.syncing import sync
+from runs.stores.removing import collect, remove
+from runs.stores.store import open_store
+from runs.transfer.copying import copy, open_target
+from runs.transfer.syncing import sync
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 NUM_POINTS = 25_000

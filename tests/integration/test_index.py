@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from sacred.observers import FileStorageObserver
 
 from observers import FileObserver
-from observers.identity import lease
-from runs import index_file, scanning
+from observers.record.identity import lease
 from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
-from runs.index import Index
+from runs.index import file as index_file
+from runs.index.index import Index, scanning
 
 
 @pytest.fixture(autouse=True)
@@ -465,7 +465,7 @@ def test_folder_without_right_to_write_is_read_all_the_same(has_index, monkeypat
 
 UPDATE = """
 import sys
-from runs.index import Index
+from runs.index.index import Index
 from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:

@@ -23,13 +23,13 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
-from observers.identity import lease
-from observers.stored_files import keep
+from observers.record.identity import lease
+from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
-from runs.removing import collect, remove
-from runs.store import open_store
-from runs.syncing import sync
+from runs.stores.removing import collect, remove
+from runs.stores.store import open_store
+from runs.transfer.syncing import sync
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 LONG_AGO = time.time() - 7200
@@ -290,7 +290,7 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 remove(store, store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
-                from observers.contents import Contents
+                from observers.mongo.contents import Contents
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})

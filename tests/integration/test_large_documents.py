@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
-from observers.delivery import Delivery
-from observers.documents import ENTRY_BYTES, restore
-from observers.identity import new_uid
-from runs.mongo_store import MongoStore
+from observers.mongo.delivery import Delivery
+from observers.mongo.documents import ENTRY_BYTES, restore
+from observers.record.identity import new_uid
+from runs.stores.mongo import MongoStore
 
 BOUND_BYTES = 14 * 2**20
 

@@ -11,8 +11,8 @@ import torch
 import exp
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
-from observers.identity import new_uid
-from observers.provenance import packages
+from observers.provenance.sources_and_git import packages
+from observers.record.identity import new_uid
 
 
 def load(folder, name="run.json"):

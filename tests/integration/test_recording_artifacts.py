@@ -18,12 +18,12 @@ from pymongo.errors import AutoReconnect
 
 from experiments import Experiment
 from observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
-from observers.artifact_delivery import ArtifactDelivery, Upload, artifact_id, content_id
-from observers.artifact_version import ArtifactDamagedError, ArtifactNotFoundError, content_path
-from observers.delivery import Delivery
+from observers.artifacts.version import ArtifactDamagedError, ArtifactNotFoundError, content_path
+from observers.mongo.artifacts import ArtifactDelivery, Upload, artifact_id, content_id
+from observers.mongo.delivery import Delivery
 from runs.__main__ import main as runs_command
-from runs.folders import run_folders
-from runs.syncing import sync
+from runs.index.folders import run_folders
+from runs.transfer.syncing import sync
 
 
 def record(main, *observers):
@@ -286,7 +286,7 @@ def test_version_that_is_nowhere_and_a_server_that_is_gone_are_told_apart(tmp_pa
     with pytest.raises(ArtifactNotFoundError, match=r"has no artifact digits.*neither has MongoDB at"):
         record(uses, FileObserver(tmp_path / "a"), mongo_of(database, mongo_url))
     gone = MongoObserver("mongodb://127.0.0.1:9", db_name="none", serverSelectionTimeoutMS=200)
-    monkeypatch.setattr("observers.mongo.DRAIN_BOUND_S", 0.5)
+    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.5)
     with pytest.raises(ArtifactError, match=r"digits:v7: MongoDB at .*: the server is not reachable"):
         record(uses, FileObserver(tmp_path / "a"), gone)
 
@@ -445,7 +445,7 @@ import sys, time
 sys.path.insert(0, {str(request.config.rootpath)!r})
 import pymongo
 from pathlib import Path
-from observers.delivery import Delivery
+from observers.mongo.delivery import Delivery
 client = pymongo.MongoClient({mongo_url!r})
 Path({str(tmp_path)!r}, "ready" + sys.argv[2]).touch()
 while not Path({str(tmp_path)!r}, "go").exists(): pass

@@ -12,13 +12,14 @@ import pytest
 import sacred
 import torch
 
-from experiments import Experiment, captured_output
-from experiments.metrics_buffer import MetricsBuffer
+from experiments import Experiment
+from experiments.running import captured_output
+from experiments.running.metrics_buffer import MetricsBuffer
 from observers import FileObserver
-from observers.identity import is_alive
-from observers.schema import read_metrics, read_names, read_points
-from runs.folders import true_status
-from runs.syncing import reap
+from observers.record.identity import is_alive
+from observers.record.schema import read_metrics, read_names, read_points
+from runs.index.folders import true_status
+from runs.transfer.syncing import reap
 
 
 def load(folder, name="run.json"):
@@ -260,7 +261,7 @@ def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monke
         closed.wait(0.3)
         return str(os.fstat(out.buffer.fileno()).st_size)[:0]
 
-    monkeypatch.setattr("experiments.lab_run.read_new", slow)
+    monkeypatch.setattr("experiments.running.lab_run.read_new", slow)
 
     @ex.main
     def main(_run):

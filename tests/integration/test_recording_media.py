@@ -14,14 +14,14 @@ import torch
 from sacred.observers import RunObserver
 
 from experiments import Experiment
-from experiments.media_buffer import MediaBuffer
+from experiments.running.media_buffer import MediaBuffer
 from observers import FileObserver, Histogram, Image, MongoObserver, Table, Text
-from observers.delivery import Delivery
-from observers.journal import Journal
-from observers.media import Media, MediaEntry, MediaError
-from observers.schema import read_media, read_metrics, read_table
+from observers.media.kinds import Media, MediaEntry, MediaError
+from observers.mongo.delivery import Delivery
+from observers.record.journal import Journal
+from observers.record.schema import read_media, read_metrics, read_table
 from runs.__main__ import main as runs_command
-from runs.syncing import sync
+from runs.transfer.syncing import sync
 
 
 def record(main, *observers, **options):
@@ -99,7 +99,7 @@ def test_file_that_cannot_be_made_is_said_and_counted_and_the_run_goes_on(tmp_pa
 
 
 def test_file_is_made_on_the_thread_of_the_beats_until_too_much_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.media_buffer.MAX_WAITING_BYTES", 1000)
+    monkeypatch.setattr("experiments.running.media_buffer.MAX_WAITING_BYTES", 1000)
     threads = []
 
     class Noted(Image):

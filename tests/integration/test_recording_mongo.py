@@ -17,12 +17,12 @@ from pymongo.errors import AutoReconnect
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
-from observers.delivery import Delivery
-from observers.destination import Destination, explain
-from observers.point_delivery import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
-from observers.schema import POINT, read_metrics
+from observers.mongo.delivery import Delivery
+from observers.mongo.destination import Destination, explain
+from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
+from observers.record.schema import POINT, read_metrics
 from runs.__main__ import main as runs_command
-from runs.syncing import sync
+from runs.transfer.syncing import sync
 
 
 def record(main, *observers, **options):
@@ -320,10 +320,10 @@ class Flaky:
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, seed, monkeypatch):
-    monkeypatch.setattr("observers.point_delivery.POINTS_PER_DOCUMENT", 40)
-    monkeypatch.setattr("observers.point_delivery.POINTS_PER_CHUNK", 16)
-    monkeypatch.setattr("observers.point_delivery._BATCH_POINTS", 25)
-    monkeypatch.setattr("observers.media_delivery._BATCH_ENTRIES", 5)
+    monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 16)
+    monkeypatch.setattr("observers.mongo.points._BATCH_POINTS", 25)
+    monkeypatch.setattr("observers.mongo.media._BATCH_ENTRIES", 5)
     database.client.drop_database(database.name)
     store = tmp_path / "runs"
     shutil.rmtree(store, ignore_errors=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runs.archives import export_runs
-from runs.copying import copy
-from runs.store import open_store
+from runs.stores.store import open_store
+from runs.transfer.archives import export_runs
+from runs.transfer.copying import copy
 
 ROOT = Path(__file__).resolve().parents[2]
 

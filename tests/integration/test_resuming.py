@@ -13,19 +13,19 @@ import torch
 from sacred.observers import RunObserver
 
 from experiments import Experiment
-from experiments.loop import fit, steps_per_epoch
-from experiments.signals import Terminated
-from ingredients.batches import Data, LoaderBatches, TensorBatches
-from ingredients.checkpoint_files import load_checkpoint, save_checkpoint
-from ingredients.checkpointing import Checkpointer
+from experiments.running.signals import Terminated
+from experiments.training.loop import fit, steps_per_epoch
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
+from ingredients.checkpoints.training_state import Place
+from ingredients.config.seed import seed_globals
+from ingredients.datasets.batches import Data, LoaderBatches, TensorBatches
 from ingredients.errors import ConfigError
-from ingredients.losses import build_loss
-from ingredients.mixed_precision import MixedPrecision
-from ingredients.model_building import build_model
+from ingredients.losses.building import build_loss
+from ingredients.models.building import build_model
 from ingredients.optimizer import build_optimizer
+from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import build_schedule
-from ingredients.seed import seed_globals
-from ingredients.training_state import Place
 from observers import FileObserver
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from ingredients import checkpoint
 from observers import FileObserver, MongoObserver
 from runs import open_store
 from runs.errors import LaunchError
-from runs.resuming import resume_launch, start_of, with_folder
+from runs.rerun.resuming import resume_launch, start_of, with_folder
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from sacred.observers import FileStorageObserver
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
-from observers.continuing import ResumeError
-from observers.schema import VALUES, read_media, read_metrics, read_points
+from observers.record.resuming import ResumeError
+from observers.record.schema import VALUES, read_media, read_metrics, read_points
 
 
 def record(tmp_path, main, *observers, beat_interval=0.05, **options):

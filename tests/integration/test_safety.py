@@ -15,8 +15,8 @@ import pymongo
 import pytest
 
 from runs.__main__ import main
-from runs.copying import copy, open_target
-from runs.store import open_store
+from runs.stores.store import open_store
+from runs.transfer.copying import copy, open_target
 
 UID = "0" * 31 + "1"
 NAMES = [

@@ -12,13 +12,13 @@ from sacred.observers import RunObserver
 from torch import nn
 
 from experiments import Experiment
-from experiments.loop import fit
-from experiments.signals import SAVED_CODE, Signals, Terminated
-from ingredients.batches import Data, TensorBatches
-from ingredients.checkpoint_files import load_checkpoint
-from ingredients.checkpointing import Checkpointer
-from ingredients.losses import build_loss
-from ingredients.training_state import Place
+from experiments.running.signals import SAVED_CODE, Signals, Terminated
+from experiments.training.loop import fit
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.checkpoints.files import load_checkpoint
+from ingredients.checkpoints.training_state import Place
+from ingredients.datasets.batches import Data, TensorBatches
+from ingredients.losses.building import build_loss
 from observers import FileObserver, run_folder
 
 

@@ -9,9 +9,9 @@ import gridfs
 import pymongo
 import pytest
 
-from observers.schema import read_metrics
+from observers.record.schema import read_metrics
 from runs.__main__ import main as runs_command
-from runs.folders import run_folders
+from runs.index.folders import run_folders
 
 SPOOLS = """
 import pathlib

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from experiments import Experiment
-from experiments import system_metrics as module
+from experiments.running import system_metrics as module
 from observers import FileObserver, MongoObserver
-from observers.schema import read_metrics
+from observers.record.schema import read_metrics
 
 ALWAYS = {
     "system/cpu_percent",

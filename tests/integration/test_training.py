@@ -9,7 +9,7 @@ from sacred.observers import RunObserver
 
 import exp
 from ingredients import optimizer
-from ingredients.checkpoint_files import load_checkpoint
+from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import (
     CheckpointError,
     ConfigError,

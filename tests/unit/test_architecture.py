@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 # What of the lab a package may import besides itself.
 MAY_IMPORT = {
     "configs": set(),
-    "ingredients": {"configs"},
+    "ingredients": {"configs", "observers"},
     "observers": {"configs"},
     "experiments": {"configs", "ingredients", "observers"},
     "runs": {"configs", "observers"},

@@ -6,7 +6,7 @@ import torch
 
 from experiments import Experiment
 from ingredients import amp
-from ingredients.mixed_precision import MixedPrecision
+from ingredients.precision.mixed_precision import MixedPrecision
 
 SETTINGS = {
     "dtype": "float16",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 
 from ingredients.checkpoint import config
-from ingredients.checkpointing import Checkpointer
+from ingredients.checkpoints.checkpointer import Checkpointer
 
 # What is no setting: it is given by the experiment.
 OBJECTS = ("folder", "config", "start", "resume", "record")

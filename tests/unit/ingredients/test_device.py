@@ -7,9 +7,9 @@ import torch
 
 from experiments import Experiment
 from ingredients import device
+from ingredients.config.seed import global_stream
 from ingredients.device import choose_device
 from ingredients.errors import DeviceError
-from ingredients.seed import global_stream
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 
 from ingredients.loss import config
-from ingredients.losses import build_loss
+from ingredients.losses.building import build_loss
 
 
 def test_config_has_the_arguments_of_build_loss():

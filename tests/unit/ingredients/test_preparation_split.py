@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingredients.datasets.preparation import split
+from ingredients.datasets.sources import TEST, TRAIN, VAL, load_source
 from ingredients.errors import DataError
-from ingredients.preparation import split
-from ingredients.sources import TEST, TRAIN, VAL, load_source
 
 
 @settings(deadline=None)

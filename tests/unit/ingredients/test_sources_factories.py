@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
+from ingredients.datasets.sources import TEST, TRAIN, VAL, Source, load_source
 from ingredients.errors import ConfigError, DataError
-from ingredients.sources import TEST, TRAIN, VAL, Source, load_source
 
 HERE = __name__
 

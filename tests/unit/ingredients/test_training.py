@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import inspect
 
-from experiments.loop import fit
+from experiments.training.loop import fit
 from ingredients.training import config, fast
 
 PARTS = {"model", "data", "loss", "optimizer", "log", "scheduler", "amp", "checkpointer"}

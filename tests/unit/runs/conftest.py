@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from observers.schema import summarize
-from runs.folder_store import FolderStore
+from observers.record.schema import summarize
+from runs.stores.folder import FolderStore
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from runs.commands.logs import Sieve
 from runs.commands.terminal import fit, harmless, strict
 from runs.commands.wording import duration_text, time_text, utc, value_text
-from runs.flattening import changes, dotted, is_same
+from runs.query.flattening import changes, dotted, is_same
 
 
 @pytest.mark.parametrize(

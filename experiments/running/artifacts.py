@@ -1,0 +1,82 @@
+"""The artifacts of a run: where it keeps what it logs, and finds what it uses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from observers.artifacts.store import ArtifactStore
+from observers.artifacts.version import ArtifactError, ArtifactNotFoundError, ArtifactVersion, parse_reference
+from observers.file.observer import FileObserver, journal_of
+
+__all__ = ["log_artifact", "use_artifact"]
+
+
+def log_artifact(
+    run: Any, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
+) -> ArtifactVersion:
+    """Log an artifact of `run` in every folder that it is recorded in; see `LabRun.log_artifact`."""
+    versions = []
+    for recorder in _recorders(run):
+        version = _store(recorder.basedir).log(name, path, type, metadata, recorder.run_entry["uid"])
+        recorder.note_artifact("artifacts_logged", version.entry())
+        versions.append(version)
+    return versions[0]
+
+
+def use_artifact(run: Any, reference: str) -> ArtifactVersion:
+    """Return a version, and note that `run` used it; see `LabRun.use_artifact`."""
+    recorders = _recorders(run)
+    version = _find(run, reference, recorders)
+    for recorder in recorders:
+        _store(recorder.basedir).note_use(version, recorder.run_entry["uid"])
+        recorder.note_artifact("artifacts_used", version.entry())
+    return version
+
+
+def _recorders(run: Any) -> list[FileObserver]:
+    """Return what records `run` in folders, or else the spool of a MongoObserver."""
+    own = [observer for observer in run.observers if isinstance(observer, FileObserver) and observer.is_recording]
+    spool = journal_of(run.meta_info.get("uid"))
+    found = own or ([spool] if spool is not None else [])
+    if not found:
+        raise ArtifactError(
+            "artifacts: this run is not recorded, or is over; attach a FileObserver (-F my_runs) or a MongoObserver "
+            "(-m db_name), and log and use artifacts while the run runs"
+        )
+    return found
+
+
+def _find(run: Any, reference: str, recorders: list[FileObserver]) -> ArtifactVersion:
+    wanted = parse_reference(reference)
+    stores = [_store(recorder.basedir) for recorder in recorders]
+    databases = [observer for observer in run.observers if hasattr(observer, "fetch_artifact")]
+    is_spool = not any(observer is recorders[0] for observer in run.observers)
+    # A spool belongs to one run, and its numbers mean nothing to others.
+    if is_spool and wanted.number is not None:
+        version = _fetch(databases, reference, stores[0])
+        if version is not None:
+            return version
+    not_there = []
+    for store in stores:
+        try:
+            return store.resolve(reference)
+        except ArtifactNotFoundError as error:
+            not_there.append(error)
+    version = _fetch(databases, reference, stores[0])
+    if version is None:
+        where = "".join(f"; neither has MongoDB at {observer.destination.label}" for observer in databases)
+        raise ArtifactNotFoundError(f"{not_there[0]}{where}") from not_there[0]
+    return version
+
+
+def _fetch(databases: list[Any], reference: str, store: ArtifactStore) -> ArtifactVersion | None:
+    found = (observer.fetch_artifact(reference, store.root) for observer in databases)
+    return next((version for version in found if version is not None), None)
+
+
+@functools.cache
+def _store(basedir: str) -> ArtifactStore:
+    return ArtifactStore(basedir)

@@ -1,0 +1,78 @@
+"""`print_config`, `print_named_configs` and `save_config`, in the place of Sacred's."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import sacred
+from sacred.utils import PATHCHANGE, iterate_flattened_separately
+
+from configs import Map, to_plain
+from ingredients.config.files import write_config_file
+
+__all__ = ["make_print_named_configs", "print_config", "save_config"]
+
+_COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
+
+
+def print_config(_run: Any) -> None:
+    """Print every setting with its value and meaning, and exit.
+
+    Blue: changed from its default; green: added with --force; red: its type changed with --force.
+    """
+    colours = _COLOURS if sys.stdout.isatty() and "NO_COLOR" not in os.environ else dict.fromkeys(_COLOURS, "")
+    print("\n".join(format_config(_run.config, _run.config_modifications, colours)))
+
+
+def format_config(config: dict, changes: Any, colours: dict[str, str]) -> list[str]:
+    """Return the lines of `print_config`.
+
+    Args:
+        config: The whole config.
+        changes: Sacred's summary of what was added, modified and documented.
+        colours: Escape sequences by kind; empty strings for none.
+    """
+    entries = list(iterate_flattened_separately(config))
+    rows = []
+    for path, value in entries:
+        key = "  " * path.count(".") + path.rpartition(".")[2]
+        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {value!r}"))
+    width = min(44, max((len(text) for _, text in rows), default=0))
+    lines = []
+    for path, text in rows:
+        kind = "type" if path in changes.typechanged else "added" if path in changes.added else ""
+        kind = kind or ("changed" if path in changes.modified else "")
+        doc = changes.docs.get(path, "")
+        end = "\033[0m" if colours["doc"] else ""
+        shown = f"{colours[kind]}{text}{end}" if kind else text
+        padding = " " * max(2, width + 2 - len(text))
+        lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
+    return lines
+
+
+def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None]:
+    """Return the command `print_named_configs` of `experiment`."""
+
+    def print_named_configs() -> None:
+        """Print the named configs, for `with NAME`, and exit."""
+        named = dict(experiment.gather_named_configs())
+        width = max(map(len, named), default=0)
+        for name, config in named.items():
+            print(f"{name:<{width}}  # {inspect.cleandoc(config.__doc__ or '').partition(chr(10))[0]}".rstrip(" #"))
+        if not named:
+            print("there are no named configs")
+
+    return print_named_configs
+
+
+def save_config(_config: Map, config_filename: str = "config.json") -> None:
+    """Write the config to a file for `with FILE` (config_filename=NAME.json or NAME.yaml), and exit."""
+    entries = to_plain(_config)
+    entries.pop("config_filename", None)
+    write_config_file(entries, config_filename)
+    logging.getLogger(__name__).info("saved the config to %s", config_filename)

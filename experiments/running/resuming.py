@@ -1,0 +1,133 @@
+"""Which earlier run a process continues: the one it was started for, or the unfinished one of the same config."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sacred.serializer import flatten
+from sacred.utils import get_by_dotted_path, join_paths
+
+from ingredients.errors import ConfigError
+from observers.file.observer import FileObserver
+from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive
+from observers.record.schema import CONFIG, INFO, LEASE, RUN
+
+__all__ = ["folder_to_continue", "recorded_data"]
+
+_log = logging.getLogger(__name__)
+
+_SETTING = "checkpoint.resume"
+# These have nothing to go on with, or somebody else is at work on them.
+_NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "QUEUED", "COPYING", "REMOVING")
+
+
+def folder_to_continue(run: Any, aliases: Mapping[str, str], default_command: str | None) -> Path | None:
+    """Return the folder of the run that `run`, which has not started, is to continue; None for a run of its own.
+
+    That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the
+    newest unfinished run of the same experiment, config and parent in the folders that `run` is recorded in. Other
+    commands than the default one, such as one that evaluates what was trained, pass over the setting.
+
+    Args:
+        run: Sacred's run.
+        aliases: Entries at the root by name, and what they stand for.
+        default_command: Name of the experiment's main function.
+
+    Raises:
+        ConfigError: If there is no such folder, or the setting makes no sense.
+    """
+    named = os.environ.pop(RESUME_VARIABLE, None)
+    if named is not None:
+        if not (Path(named) / RUN).is_file():
+            raise ConfigError(f"{RESUME_VARIABLE}: got {named!r}, expected the folder of a run, such as my_runs/3")
+        return Path(named)
+    wanted = get_by_dotted_path(run.config, _SETTING)
+    if wanted is None or _command(run) != default_command:
+        return None
+    if wanted != "auto":
+        if not Path(wanted).is_file():
+            raise ConfigError(
+                f"{_SETTING}: got {wanted!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
+            )
+        return None
+    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
+    if run.unobserved or not folders:
+        _log.warning("resume=auto: this run is recorded in no folder, so that there is nothing to continue")
+        return None
+    ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
+    found = next((found for folder in folders for found in _unfinished(folder, run, ignored)), None)
+    _log.info("resume=auto: %s", "nothing to continue, a new run starts" if found is None else f"continuing {found}")
+    return found
+
+
+def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
+    """Yield the folders of unfinished runs like `run`, the newest first."""
+    if not base.is_dir():
+        return
+    ours, sizes = _comparable(flatten(run.config), ignored), _sizes(flatten(run.config), ignored)
+    parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
+    numbers = sorted((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), reverse=True)
+    for folder in (base / str(number) for number in numbers):
+        try:
+            # A look at the size spares the reading of nearly all the others.
+            if (folder / CONFIG).stat().st_size not in sizes:
+                continue
+            if _comparable(json.loads((folder / CONFIG).read_bytes()), ignored) != ours:
+                continue
+            record = json.loads((folder / RUN).read_bytes())
+            theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
+            # A run that another one has started, such as a reproduction, is continued by that one's alone.
+            same = theirs == (run.experiment_info["name"], _command(run), parent)
+            if same and record["status"] not in _NOT_UNFINISHED and not _is_living(folder, record):
+                yield folder
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
+
+
+def recorded_data(folder: Path) -> str | None:
+    """Return the fingerprint of the data that the run in `folder` was trained on, if it came so far."""
+    try:
+        found = json.loads((folder / INFO).read_bytes())["data"]["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def _command(run: Any) -> str:
+    """Return the run's command as it is recorded."""
+    return join_paths(run.main_function.prefix, run.main_function.signature.name)
+
+
+def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
+    if record["status"] != "RUNNING":
+        return False
+    try:
+        return is_alive(json.loads((folder / LEASE).read_bytes()))
+    except (OSError, ValueError):
+        return False  # a power cut may have taken it
+
+
+def _comparable(config: Any, ignored: set[str]) -> str:
+    return json.dumps(_with(config, ignored, None), sort_keys=True)
+
+
+def _sizes(config: Any, ignored: set[str]) -> set[int]:
+    """Return the lengths that the file of such a config may have: with the setting, and without it."""
+    return {len(json.dumps(_with(config, ignored, value), indent=2).encode()) for value in (None, "auto")}
+
+
+def _with(config: Any, names: set[str], value: Any) -> Any:
+    """Return a config in which the entries `names`, given by dotted names, have a value."""
+    if not isinstance(config, Mapping):
+        return config
+    result = dict(config)
+    for name in names:
+        head, _, rest = name.partition(".")
+        if head in result:
+            result[head] = _with(result[head], {rest}, value) if rest else value
+    return result

@@ -1,0 +1,239 @@
+"""The checks that stop a run after a typo, before anything is recorded and before torch is imported.
+
+Types are checked by the scopes themselves (`ingredients.config.scope`), when an update meets its default. Here stand
+the checks that need the whole experiment: is there such an entry, such an ingredient, such a named config?
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sacred.utils import (
+    convert_to_nested_dict,
+    get_by_dotted_path,
+    is_prefix,
+    iter_prefixes,
+    iterate_flattened,
+    join_paths,
+)
+
+from configs import to_plain
+from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.config.files import read_config_file
+from ingredients.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sacred.commandline_options import CLIOption
+
+    from experiments.experiment import Experiment
+
+__all__ = ["check_assignments", "check_known", "check_options", "check_updates", "nested"]
+
+_MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
+
+
+def check_assignments(argv: str | Sequence[str]) -> None:
+    """Refuse assignments without `with`, and those that contradict each other's shape, such as `lr=1 lr.x=2`.
+
+    Raises:
+        ConfigError: If one stands before `with`, or makes a plain value of what another one takes for a group.
+    """
+    words = shlex.split(argv) if isinstance(argv, str) else list(argv)
+    start = words.index("with") if "with" in words else len(words)
+    for before, word in itertools.pairwise(words[:start]):
+        if "=" in word and not word.startswith("-") and not before.startswith("-"):
+            raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
+    words = words[start + 1 :]
+    names = [word.partition("=")[0].strip() for word in words if "=" in word and not word.startswith("-")]
+    for name in names:
+        for prefix in list(iter_prefixes(name))[:-1]:
+            if prefix in names:
+                raise ConfigError(
+                    f"{prefix} and {name}: got both, but {prefix} cannot be one value and a group of entries; "
+                    "give one of them"
+                )
+
+
+def check_options(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
+    """Refuse command-line options that do not exist, or that lack their value.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    takes_value = {flag: bool(option.arg) for option in options for flag in option.get_flags()}
+    words = iter((shlex.split(argv) if isinstance(argv, str) else list(argv))[1:])
+    for word in words:
+        if not word.startswith("-") or word in ("-", "--"):
+            continue
+        name, equals, rest = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+        # As in other programs, the beginning of a long name is enough.
+        meant = {flag for flag in takes_value if flag == name} or {
+            flag for flag in takes_value if name.startswith("--") and flag.startswith(name)
+        }
+        if len(meant) != 1:
+            near = nearest(name, list(takes_value))
+            hint = f"did you mean {near}?" if near else "-h lists them"
+            raise ConfigError(f"{name}: there is no such option; {hint}")
+        flag = meant.pop()
+        if takes_value[flag] and not equals and not rest and next(words, None) is None:
+            raise ConfigError(f"{flag}: got no value; write {flag}{'=' if flag.startswith('--') else ' '}VALUE")
+        if not takes_value[flag] and equals:
+            raise ConfigError(f"{flag}: got the value {rest!r}, but it takes none; write {flag}")
+
+
+def nested(config_updates: Mapping[str, Any]) -> dict:
+    """Return updates with dotted names as plain nested dicts."""
+    return convert_to_nested_dict(to_plain(config_updates))
+
+
+def check_updates(
+    experiment: Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
+) -> None:
+    """Check what can be checked before the config is computed.
+
+    Raises:
+        ConfigError: If a named config does not exist, an ingredient is given a plain value, a seed is no seed, or
+            (unless `force`) an ingredient's seed would have no effect.
+    """
+    _check_named_configs(experiment, updates, named_configs)
+    files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
+    for given in (updates, *files):
+        for path in _paths(experiment):
+            values = get_by_dotted_path(given, path, {})
+            _check_group(path, values)
+            if "seed" in values:
+                _check_seed(experiment, path, values["seed"], force)
+
+
+def _paths(experiment: Experiment) -> list[str]:
+    """Return the dotted path of every ingredient, and first the experiment's, which is empty.
+
+    A list, because Sacred lets no one traverse the ingredients again after a traversal that was broken off.
+    """
+    return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
+
+
+def _check_seed(experiment: Experiment, path: str, seed: Any, force: bool) -> None:
+    name = join_paths(path, "seed")
+    if type(seed) is not int or not 0 <= seed <= _MAX_SEED:
+        raise ConfigError(f"{name}: got {seed!r}, expected an int from 0 to {_MAX_SEED}; write for example {name}=1")
+    if path and not force and not _draws(experiment, path) and name not in _entry_names(experiment):
+        raise ConfigError(f"{name}: got {seed}, but {path} draws no random numbers of its own; set seed={seed}")
+
+
+def _draws(experiment: Experiment, path: str) -> bool:
+    """Tell whether a function of the ingredient `path`, or of one below it, depends on Sacred's seed for it."""
+    below = [part for part, _ in experiment.traverse_ingredients() if part.path == path or is_prefix(path, part.path)]
+    captured = [function for part in below for function in part.captured_functions]
+    return any(f.uses_randomness or "seed" in f.signature.kwargs for f in captured)
+
+
+def _check_group(path: str, values: Any) -> None:
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}: got {values!r}, but {path} is an ingredient with entries of its own; "
+            f"write {path}.ENTRY=VALUE (see print_config)"
+        )
+
+
+def _check_named_configs(experiment: Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
+    known = dict(experiment.gather_named_configs())
+    for position, name in enumerate(names):
+        if name in known or Path(name).is_file():
+            continue
+        following = names[position + 1] if position + 1 < len(names) else updates.get("", "VALUE")
+        unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
+        if unfinished:
+            raise ConfigError(f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces")
+        if "" in updates or name in _entry_names(experiment):
+            raise ConfigError(
+                f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
+            )
+        if Path(name).suffix in (".yaml", ".yml", ".json"):
+            near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
+            hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
+            raise ConfigError(f"{name}: there is no such config file; {hint}")
+        near = nearest(name, list(known))
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
+        raise ConfigError(f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}")
+    if "" in updates:
+        raise ConfigError(
+            f"got `={updates['']}` without a name before it; write NAME={updates[''] or 'VALUE'}, without spaces"
+        )
+
+
+def _entry_names(experiment: Experiment) -> set[str]:
+    """Return the dotted names of all entries of the default config."""
+    from sacred.initialize import create_run
+
+    command = next(iter(experiment.commands))
+    return set(_dotted(create_run(experiment, command, {}, force=True).config))
+
+
+def check_known(experiment: Experiment, run: Any) -> None:
+    """Check that every entry that was set exists, now that the config is computed.
+
+    An entry that only the command about to run takes, as an argument, exists too.
+
+    Raises:
+        ConfigError: If one does not exist; the message names the nearest that does.
+    """
+    added = sorted(run.config_modifications.added)
+    parameters = dict(_parameters(experiment, run.main_function))
+    known = _dotted(run.config, without=added)
+    for path in _paths(experiment):
+        if "" in get_by_dotted_path(run.config, path, {}):
+            _check_group(path, get_by_dotted_path(run.config, path)[""])
+    for name in added:
+        value = get_by_dotted_path(run.config, name)
+        if isinstance(value, dict) and value:
+            continue
+        if name in parameters:
+            _check_parameter(name, value, parameters[name])
+            continue
+        near = nearest(name, [other for other in (*known, *parameters) if not is_prefix(other, name)])
+        group = name.rpartition(".")[0]
+        siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == group]
+        hint = (
+            f"did you mean {near}?"
+            if near
+            else f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
+        )
+        raise ConfigError(f"{name}: got {value!r}, but there is no such entry; {hint}")
+
+
+def _check_parameter(name: str, value: Any, default: Any) -> None:
+    kind = Any if default is inspect.Parameter.empty else infer(default)
+    try:
+        conform(value, kind)
+    except TypeError:
+        raise ConfigError(
+            f"{name}: got {value!r}, expected {describe(kind)}; write for example {name}={default}"
+        ) from None
+
+
+def _parameters(experiment: Experiment, command: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and default of every entry that only a captured function's signature declares.
+
+    The arguments of the command count, and those of other functions when they have a default: what has none is
+    handed over by the caller, and setting it would have no effect.
+    """
+    for ingredient, _ in experiment.traverse_ingredients():
+        root = "" if ingredient is experiment else ingredient.path
+        for captured in ingredient.captured_functions:
+            for name, parameter in inspect.signature(captured.__wrapped__).parameters.items():
+                if name.startswith("_"):
+                    continue
+                if captured == command or parameter.default is not inspect.Parameter.empty:
+                    yield join_paths(root, captured.prefix, name), parameter.default
+
+
+def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:
+    """Return the dotted names of all entries and groups of entries, less the entries `without`."""
+    leaves = [name for name, _ in iterate_flattened(config) if name not in without]
+    return list(dict.fromkeys(prefix for leaf in leaves for prefix in iter_prefixes(leaf)))

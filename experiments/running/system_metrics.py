@@ -1,0 +1,240 @@
+"""What a run costs the machine: CPU, memory, disk, network and GPUs, sampled beside it as `system/...` metrics.
+
+The step of a sample is the whole seconds since sampling began, which is with the run. Where a run is continued, they go
+on from its start, so that no two samples share a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from observers.provenance.gpus import load_nvml, open_gpus
+
+__all__ = ["Sampler", "check_interval"]
+
+_log = logging.getLogger(__name__)
+
+# The first sample comes so soon after the start.
+_FIRST_S = 1.0
+# The CPU's clock ticks every 10 ms: over less than this a share of its time means nothing.
+_SHORTEST_S = 0.2
+# How long the end of a run waits for the last sample.
+_STOP_BOUND_S = 1.0
+_LOOPBACK = ("lo", "lo0", "Loopback")
+
+Reader = Callable[[], Mapping[str, float]]
+
+
+def check_interval(interval_s: float | None) -> float | None:
+    """Return `interval_s` if samples can be taken so often.
+
+    Raises:
+        ValueError: If it is less than the second that one step is, or no number.
+    """
+    number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
+    if interval_s is None or (number and 1 <= interval_s < math.inf):
+        return interval_s
+    raise ValueError(
+        f"system_metrics_s: got {interval_s!r}, expected at least 1, in seconds, because a step of these metrics is a "
+        "second; write for example 15.0, or None to turn them off"
+    )
+
+
+class Sampler:
+    """Samples in a thread of its own: after a second, then at every multiple of the interval, and when it is stopped.
+
+    What cannot be read is said once and left out; the rest goes on. Made and started on the main thread, so that no
+    process is forked while the thread imports a module.
+
+    Args:
+        log: Takes a metric's name, value and step.
+        folder: Whose disk `system/disk_free_bytes` is about.
+        interval_s: Time between samples.
+        nvml: The module `pynvml`, or what stands in for it.
+        elapsed_s: Time that the run has behind it already.
+    """
+
+    def __init__(
+        self,
+        log: Callable[[str, float, int], Any],
+        folder: str | Path,
+        interval_s: float,
+        nvml: Any = None,
+        elapsed_s: float = 0.0,
+    ) -> None:
+        import psutil
+
+        self._psutil = psutil
+        self._nvml = nvml or load_nvml()
+        self._log = log
+        self._folder = folder
+        self._interval_s = interval_s
+        self._elapsed_s = elapsed_s
+        self._readers: dict[str, Reader] = {}
+        self._failed: set[str] = set()
+        self._last_step: int | None = None
+        self._stopping = threading.Event()
+        self._abandoned = False
+        # A daemon, because a driver that hangs must not keep the process.
+        self._thread = threading.Thread(target=self._run, name="sacristan-system-metrics", daemon=True)
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take the last sample, and end the thread; one that hangs is left behind after a second."""
+        self._stopping.set()
+        self._thread.join(_STOP_BOUND_S)
+        if self._thread.is_alive():
+            self._abandoned = True
+            _log.info("system metrics: the last sample did not come within %s s, and is left out", _STOP_BOUND_S)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        with contextlib.ExitStack() as stack:
+            self._open(stack)
+            due = min(_FIRST_S, self._interval_s)
+            while not self._stopping.wait(min(max(0.0, began + due - time.monotonic()), threading.TIMEOUT_MAX)):
+                elapsed = time.monotonic() - began
+                self._sample(round(self._elapsed_s + elapsed))
+                due = (max(elapsed, due) // self._interval_s + 1) * self._interval_s
+            step = round(self._elapsed_s + time.monotonic() - began)
+            if step != self._last_step:
+                self._sample(step)
+
+    def _open(self, stack: contextlib.ExitStack) -> None:
+        """Make a reader of each source; counters begin here."""
+        psutil = self._psutil
+        sources: dict[str, Callable[[], Reader]] = {
+            "cpu": lambda: _Cpu(psutil),
+            "memory": lambda: functools.partial(_memory, psutil),
+            "disk": lambda: _Growth(functools.partial(_disk, psutil)),
+            "free disk": lambda: functools.partial(_free, self._folder),
+            "network": lambda: _Growth(functools.partial(_network, psutil)),
+        }
+        for name, make in sources.items():
+            with self._guard(name):
+                self._readers[name] = make()
+        with self._guard("gpus"):
+            for index, handle in enumerate(stack.enter_context(open_gpus(self._nvml))):
+                self._readers[f"gpu{index}"] = functools.partial(_gpu, self._nvml, handle, f"gpu{index}")
+
+    def _sample(self, step: int) -> None:
+        self._last_step = step
+        for name, read in self._readers.items():
+            values: Mapping[str, float] = {}
+            with self._guard(name):
+                values = read()
+            if self._abandoned:
+                return
+            for key, value in values.items():
+                self._log(f"system/{key}", value, step)
+
+    @contextlib.contextmanager
+    def _guard(self, name: str) -> Any:
+        """Keep a source's errors from the others; each source's first is said."""
+        try:
+            yield
+        except Exception as error:
+            if name not in self._failed:
+                self._failed.add(name)
+                reason = f"{type(error).__name__}: {error}"
+                _log.warning("system metrics: %s cannot be read (%s); the others go on", name, reason)
+
+
+class _Cpu:
+    """Shares of CPU time since the last reading: of all cores, and of one core by this process and its descendants."""
+
+    def __init__(self, psutil: ModuleType) -> None:
+        self._psutil = psutil
+        self._process = psutil.Process()
+        # psutil reads it since its last call on this thread.
+        psutil.cpu_percent()
+        self._at, self._used_s = time.monotonic(), self.used_s()
+
+    def __call__(self) -> dict[str, float]:
+        at = time.monotonic()
+        if at - self._at < _SHORTEST_S:
+            return {}
+        used_s = self.used_s()
+        # It falls where a descendant ends without having been waited for.
+        share = max(0.0, used_s - self._used_s) / (at - self._at)
+        self._at, self._used_s = at, used_s
+        return {"cpu_percent": self._psutil.cpu_percent(), "process_cpu_percent": 100 * share}
+
+    def used_s(self) -> float:
+        """Return the CPU time of the process, of its living descendants, and of those that it has waited for."""
+        total = 0.0
+        for process in (self._process, *self._process.children(recursive=True)):
+            with contextlib.suppress(self._psutil.Error):  # it may have just ended
+                times = process.cpu_times()
+                total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+
+class _Growth:
+    """How much counters have grown since the start, by device, so that one that comes or goes spoils nothing."""
+
+    def __init__(self, read: Callable[[], Mapping[str, Mapping[str, int]]]) -> None:
+        self._read = read
+        self._last = read()
+        self._grown: dict[str, int] = {}
+
+    def __call__(self) -> dict[str, float]:
+        now = self._read()
+        for device, counters in now.items():
+            for name, count in counters.items():
+                before = self._last.get(device, counters)[name]
+                self._grown[name] = self._grown.get(name, 0) + max(0, count - before)
+        self._last = now
+        return dict(self._grown)
+
+
+def _memory(psutil: ModuleType) -> dict[str, float]:
+    return {
+        "memory_percent": psutil.virtual_memory().percent,
+        "process_memory_bytes": psutil.Process().memory_info().rss,
+    }
+
+
+def _disk(psutil: ModuleType) -> dict[str, dict[str, int]]:
+    try:
+        counted = psutil.disk_io_counters(perdisk=False)
+    except NotImplementedError:  # some containers show no disks
+        counted = None
+    if counted is None:
+        return {}
+    return {"all": {"disk_read_bytes": counted.read_bytes, "disk_write_bytes": counted.write_bytes}}
+
+
+def _free(folder: str | Path) -> dict[str, float]:
+    return {"disk_free_bytes": shutil.disk_usage(folder).free}
+
+
+def _network(psutil: ModuleType) -> dict[str, dict[str, int]]:
+    return {
+        name: {"network_sent_bytes": counted.bytes_sent, "network_received_bytes": counted.bytes_recv}
+        for name, counted in psutil.net_io_counters(pernic=True).items()
+        if not name.startswith(_LOOPBACK)
+    }
+
+
+def _gpu(nvml: Any, handle: Any, name: str) -> dict[str, float]:
+    """Return use and memory of one GPU; what it does not tell, such as the use of a partitioned one, is left out."""
+    found: dict[str, float] = {}
+    with contextlib.suppress(nvml.NVMLError_NotSupported):
+        found[f"{name}_utilization_percent"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    with contextlib.suppress(nvml.NVMLError_NotSupported):
+        found[f"{name}_memory_bytes"] = nvml.nvmlDeviceGetMemoryInfo(handle).used
+    return found

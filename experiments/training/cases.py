@@ -1,0 +1,110 @@
+"""The good and bad cases of a model: the samples that it gets right or wrong most clearly, as a table to look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from observers.media.kinds import Image
+from observers.media.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    from ingredients.datasets.batches import Data
+
+__all__ = ["as_images", "cases_table", "choose_classes", "choose_values"]
+
+NUM_CASES = 8
+
+
+def cases_table(
+    data: Data, found: Mapping[str, Tensor], num: int = NUM_CASES, ignore_index: int | None = None
+) -> Table | None:
+    """Return the good and bad cases of the test part; None if there is none, or a sample has many labels.
+
+    The columns are `case`, `sample` (its position in the test part), `image` (if the inputs are images, as they were
+    before they were normalised), `label`, `prediction`, and of classes `probability` (of the prediction), of values
+    `error` (absolute, the mean over the outputs).
+
+    Args:
+        data: The data; the test part in order, as `loop.predict` takes it.
+        found: What `loop.predict` made of the test part.
+        num: How many samples of each case.
+        ignore_index: Samples with this label do not count.
+    """
+    if not found or data.task == "multilabel":
+        return None
+    labels, predictions = found["targets"], found["predictions"]
+    if "probabilities" in found:
+        score = found["probabilities"].gather(1, predictions[:, None])[:, 0]
+        cases, name = choose_classes(labels, predictions, score, num, ignore_index), "probability"
+        shown = [data.classes[label] for label in labels.tolist()], [data.classes[k] for k in predictions.tolist()]
+    else:
+        score = (predictions - labels).abs().mean(1)
+        cases, name = choose_values(score, num), "error"
+        shown = _values(labels), _values(predictions)
+    chosen = [(case, place) for case, places in cases.items() for place in places]
+    places = [place for _, place in chosen]
+    images = as_images(data, places)
+    rows = []
+    for number, (case, place) in enumerate(chosen):
+        image = [] if images is None else [Image(images[number])]
+        rows.append([case, place, *image, shown[0][place], shown[1][place], score[place].item()])
+    middle = [] if images is None else ["image"]
+    return Table(["case", "sample", *middle, "label", "prediction", name], rows)
+
+
+def choose_classes(
+    labels: Tensor, predictions: Tensor, probability: Tensor, num: int, ignore_index: int | None = None
+) -> dict[str, list[int]]:
+    """Return the positions of clear mistakes, of right guesses that were close, and of clear successes.
+
+    Args:
+        labels: (N,) classes.
+        predictions: (N,) classes.
+        probability: (N,) of the prediction.
+        num: How many of each, at most.
+        ignore_index: Samples with this label do not count.
+    """
+    counted = labels != (-100 if ignore_index is None else ignore_index)
+    right = (labels == predictions) & counted
+    wrong = (labels != predictions) & counted
+    order = probability.argsort(stable=True)
+    unsure = order[right[order]][:num]
+    # What is among the least sure is not among the surest, too.
+    sure = order[right[order]][len(unsure) :].flip(0)[:num]
+    worst = order[wrong[order]].flip(0)[:num]
+    return {"wrong": worst.tolist(), "unsure": unsure.tolist(), "right": sure.tolist()}
+
+
+def choose_values(error: Tensor, num: int) -> dict[str, list[int]]:
+    """Return the positions of the greatest and of the smallest of `error` (N,), at most `num` of each."""
+    order = error.argsort(stable=True)
+    worst = order.flip(0)[:num]
+    best = order[: len(order) - len(worst)][:num]
+    return {"worst": worst.tolist(), "best": best.tolist()}
+
+
+def _values(values: Tensor) -> Sequence[Any]:
+    """Return values (N, D) as numbers, or of more than one output as text."""
+    rows: Iterator[list[float]] = iter(values.tolist())
+    return [row[0] if len(row) == 1 else ", ".join(f"{value:.6g}" for value in row) for row in rows]
+
+
+def as_images(data: Data, places: Sequence[int]) -> Tensor | None:
+    """Return the inputs of test samples as images (n, C, H, W) from 0 to 1; None if they are no images.
+
+    Normalising is undone; where the data go beyond 0 to 1 by themselves, the images together are scaled to fit.
+    """
+    shape = data.input_shape
+    if len(shape) != 3 or shape[0] not in (1, 3, 4) or not places:
+        return None
+    images = data.test.inputs_at(places).float()
+    if data.input_mean is not None:
+        images = images * data.input_std + data.input_mean
+    low, high = images.min(), images.max()
+    if low < -1e-3 or high > 1 + 1e-3:
+        images = (images - low) / (high - low)
+    return images.clamp(0, 1)

@@ -1,0 +1,323 @@
+"""The training loop: plain torch, top to bottom. Experiments call `fit`, `evaluate` and `predict`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from experiments.training.metrics import RunningMetrics, metric_names
+from experiments.training.monitor import Monitor
+from experiments.training.progress import Progress
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.datasets.batches import Batches, Data
+from ingredients.errors import ConfigError, ModelError
+from ingredients.losses.building import Loss, check_loss
+from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.scheduler import Schedule
+
+__all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
+
+LogScalar = Callable[[str, float, int], None]
+
+
+@dataclasses.dataclass
+class FitResult:
+    """How a training went.
+
+    Attributes:
+        epochs: Epochs completed.
+        steps: Optimizer steps, skipped ones included.
+        best_epoch: Epoch of the best monitored value; 0 if there was none.
+        best: That value; NaN if there was none.
+        stopped_early: Whether patience ended the training.
+    """
+
+    epochs: int = 0
+    steps: int = 0
+    best_epoch: int = 0
+    best: float = math.nan
+    stopped_early: bool = False
+
+
+def fit(
+    model: nn.Module,
+    data: Data,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    *,
+    log: LogScalar,
+    epochs: int,
+    scheduler: Schedule | None = None,
+    amp: MixedPrecision | None = None,
+    checkpointer: Checkpointer | None = None,
+    val_interval: int = 1,
+    log_interval: int = 50,
+    monitor: str = "val/loss",
+    mode: str = "auto",
+    patience: int | None = None,
+    min_delta: float = 0.0,
+) -> FitResult:
+    """Train `model` on `data.train`, looking at `data.val` in between.
+
+    Logs every `log_interval` optimizer steps and at the last one: `train/loss` (mean since the last value),
+    `train/lr`, `train/grad_norm` (before clipping), with float16 `amp/scale` and `amp/skipped`; after each validation
+    the metrics of `evaluate` as `val/...`.
+
+    Args:
+        model: On the device of the data.
+        data: The batches.
+        loss: The loss.
+        optimizer: Over the model's parameters.
+        log: Called as `log(name, value, step)`, such as `_run.log_scalar`.
+        epochs: Passes over the training data.
+        scheduler: The learning-rate schedule.
+        amp: Mixed precision, clipping and accumulation.
+        checkpointer: What saves the best and newest states, and what the training goes on from.
+        val_interval, log_interval, monitor, mode, patience, min_delta: See the config of `ingredients.training`.
+
+    Raises:
+        LabError: If the parts do not fit together; before the first step.
+    """
+    amp = amp or MixedPrecision(next(model.parameters()).device)
+    best = Monitor(monitor, mode, patience, min_delta)
+    _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
+    parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
+    keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
+    place = keeper.begin(parts)
+    if keeper.is_branch:
+        _check_left(keeper.start, place.epoch, epochs, best)
+    steps_done = math.ceil(place.batch / amp.accumulate)
+    num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
+    closing = isinstance(optimizer, torch.optim.LBFGS)
+    # A number costs nothing on the CPU; on a GPU it would have to be waited for.
+    on_cpu = amp.device.type == "cpu"
+    losses = place.losses
+
+    with Progress(epochs, num_steps, place.step) as progress, keeper.session():
+        while place.epoch < epochs and not best.exhausted:
+            epoch = place.epoch + 1
+            model.train()
+            for group in keeper.until_stopped(grouped(data.train.epoch(epoch, place.batch), amp.accumulate)):
+                place.batch += len(group)
+                if closing:
+                    batch_loss, stepped = closure_step(model, group, loss, optimizer, amp)
+                else:
+                    batch_loss = backward(model, group, loss, amp)
+                    del group  # The next batch takes its memory, while it is still in the cache.
+                    stepped = amp.step(optimizer)
+                losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
+                place.step = step = place.step + 1
+                if step % log_interval == 0 or step == num_steps:
+                    progress.step(step, log_training(log, step, losses, optimizer, amp))
+                    losses.clear()
+                amp.update()
+                optimizer.zero_grad()
+                if stepped and scheduler is not None:
+                    scheduler.after_step()
+                if keeper.is_due(step):
+                    keeper.save(place, parts)
+            if keeper.is_stopping:
+                keeper.save(place, parts)
+
+            metrics = {}
+            if epoch % val_interval == 0 or epoch == epochs:
+                with keeper.saving_if_stopped(place, parts):
+                    measured = evaluate(model, data.val, loss, amp)
+                metrics = {f"val/{name}": value for name, value in measured.items()}
+                for name, value in metrics.items():
+                    log(name, value, place.step)
+            place.epoch, place.batch = epoch, 0
+            if scheduler is not None:
+                scheduler.after_epoch(metrics)
+            improved = bool(metrics) and best.update(metrics, epoch)
+            final = epoch == epochs or best.exhausted
+            keeper.save(place, parts, metrics if improved else None, final=final)
+            progress.epoch(epoch, metrics)
+    return FitResult(place.epoch, place.step, best.epoch, best.value, best.exhausted)
+
+
+def closure_step(
+    model: nn.Module, group: list, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision
+) -> tuple[Tensor, bool]:
+    """Let an optimizer that recomputes its loss take one step; return the first loss, and that the step took place."""
+    losses = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses.append(backward(model, group, loss, amp))
+        return losses[-1]
+
+    stepped = amp.step(optimizer, closure)
+    return losses[0], stepped
+
+
+def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor:
+    """Add the gradients of one effective batch, given as micro-batches, and return its mean loss.
+
+    The loss still holds its graph: letting go of that before the optimizer steps costs 4 us a step (measured).
+
+    Each micro-batch counts by its share of the whole, so that the gradients are those of one big batch, also when the
+    last one is smaller or classes are weighted. (BatchNorm still sees one micro-batch at a time.)
+    """
+    criterion = loss.module
+    if len(group) == 1:
+        inputs, targets = group[0]
+        with amp.context:
+            batch_loss = criterion(model(inputs), targets)
+        amp.backward(batch_loss)
+        return batch_loss
+    weights = [loss.normalizer(targets) for _, targets in group]
+    total, whole = sum(weights), torch.zeros((), device=group[0][0].device)
+    for (inputs, targets), weight in zip(group, weights, strict=True):
+        if weight == 0 and total > 0:
+            continue  # All its targets are ignored, and the mean over nothing is NaN.
+        with amp.autocast():
+            batch_loss = criterion(model(inputs), targets) * (weight / total)
+        amp.backward(batch_loss)
+        whole = whole + batch_loss.detach()
+    return whole
+
+
+def log_training(
+    log: LogScalar, step: int, losses: list[Tensor | float], optimizer: torch.optim.Optimizer, amp: MixedPrecision
+) -> float:
+    """Log the state of the training at `step`, and return the mean of `losses`.
+
+    This is the one place in the loop that waits for the device, unless float16 looks for overflows, or micro-batches
+    are weighed by their classes.
+    """
+    norm = amp.grad_norm(optimizer)
+    if isinstance(losses[0], float):
+        values = [sum(losses) / len(losses), float(norm)]
+    else:
+        values = torch.stack([torch.stack(losses).mean().float(), norm.float()]).tolist()
+    log("train/loss", values[0], step)
+    log("train/grad_norm", values[1], step)
+    log("train/lr", optimizer.param_groups[0]["lr"], step)
+    if amp.dtype == "float16":
+        log("amp/scale", amp.scale(), step)
+        log("amp/skipped", amp.num_skipped, step)
+    return values[0]
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, float]:
+    """Return the loss and the metrics of `RunningMetrics` over `batches`; empty if there are none.
+
+    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+    """
+    metrics = RunningMetrics(loss)
+    with _evaluating(model):
+        for outputs, targets, batch_loss in _forward(model, batches, loss, amp):
+            metrics.update(outputs, targets, batch_loss)
+    return metrics.compute()
+
+
+@torch.no_grad()
+def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, Tensor]:
+    """Return what the model makes of `batches`, in their order, on the CPU.
+
+    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+
+    Returns:
+        `predictions` (N,), (N, K) or (N, D) as by `Loss.predict`; `targets` likewise; `probabilities` (N, K), if any.
+    """
+    found: dict[str, list[Tensor]] = {"predictions": [], "targets": [], "probabilities": []}
+    with _evaluating(model):
+        for outputs, targets, _ in _forward(model, batches, loss, amp):
+            found["predictions"].append(loss.predict(outputs).cpu())
+            found["targets"].append(loss.own_unit(targets).cpu())
+            probabilities = loss.probabilities(outputs)
+            if probabilities is not None:
+                found["probabilities"].append(probabilities.cpu())
+    return {name: torch.cat(parts) for name, parts in found.items() if parts}
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _forward(
+    model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    amp = amp or MixedPrecision(next(model.parameters()).device)
+    for inputs, targets in batches.epoch():
+        with amp.autocast():
+            outputs = model(inputs)
+            batch_loss = loss(outputs, targets)
+        yield outputs, targets, batch_loss
+
+
+def grouped(batches: Iterable, size: int) -> Iterator[list]:
+    """Return an iterator over lists of `size` batches, the last one possibly shorter; it holds on to none of them."""
+    if size == 1:
+        return map(_alone, batches)
+    iterator = iter(batches)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [batch]
+
+
+def steps_per_epoch(batches: Batches, accumulate: int) -> int:
+    """Return the optimizer steps of an epoch, the last one possibly of fewer micro-batches."""
+    return math.ceil(len(batches) / accumulate)
+
+
+def _check_left(start: Path, epochs_done: int, epochs: int, monitor: Monitor) -> None:
+    """Refuse to start from another training's end, where no step would be taken."""
+    if epochs_done >= epochs:
+        raise ConfigError(
+            f"training.epochs: got {epochs}, but {start} has {epochs_done} epochs behind it, so that nothing would be "
+            f"trained; give more, such as epochs={epochs_done + epochs}"
+        )
+    if monitor.exhausted:
+        raise ConfigError(
+            f"training.patience: got {monitor.patience}, but by {start} {monitor.name} has not improved for as long, "
+            "so that nothing would be trained; give more, or patience=None"
+        )
+
+
+def _check(
+    model: nn.Module,
+    data: Data,
+    loss: Loss,
+    epochs: int,
+    val_interval: int,
+    log_interval: int,
+    monitor: Monitor,
+    scheduler: Schedule | None,
+) -> None:
+    """Refuse, before the first step, what would fail or surprise later."""
+    for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
+        if value < 1:
+            raise ConfigError(f"training.{name}: got {value}, expected at least 1")
+    if not data.val.num_samples and monitor.patience is not None:
+        raise ConfigError(
+            "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"
+        )
+    measured = [f"val/{name}" for name in metric_names(loss)] if data.val.num_samples else []
+    if measured:
+        monitor.check(measured)
+    if scheduler is not None:
+        scheduler.check(measured)
+    if data.train.last_batch_size == 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
+        every = data.train.batch_size == 1
+        which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
+        raise ModelError(f"{which} training batch holds one sample, which BatchNorm1d cannot take; {remedy}")
+    check_loss(loss, model, data)

@@ -1,0 +1,71 @@
+"""Metrics over a pass through data, summed up on the device and fetched once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingredients.losses.building import Loss
+
+__all__ = ["RunningMetrics", "metric_names"]
+
+
+def metric_names(loss: Loss) -> tuple[str, ...]:
+    """Return the names of what `RunningMetrics` measures."""
+    return ("loss", "r2", "mae", "rmse") if loss.kind == "values" else ("loss", "accuracy")
+
+
+class RunningMetrics:
+    """Loss and metrics of all batches given to `update`, weighted by their samples.
+
+    Of classes: `loss`, `accuracy`, without the targets that the loss ignores. Of values: `loss`, `r2` (over all outputs
+    together), `mae` and `rmse` in the targets' own unit.
+
+    Args:
+        loss: How outputs are read.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._sums: list[Tensor] | None = None
+
+    def update(self, outputs: Tensor, targets: Tensor, batch_loss: Tensor) -> None:
+        """Add a batch: outputs (B, K) or (B, D), targets as the loss takes them, its mean loss."""
+        weight = _double(torch.as_tensor(self._loss.normalizer(targets), device=outputs.device))
+        # The mean over nothing is NaN: a batch whose targets are all ignored adds nothing.
+        sums = [torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]
+        sums += self._value_sums(outputs, targets) if self._loss.kind == "values" else self._hits(outputs, targets)
+        self._sums = sums if self._sums is None else [old + new for old, new in zip(self._sums, sums, strict=True)]
+
+    def _hits(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+        hits = self._loss.predict(outputs).eq(targets)
+        ignored = getattr(self._loss.module, "ignore_index", None)
+        if ignored is None or self._loss.kind != "classes":
+            return [_double(hits.sum()), torch.tensor(hits.numel(), device=outputs.device)]
+        counted = targets.ne(ignored)
+        return [_double((hits & counted).sum()), counted.sum()]
+
+    def _value_sums(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+        scale = 1.0 if self._loss.target_std is None else self._loss.target_std
+        targets = _double(targets * scale)
+        errors = targets - _double(outputs.float() * scale)
+        count = torch.tensor(float(targets.numel()), dtype=targets.dtype, device=targets.device)
+        return [errors.abs().sum(), (errors**2).sum(), targets.sum(0), (targets**2).sum(0), count]
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name; empty if there was no batch. Waits for the device."""
+        if self._sums is None:
+            return {}
+        loss, weight, *rest = self._sums
+        metrics = {"loss": float(loss / weight)}
+        if self._loss.kind != "values":
+            return {**metrics, "accuracy": float(rest[0] / rest[1])}
+        absolute, squared, total, squares, count = rest
+        variance = squares.sum() - (total**2 * total.numel() / count).sum()
+        r2 = float(1 - squared / variance) if float(variance) > 0 else float("nan")
+        return {**metrics, "r2": r2, "mae": float(absolute / count), "rmse": float((squared / count).sqrt())}
+
+
+def _double(values: Tensor) -> Tensor:
+    """Return `values` in double precision, where the device has it."""
+    return values.float() if values.device.type == "mps" else values.double()

@@ -1,0 +1,57 @@
+"""What a person sees while training goes on: a bar on a terminal, a few lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.running.terminal import terminal
+
+__all__ = ["Progress"]
+
+_log = logging.getLogger(__name__)
+_LINES = 20
+
+
+class Progress:
+    """A progress bar over optimizer steps on the terminal, past the captured output; else about twenty lines a run.
+
+    Args:
+        num_epochs: Epochs of the training.
+        num_steps: Optimizer steps of it.
+        step: Steps that an earlier session has done.
+    """
+
+    def __init__(self, num_epochs: int, num_steps: int, step: int = 0) -> None:
+        self.num_epochs = num_epochs
+        self._bar: Any = None
+        stream = terminal()
+        if stream is not None:
+            from tqdm import tqdm
+
+            bar = {"unit": "step", "leave": False, "dynamic_ncols": True}
+            self._bar = tqdm(total=num_steps, initial=step, file=stream, **bar)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def step(self, step: int, loss: float) -> None:
+        """Show that `step` optimizer steps are done."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+            self._bar.update(step - self._bar.n)
+
+    def epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        """Tell of a finished epoch, unless too much was told already."""
+        if epoch % math.ceil(self.num_epochs / _LINES) and epoch != self.num_epochs:
+            return
+        if self._bar is not None:
+            self._bar.clear()
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        _log.info("epoch %d/%d  %s", epoch, self.num_epochs, shown)

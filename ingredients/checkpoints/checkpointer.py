@@ -1,0 +1,336 @@
+"""`Checkpointer`: saves the states of a training beside it, and takes the training up again where it was left.
+
+A state is copied on the thread that trains, and written on another one. It is put in its place only once the record
+holds all that was logged up to it, so that what goes on from it has nothing to miss.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from ingredients.checkpoints.files import check_weights, load_checkpoint, load_weights
+from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
+from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
+from ingredients.errors import CheckpointError
+
+__all__ = ["Checkpointer"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Checkpointer:
+    """Saves states of a training into a folder, and finds the state to go on from.
+
+    Args:
+        folder: Where to; made when the first checkpoint is saved.
+        config: The run's config, kept in every checkpoint.
+        best: Whether to keep the best weights.
+        last: Whether to keep the newest states.
+        interval: Epochs between newest states.
+        interval_steps: Optimizer steps between newest states within an epoch; None for none.
+        keep: How many newest states to keep.
+        start: A checkpoint of another run, to start from.
+        resume: Whether to take up what an earlier session of the same run left in the folder.
+        record: The run that `experiments.running.lab_run.LabRun` is, or None. Its `position`, `flush` and `rewind` keep
+            the record in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole
+            step.
+
+    Attributes:
+        is_branch: Whether the training began at `start`.
+
+    Raises:
+        CheckpointError: If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        *,
+        best: bool = True,
+        last: bool = True,
+        interval: int = 1,
+        interval_steps: int | None = None,
+        keep: int = 2,
+        start: Path | None = None,
+        resume: bool = False,
+        record: Any = None,
+    ) -> None:
+        for name, value in (("interval", interval), ("interval_steps", interval_steps), ("keep", keep)):
+            if value is not None and value < 1:
+                raise CheckpointError(f"checkpoint.{name}: got {value}, expected at least 1")
+        self.files = CheckpointFolder(folder, keep)
+        self.config = config
+        self.best = best
+        self.last = last
+        self.interval = interval
+        self.interval_steps = interval_steps
+        self.start = start
+        self.resume = resume
+        self.record = record
+        self.is_branch = False
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        # After which step the newest state on the disk was saved.
+        self._saved_step: int | None = None
+
+    @property
+    def best_path(self) -> Path:
+        """Where the best weights are."""
+        return self.files.best
+
+    @property
+    def last_path(self) -> Path:
+        """Where the newest state is."""
+        return self.files.last
+
+    # ------------------------------------------------------------------ a training begins
+
+    def begin(self, parts: Mapping[str, Any]) -> Place:
+        """Bring `parts` and the record to the state to go on from, and return the place of the training.
+
+        That is what an earlier session of the run left, if it is to be resumed; else the state at `start`; else none,
+        which is the beginning.
+
+        Args:
+            parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of. Among
+                them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
+                follow a config that changed, other names are taken as they were.
+
+        Raises:
+            CheckpointError: If there are states, and none of them can be read and fits.
+        """
+        found = None
+        if self.resume:
+            self.files.clear()
+            found = self.files.newest(lambda state, path: self._check(state, path, parts))
+        place = Place()
+        if found is not None:
+            path, state = found
+            place = resume(parts, state, path)
+            self.files.take_up(path, state, best=self.best)
+            self._saved_step = place.step
+        elif self.start is not None:
+            path = self.files.start_of(self.start) if self.resume else self.start
+            state = load_checkpoint(path)
+            check_whole(state, parts, path)
+            place = branch(parts, state, path, self.config)
+            self.is_branch = True
+            try:
+                self.files.keep_start(path, best_epoch(state))
+                self._adopt_best(path.parent, parts.get("monitor"))
+            except OSError as error:
+                raise CheckpointError(f"{self.files.path}: cannot be written: {error}") from error
+        if self.resume and self.record is not None:
+            self._rewind(None if found is None else state.get("position"), place.step)
+        if place.step:
+            _log.info("continuing from %s, after %d steps", path, place.step)
+        return place
+
+    def _check(self, state: Mapping[str, Any], path: Path, parts: Mapping[str, Any]) -> None:
+        check_whole(state, parts, path)
+        check_weights(parts["model"], state, path, self.config)
+        uid = None if self.record is None else self.record.uid
+        if state.get("run") != uid:
+            raise CheckpointError(
+                f"{path}: is of the run {state.get('run')}, not of {uid}; to start from another run's state, fork that"
+            )
+        saved, now = state.get("data"), self._fingerprint()
+        if saved is not None and now is not None and saved != now:
+            raise CheckpointError(
+                f"{path}: was saved in a training on data with the fingerprint {saved[:12]}, and these have "
+                f"{now[:12]}: their content has changed; put back what it was"
+            )
+
+    def _rewind(self, position: Any, step: int) -> None:
+        # Where another training of the run follows, its points are wanted, and its own state takes the record along.
+        stem, _, number = self.files.path.name.rpartition("-")
+        stem, number = (stem, int(number)) if stem and number.isdecimal() else (self.files.path.name, 1)
+        after = self.files.path.with_name(f"{stem}-{number + 1}")
+        if not CheckpointFolder(after, 1).has_states():
+            self.record.rewind(position, step)
+
+    def _adopt_best(self, folder: Path, monitor: Any) -> None:
+        """Take over the weights that the other run's state has for the best; without them the best starts anew."""
+        epoch = 0 if monitor is None else monitor.state_dict()["epoch"]
+        if not epoch or not self.best:
+            return
+        path = CheckpointFolder(folder, 1).weights_of(epoch)
+        if path is not None:
+            self.files.adopt_best(path, epoch)
+            return
+        _log.warning("%s: the weights of epoch %d, its best, are not there; the best starts anew", folder, epoch)
+        monitor.load_state_dict({"value": math.nan, "epoch": 0, "waited": 0})
+
+    # ------------------------------------------------------------------ a training goes on
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Hold signals back until a step has ended, and do not leave before all is written.
+
+        Raises:
+            CheckpointError: If what was saved last cannot be written.
+        """
+        deferred = self.record.signals_deferred() if self.last and self.record is not None else contextlib.nullcontext()
+        try:
+            with deferred:
+                yield
+        except BaseException:
+            self._join()
+            if self._error is not None:
+                _log.error("%s", self._error)
+            raise
+        self.wait()
+        if self.is_stopping:  # the signal came when there was nothing left to save
+            self.record.stop(self._saved_step)
+
+    @contextlib.contextmanager
+    def saving_if_stopped(self, place: Place, parts: Mapping[str, Any]) -> Iterator[None]:
+        """Save the state at `place`, and end the run, where what is done here fails after a signal asked for the end.
+
+        It is to change nothing of `parts`, as an evaluation does not. See `until_stopped` for why it fails.
+        """
+        try:
+            yield
+            return
+        except RuntimeError:
+            if not self.is_stopping:
+                raise
+        self.save(place, parts)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal asked the training to end."""
+        return self.last and self.record is not None and self.record.stopping is not None
+
+    def is_due(self, step: int) -> bool:
+        """Tell whether the state after `step` is to be saved: by its number, or because a signal asked for the end."""
+        if self.interval_steps is not None and self.last and step % self.interval_steps == 0:
+            return True
+        return self.is_stopping
+
+    def until_stopped(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield `items`; where getting one fails after a signal asked for the end, they end.
+
+        A signal to all processes of a job ends the workers of a loader, too.
+        """
+        iterator = iter(items)
+        while True:
+            held = []
+            try:
+                held.append(next(iterator))
+            except StopIteration:
+                return
+            except RuntimeError:
+                if self.is_stopping:
+                    return
+                raise
+            # Nothing holds on to it here: the next one takes its memory.
+            yield held.pop()
+
+    def save(
+        self, place: Place, parts: Mapping[str, Any], best: Mapping[str, float] | None = None, *, final: bool = False
+    ) -> None:
+        """Save what is due at `place`; end the run if a signal asked for that.
+
+        It returns when the tensors are copied, but for the final state. The error of an earlier save is raised here.
+
+        Args:
+            place: The training's place.
+            parts: As given to `begin`.
+            best: The metrics, if the weights are the best so far.
+            final: Whether the training ends here.
+
+        Raises:
+            CheckpointError: If a checkpoint cannot be written; the one before it stays.
+        """
+        stopping = self.is_stopping
+        last = self.last and (stopping or final or place.batch > 0 or place.epoch % self.interval == 0)
+        best = best if self.best else None
+        if best is not None or last:
+            self.wait()
+            jobs: list[Callable[[], None]] = []
+            state = self._state(place, parts) if last else {"model": snapshot(parts["model"].state_dict())}
+            if best is not None:
+                weights = {
+                    "model": state["model"],
+                    "epoch": place.epoch,
+                    "metrics": snapshot(dict(best)),
+                    "config": self.config,
+                }
+                jobs.append(lambda: self.files.write_best(weights))
+            if last:
+                jobs.append(lambda: self._write_last(state))
+            self._start(jobs)
+        if stopping or final:
+            self.wait()
+            # A signal may have come while the last state was written, too, and nobody else looks for it.
+            if self.is_stopping:
+                self.record.stop(place.step)
+
+    def _write_last(self, state: Mapping[str, Any]) -> None:
+        self.files.write_last(state)
+        self._saved_step = state["step"]
+
+    def _state(self, place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
+        of_record = {} if self.record is None else {"run": self.record.uid, "position": self.record.position()}
+        return {**capture(place, parts), **of_record, "data": self._fingerprint(), "config": self.config}
+
+    def _fingerprint(self) -> str | None:
+        """Return the fingerprint of the run's data, where its ingredient noted one."""
+        data = None if self.record is None else self.record.info.get("data")
+        return data.get("fingerprint") if isinstance(data, Mapping) else None
+
+    def restore_best(self, model: nn.Module) -> None:
+        """Load the best weights kept so far into `model`; without any it stays as it is.
+
+        Raises:
+            CheckpointError: If they cannot be read.
+        """
+        self.wait()
+        if self.best and self.best_path.exists():
+            load_weights(model, self.best_path, self.config)
+
+    # ------------------------------------------------------------------ writing, beside the training
+
+    def wait(self) -> None:
+        """Wait until all that was saved is written.
+
+        Raises:
+            CheckpointError: If it cannot be.
+        """
+        self._join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _start(self, jobs: Sequence[Callable[[], None]]) -> None:
+        def work() -> None:
+            try:
+                if self.record is not None:
+                    self.record.flush()
+                for job in jobs:
+                    job()
+            except OSError as error:
+                folder = self.files.path
+                self._error = CheckpointError(f"{folder}: cannot be written: {error}; the checkpoint before it stays")
+            except BaseException as error:
+                self._error = error
+
+        # No daemon: Python waits for it, so that what was copied is not lost.
+        self._thread = threading.Thread(target=work, name="sacristan-checkpoint")
+        self._thread.start()

@@ -1,0 +1,132 @@
+"""Checkpoints on disk: whole or not at all, and loaded without running code. Without Sacred."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ingredients.errors import CheckpointError
+from observers.record.atomic_file import replacing
+from observers.record.sealed_zip import SealingStream, check_seal
+
+__all__ = ["check_weights", "load_checkpoint", "load_weights", "other_data", "save_checkpoint"]
+
+FORMAT = 2
+# What of a state can be read from its file without torch.
+_NOTED = ("run", "epoch", "step")
+
+
+def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
+    """Write `state` to `path`: a complete new file takes the place of an old one, or the old one stays.
+
+    Raises:
+        CheckpointError: If it cannot be written; nothing half-written is left.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            sealing = SealingStream(stream)
+            torch.save({"format": FORMAT, **state}, sealing)
+            note = {name: state[name] for name in _NOTED if isinstance(state.get(name), int | str)}
+            sealing.seal(json.dumps(note).encode())
+    except (OSError, RuntimeError, pickle.PicklingError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: cannot be written: {_cause(error)}; the checkpoint before it stays") from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the system's error, where torch complains only of the file that was not written to its end."""
+    cause = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    return cause or error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the state in a checkpoint, its tensors on the CPU. Runs no code, whatever the file holds.
+
+    Raises:
+        CheckpointError: If it is missing, damaged, or no checkpoint of the lab.
+    """
+    if not path.is_file():
+        near = sorted(str(other) for other in path.parent.glob("*.pt")) if path.parent.is_dir() else []
+        hint = f"there are: {', '.join(near)}" if near else "check the path"
+        raise CheckpointError(f"checkpoint.path: there is no file {path}; {hint}")
+    try:
+        # torch itself compares no checksums, and would load weights with flipped bits.
+        check_seal(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); try again when it can") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: is damaged, or holds more than tensors and plain values; it is not loaded, as that could run code"
+        ) from error
+    except Exception as error:
+        # Damage shows as any exception of the unpickler, whose words help nobody.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: is damaged, or no checkpoint: {reason[:200]}") from error
+    if not isinstance(state, dict) or "model" not in state or "format" not in state:
+        raise CheckpointError(f"{path}: is no checkpoint of this lab; expected one of my_runs/ID/checkpoints")
+    if state["format"] != FORMAT:
+        raise CheckpointError(f"{path}: has format {state['format']}, this version reads {FORMAT}")
+    return state
+
+
+def load_weights(model: nn.Module, path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Load the model's weights from a checkpoint, and return its whole state.
+
+    Args:
+        model: The model; it stays as it was if the checkpoint does not fit.
+        path: The checkpoint.
+        config: The config that `model` was built from.
+
+    Raises:
+        CheckpointError: If it is missing, damaged or does not fit; the message says what differs.
+    """
+    state = load_checkpoint(path)
+    check_weights(model, state, path, config)
+    model.load_state_dict(state["model"])
+    return state
+
+
+def check_weights(model: nn.Module, state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
+    """Check that the weights of `state`, loaded from `path`, are those of `model`, built from `config`.
+
+    Raises:
+        CheckpointError: If not; the message says what differs.
+    """
+    mine, theirs = model.state_dict(), state["model"]
+    missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
+    shapes = [name for name in mine if name in theirs and mine[name].shape != theirs[name].shape]
+    if missing or extra or shapes:
+        found = [f"{name} is {list(theirs[name].shape)} there and {list(mine[name].shape)} here" for name in shapes[:2]]
+        found += [f"{name} is only here" for name in missing[:2]] + [f"{name} is only there" for name in extra[:2]]
+        differing = _differences(state.get("config", {}), config, ("data", "loss", "model"))
+        hint = f"; it was saved with {', '.join(differing)}" if differing else ""
+        run_config = path.absolute().parent.parent / "config.json"
+        hint += f"; take the settings of its run: with {run_config}" if run_config.is_file() else ""
+        raise CheckpointError(f"{path}: does not fit this model: {'; '.join(found)}{hint}")
+
+
+def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple[str, ...]) -> list[str]:
+    return [
+        f"{part}.{key}={value!r}"
+        for part in parts
+        for key, value in saved.get(part, {}).items()
+        if mine.get(part, {}).get(key) != value
+    ]
+
+
+def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
+    """Return the settings of a `saved` config that made its inputs or their split other than those of `mine`."""
+    harmless = ("path", "augment", "batch_size", "drop_last", "num_workers", "pin_memory")
+    found = [text for text in _differences(saved, mine, ("data",)) if text[5:].partition("=")[0] not in harmless]
+    if saved.get("data", {}).get("split_seed") is None and saved.get("seed") != mine.get("seed"):
+        found.append(f"seed={saved.get('seed')!r}")
+    return found

@@ -1,0 +1,114 @@
+"""Objects from names in a config: dotted paths, and options checked against a signature."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from configs import to_plain
+from ingredients.config.entry_types import nearest
+from ingredients.errors import ConfigError, LabError, MissingDependencyError
+
+__all__ = ["build", "check_options", "import_object", "is_dotted_path", "require"]
+
+
+def is_dotted_path(name: str) -> bool:
+    """Tell whether `name` names an object in a module: `package.module:object` or `package.module.object`."""
+    return ("." in name or ":" in name) and all(part.isidentifier() for part in name.replace(":", ".").split("."))
+
+
+def import_object(path: str, entry: str) -> Any:
+    """Import `package.module:object` or `package.module.object`.
+
+    Args:
+        path: The dotted path, as the user wrote it.
+        entry: The config entry that holds it, for messages.
+
+    Raises:
+        ConfigError: If the module or the object in it does not exist.
+    """
+    module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise
+        raise ConfigError(
+            f"{entry}: got {path!r}, but there is no module {error.name!r}; "
+            "give package.module:object for a module in this folder or an installed one"
+        ) from error
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            names = [name for name in vars(found) if not name.startswith("_")]
+            near = nearest(part, names)
+            hint = f"did you mean {near!r}?" if near else "check the spelling"
+            raise ConfigError(f"{entry}: got {path!r}, but {module_name} has no {part!r}; {hint}")
+        found = getattr(found, part)
+    return found
+
+
+def check_options(target: Callable, options: Mapping[str, Any], entry: str, given: Mapping[str, Any] = {}) -> None:
+    """Check a free-form dict of `options` against the signature of the `target` it goes to.
+
+    Args:
+        target: The class or function.
+        options: What the user wrote.
+        entry: The config entry that holds the options, for messages.
+        given: Arguments that the caller passes besides.
+
+    Raises:
+        ConfigError: If an option is unknown, is given already, or a required one is missing.
+    """
+    parameters = inspect.signature(target).parameters
+    named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    label = getattr(target, "__qualname__", str(target))
+    for name in options:
+        if name in given:
+            raise ConfigError(f"{entry}.{name}: {label} gets {name!r} from the lab already; remove it from {entry}")
+        if name not in named and not takes_any:
+            free = [other for other in named if other not in given]
+            near = nearest(name, free)
+            hint = f"did you mean {near!r}?" if near else f"it takes: {', '.join(free) or 'no options'}"
+            raise ConfigError(f"{entry}.{name}: {label} takes no option {name!r}; {hint}")
+    for name in named:
+        if parameters[name].default is inspect.Parameter.empty and name not in options and name not in given:
+            raise ConfigError(f"{entry}: {label} needs a value for {name!r}; write {entry}.{name}=...")
+
+
+def build(
+    target: Callable, options: Mapping[str, Any], entry: str, error: type[LabError] = ConfigError, /, **given: Any
+) -> Any:
+    """Return `target(**given, **options)`, with options that do not fit refused by name.
+
+    Raises:
+        ConfigError: If an option is unknown or a required one is missing.
+        LabError: Of type `error`, if `target` refuses the values; its own message is kept.
+    """
+    check_options(target, options, entry, given)
+    try:
+        return target(**given, **to_plain(options))
+    except LabError:
+        raise
+    except (TypeError, ValueError, RuntimeError, AssertionError) as reason:
+        label = getattr(target, "__qualname__", str(target))
+        shown = ", ".join(f"{key}={value!r}" for key, value in options.items()) or "its defaults"
+        raise error(f"{entry}: {label} refuses {shown}: {reason}") from reason
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional package when it is needed.
+
+    Raises:
+        MissingDependencyError: If it is not installed; the message names the extra to install.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{purpose} needs the package {module.partition('.')[0]!r}, which is not installed; "
+            f"write pip install -e '.[{extra}]'"
+        ) from error

@@ -1,0 +1,157 @@
+"""`Ingredient`: Sacred's, with Map-injecting captured functions and strict config scopes."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import sacred
+from sacred.config import ConfigDict
+from sacred.config.signature import Signature
+from sacred.utils import optional_kwargs_decorator
+
+from configs import freeze, to_plain
+from ingredients.config.files import read_config_file
+from ingredients.config.scope import DeclaredDict, Scope
+
+__all__ = ["Ingredient", "LabFunctions"]
+
+
+class _MapSignature(Signature):
+    """Fills in a captured function's arguments from the config, dicts as `Map`."""
+
+    def construct_arguments(self, args: Any, kwargs: Any, options: dict, bound: bool = False) -> tuple[list, dict]:
+        names = self._get_expected_args(bound)
+        args = [
+            freeze(value) if isinstance(value, dict) and name in options else value
+            for name, value in zip(names, args, strict=False)
+        ] + list(args[len(names) :])
+        kwargs = {
+            name: freeze(value) if isinstance(value, dict) and name in options else value
+            for name, value in kwargs.items()
+        }
+        wanted = set(names) - set(kwargs)
+        frozen = {name: freeze(value) if name in wanted else value for name, value in options.items()}
+        return super().construct_arguments(args, kwargs, frozen, bound)
+
+
+class LabFunctions:
+    """The decorators of an ingredient or experiment, as the lab wants them.
+
+    `_config` and every argument that the config fills with a dict arrive as a `configs.Map`; a dict passed
+    explicitly in place of a config entry does too, so that a function body sees one type. Other explicit
+    arguments are passed on untouched.
+    """
+
+    @optional_kwargs_decorator
+    def capture(self, function: Callable, prefix: str | None = None) -> Callable:
+        """Turn `function` into a captured function, as Sacred does, with dicts as `Map`."""
+        if function in self.captured_functions:
+            return function
+        captured = super().capture(function, prefix=prefix)
+        captured.__wrapped__.signature = _MapSignature(captured.__wrapped__)
+        return captured
+
+    @property
+    def _config_path(self) -> str:
+        return "" if isinstance(self, sacred.Experiment) else self.path
+
+    def config(self, function: Callable) -> Scope:
+        """Add a config scope; see `ingredients.config.scope` for what it may declare."""
+        scope = Scope(function, self._config_path)
+        self.configurations.append(scope)
+        return scope
+
+    def named_config(self, function: Callable) -> Scope:
+        """Add a named config; its docstring is its description in `print_named_configs`."""
+        scope = Scope(function, self._config_path, strict=False)
+        self._add_named_config(function.__name__, scope)
+        return scope
+
+    def add_config(self, cfg_or_file: Any = None, **entries: Any) -> None:
+        """Add config entries from a dict, a JSON or YAML file, or keywords."""
+        self.configurations.append(DeclaredDict(_entries(cfg_or_file, entries), self._config_path))
+
+    def add_named_config(self, name: str, cfg_or_file: Any = None, **entries: Any) -> None:
+        """Add a named config from a dict, a JSON or YAML file, or keywords."""
+        self._add_named_config(name, ConfigDict(_entries(cfg_or_file, entries)))
+
+    def config_hook(self, function: Callable) -> Callable:
+        """Add a config hook: `(config, command_name, logger) -> updates`, with `config` as a `Map`."""
+        super().config_hook(function)
+
+        def hook(config: dict, command_name: str, logger: Any) -> dict | None:
+            return to_plain(function(freeze(config), command_name, logger))
+
+        self.config_hooks[-1] = hook
+        return function
+
+
+def _entries(cfg_or_file: Any, entries: dict) -> dict:
+    if cfg_or_file is not None and entries:
+        raise ValueError("give config entries either as a dict or file, or as keywords, not both")
+    if isinstance(cfg_or_file, str | Path):
+        return read_config_file(cfg_or_file)
+    return to_plain(cfg_or_file if cfg_or_file is not None else entries)
+
+
+class Ingredient(LabFunctions, sacred.Ingredient):
+    """A reusable part of experiments: config, named configs, captured functions, commands.
+
+    Args:
+        path: Its name, under which its config stands.
+        ingredients: Ingredients that it builds on itself.
+    """
+
+    def __init__(self, path: str, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
+        caller = inspect.currentframe().f_back.f_globals
+        options.setdefault("save_git_info", False)
+        self._globals = options.pop("_caller_globals", caller)
+        super().__init__(path, ingredients, _caller_globals=self._globals, **options)
+
+    def twin(self, path: str) -> Ingredient:
+        """Return this ingredient once more under another name, with a config of its own.
+
+        The functions of the twin are its attributes:
+
+            critic_optimizer = optimizer.ingredient.twin("critic_optimizer")
+            critic_optimizer.make_optimizer(critic)
+        """
+        twin = type(self)(path, self.ingredients, _caller_globals=self._globals, base_dir=self.base_dir)
+        twin.configurations = [scope.at(path) for scope in self.configurations]
+        twin.named_configs = dict(self.named_configs)
+        twin.config_hooks = list(self.config_hooks)
+        modules: dict[int, dict] = {}
+        for captured in self.captured_functions:
+            # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.
+            function = captured.__wrapped__
+            names = modules.setdefault(id(function.__globals__), dict(function.__globals__))
+            again = twin.capture(_copy_function(function, names), prefix=captured.prefix)
+            if names.get(captured.__name__) is captured:
+                # The twin's functions call each other, not the original's.
+                names[captured.__name__] = again
+            if captured.__name__ in self.commands:
+                again.unobserved = captured.unobserved
+                twin.commands[captured.__name__] = again
+            for mine, its in (self.pre_run_hooks, twin.pre_run_hooks), (self.post_run_hooks, twin.post_run_hooks):
+                if captured in mine:
+                    its.append(again)
+        return twin
+
+    def __getattr__(self, name: str) -> Callable:
+        for captured in self.__dict__.get("captured_functions", ()):
+            if captured.__name__ == name:
+                return captured
+        raise AttributeError(f"the ingredient {self.__dict__.get('path')!r} has no function {name!r}")
+
+
+def _copy_function(function: Callable, names: dict) -> Callable:
+    copy = types.FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__ = function.__kwdefaults__
+    copy.__annotations__ = function.__annotations__
+    copy.__doc__ = function.__doc__
+    copy.__module__ = function.__module__
+    return copy

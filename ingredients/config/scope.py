@@ -1,0 +1,287 @@
+"""Config scopes with documentation for every entry, declared types, and no run after a typo.
+
+A scope is a function whose local variables become the entries of an ingredient's config, as in Sacred.
+On top of Sacred's rules:
+
+* an annotation declares what an entry takes (`path: str | None = None`), see `ingredients.config.entry_types`;
+* a comment above or behind an entry documents it, at every depth of a literal dict;
+* a docstring, an import or a function inside the scope is not an entry;
+* an update whose type does not fit is refused at once, before any entry that depends on it is computed.
+
+A dict that is empty by default is free-form: its keys are checked by whoever receives them.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import contextvars
+import inspect
+import io
+import re
+import shlex
+import textwrap
+import tokenize
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+from sacred.config import ConfigDict, ConfigScope
+from sacred.config.config_summary import ConfigSummary
+from sacred.config.custom_containers import DogmaticDict
+from sacred.config.utils import dogmatize, normalize_or_die, recursive_fill_in, undogmatize
+from sacred.utils import ConfigError as SacredConfigError
+from sacred.utils import iterate_flattened, join_paths
+
+from configs import to_plain
+from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.errors import ConfigError
+
+__all__ = ["DeclaredDict", "Scope", "lenient"]
+
+_lenient = contextvars.ContextVar("lenient", default=False)
+_NOT_DOCUMENTATION = re.compile(r"\s*(noqa|type:|pylint:|noinspection|fmt:|ruff:|pragma:)")
+
+
+@contextlib.contextmanager
+def lenient(active: bool) -> Iterator[None]:
+    """Let values of the wrong type through while `active`, as `--force` asks for."""
+    token = _lenient.set(active)
+    try:
+        yield
+    finally:
+        _lenient.reset(token)
+
+
+class _Checked(DogmaticDict):
+    """Sacred's dict of fixed entries, which also holds each of them to its default's type."""
+
+    def __init__(self, updates: dict, path: str = "", declared: dict[str, Any] | None = None) -> None:
+        super().__init__(dict(updates))
+        self._updates = updates
+        self._path = path
+        self._declared = declared or {}
+        self._met: set[str] = set()
+
+    def __setitem__(self, key: str, default: Any) -> None:
+        if key in self._updates:
+            kind = self._declared.get(key, infer(default))
+            self.fixed[key] = self._fit(key, self._updates[key], kind, default)
+            self._met.add(key)
+        elif key in self._declared:
+            default = self._fit(key, default, self._declared[key], default)
+        super().__setitem__(key, default)
+
+    def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
+        name = join_paths(self._path, key)
+        try:
+            value = conform(value, kind)
+            if key in self._updates:
+                # Sacred applies the updates once more after the config hooks: as the type they have now.
+                self._updates[key] = value
+        except TypeError:
+            if not _lenient.get():
+                raise ConfigError(_misfit(name, value, kind, default)) from None
+        if isinstance(value, dict):
+            return _Checked(value, name) if isinstance(default, dict) and default else value
+        return dogmatize(value)
+
+    def take_over(self, key: str, value: Any) -> None:
+        """Set an entry that an earlier scope has computed; the updates that are in it met no default here."""
+        self[key] = value
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        value = dict.__getitem__(self, key)
+        if isinstance(value, _Checked):
+            for inner in value:
+                value._forget(inner)
+        else:
+            self._met.discard(key)
+
+    def revelation(self) -> set[str]:
+        """Fill in the updates that met no default, and return their dotted names."""
+        unknown = set()
+        for key, value in self._updates.items():
+            if key not in self._met:
+                if not dict.__contains__(self, key):
+                    dict.__setitem__(self, key, value)
+                inner = iterate_flattened(value) if isinstance(value, dict) else ()
+                unknown |= {key} | {join_paths(key, name) for name, _ in inner}
+            elif isinstance(self[key], _Checked):
+                unknown |= {join_paths(key, name) for name in self[key].revelation()}
+        return unknown
+
+
+def _misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
+    got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
+    name, default = entry, undogmatize(default)
+    choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
+    near = nearest(value, choices) if isinstance(value, str) else None
+    if isinstance(default, dict) and default:
+        key, inner = next(iter(default.items()))
+        name, default = f"{name}.{key}", inner
+    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(str(default))}"
+    if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
+        hint += "; in YAML write 'off' in quotes"
+    return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
+
+
+class DeclaredDict(ConfigDict):
+    """A config given as a dict or a file, held to the same types as a scope."""
+
+    def __init__(self, entries: dict, path: str) -> None:
+        super().__init__(entries)
+        self._path = path
+
+    def at(self, path: str) -> DeclaredDict:
+        """Return these entries as those of an ingredient called `path`."""
+        return DeclaredDict(self._conf, path)
+
+    def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
+        entries = _Checked(fixed or {}, self._path)
+        entries.update(to_plain(self._conf))
+        summary = ConfigSummary(entries.revelation(), entries.modified, entries.typechanges)
+        recursive_fill_in(entries, preset or {})
+        summary.update(normalize_or_die(entries))
+        return summary
+
+
+class Scope(ConfigScope):
+    """A config scope of one ingredient.
+
+    Args:
+        function: The scope.
+        path: Dotted path of its ingredient, for messages.
+        strict: Whether its entries are defaults that updates must fit; a named config's are not.
+    """
+
+    def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
+        super().__init__(function)
+        tree = _parse(function)
+        self._path = path
+        self._strict = strict
+        self._var_docs = {"seed": self._var_docs["seed"]} | _documentation(tree, inspect.getsource(function))
+        self._declared = _declarations(tree, function) if strict else {}
+        self._body_code = _compile(tree, function)
+
+    def at(self, path: str) -> Scope:
+        """Return this scope as that of an ingredient called `path`."""
+        scope = Scope(self._func, path, strict=self._strict)
+        scope._var_docs = dict(self._var_docs)
+        return scope
+
+    def document(self, **docs: str) -> None:
+        """Add descriptions of entries that are computed, by name; `__` stands for the dot of a nested one."""
+        self._var_docs.update({name.replace("__", "."): text for name, text in docs.items()})
+
+    def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
+        preset, fallback = preset or {}, fallback or {}
+        entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else dogmatize(fixed or {})
+        take_over = entries.take_over if self._strict else entries.__setitem__
+        visible = {}
+        for name in self.args:
+            if name in preset:
+                take_over(name, preset[name])
+            elif name in fallback:
+                visible[name] = fallback[name]
+            else:
+                known = ", ".join(sorted({*preset, *fallback} - {"_log"}))
+                raise ConfigError(
+                    f"a config scope of {self._path or 'the experiment'} asks for {name!r}; there is: {known}"
+                )
+        entries.fallback = visible
+        with SacredConfigError.track(entries):
+            exec(self._body_code, dict(self._func.__globals__), entries)
+        for name in [name for name, value in entries.items() if _is_no_entry(name, value)]:
+            dict.pop(entries, name)
+        added = entries.revelation()
+        summary = ConfigSummary(
+            added, entries.modified, entries.typechanges, entries.fallback_writes, docs=self._var_docs
+        )
+        recursive_fill_in(entries, preset)
+        summary.update({key: normalize_or_die(value) for key, value in entries.items()})
+        return summary
+
+
+def _is_no_entry(name: str, value: Any) -> bool:
+    return name.startswith("__") or isinstance(value, types.ModuleType | types.FunctionType | type)
+
+
+def _parse(function: Callable) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    tree.body = body or [ast.Pass(lineno=tree.lineno, col_offset=0)]
+    return tree
+
+
+def _compile(tree: ast.FunctionDef, function: Callable) -> types.CodeType:
+    """Compile the scope's body as a module, annotated entries as plain assignments."""
+    body = []
+    for statement in tree.body:
+        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            plain = ast.Assign(targets=[statement.target], value=statement.value)
+            statement = ast.copy_location(plain, statement)
+        body.append(statement)
+    module = ast.fix_missing_locations(ast.Module(body=body, type_ignores=[]))
+    first_line = function.__code__.co_firstlineno
+    return compile(ast.increment_lineno(module, first_line - 1), inspect.getfile(function), "exec")
+
+
+def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
+    declared = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            expression = ast.unparse(statement.annotation)
+            declared[statement.target.id] = eval(expression, dict(function.__globals__))
+    return declared
+
+
+def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
+    """Return the comment that belongs to each entry, by dotted name."""
+    comments, whole_line = _comments(textwrap.dedent(source))
+    docs: dict[str, str] = {}
+
+    def add(name: str, line: int, last_line: int, value: ast.expr | None) -> None:
+        behind = last_line if last_line in comments and last_line not in whole_line else line
+        if behind in comments and behind not in whole_line:
+            docs.setdefault(name, comments[behind])
+        elif line - 1 in whole_line:
+            docs.setdefault(name, comments[line - 1])
+        for key, inner in _literal_items(value):
+            end = inner.end_lineno or inner.lineno
+            if (inner.lineno, end) != (line, last_line):
+                add(f"{name}.{key}", inner.lineno, end, inner)
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
+            for name in names:
+                value = node.value if len(names) == 1 else None
+                add(name.id, node.lineno, node.end_lineno or node.lineno, value)
+    return docs
+
+
+def _literal_items(value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
+    if isinstance(value, ast.Dict):
+        for key, inner in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                yield key.value, inner
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict":
+        for keyword in value.keywords:
+            if keyword.arg is not None:
+                yield keyword.arg, keyword.value
+
+
+def _comments(source: str) -> tuple[dict[int, str], set[int]]:
+    """Return every documenting comment by line, and the lines that hold nothing else."""
+    comments, whole_line = {}, set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            text = token.string.lstrip("#").strip()
+            if text and not _NOT_DOCUMENTATION.match(text):
+                comments[token.start[0]] = text
+                if not token.line[: token.start[1]].strip():
+                    whole_line.add(token.start[0])
+    return comments, whole_line

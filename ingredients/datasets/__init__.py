@@ -1,0 +1,1 @@
+"""Data without Sacred: sources, preparation, batches, augmentation."""

@@ -1,0 +1,1 @@
+"""Losses without Sacred."""

@@ -1,0 +1,272 @@
+"""Losses, and what each one implies: the task, the model's outputs, the prediction, the metrics. Without Sacred.
+
+Shapes: B batch, K classes or labels, D target values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path
+from ingredients.config.entry_types import nearest
+from ingredients.datasets.batches import Data
+from ingredients.errors import LossError
+
+__all__ = ["LOSSES", "BinaryCrossEntropy", "FocalLoss", "Loss", "build_loss", "check_loss"]
+
+
+class FocalLoss(nn.Module):
+    """Cross entropy that fades out for what is classified well already: outputs (B, K), targets (B,) -> scalar.
+
+    The mean of -weight[y] (1 - p[y])^gamma log p[y]. Source: Lin et al., https://arxiv.org/abs/1708.02002
+
+    Args:
+        gamma: Focusing strength, at least 0; 0 is cross entropy.
+        weight: Weights of the classes (K,), or None.
+    """
+
+    weight: Tensor | None
+
+    def __init__(self, gamma: float = 2.0, weight: Tensor | None = None) -> None:
+        super().__init__()
+        if gamma < 0:
+            raise ValueError(f"gamma is {gamma}, expected at least 0")
+        self.gamma = gamma
+        self.register_buffer("weight", weight)
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        log_p = functional.log_softmax(outputs.float(), -1).gather(1, targets[:, None])[:, 0]
+        losses = -((1 - log_p.exp()) ** self.gamma) * log_p
+        if self.weight is None:
+            return losses.mean()
+        weights = self.weight[targets]
+        return (weights * losses).sum() / weights.sum()
+
+
+class BinaryCrossEntropy(nn.BCEWithLogitsLoss):
+    """`torch.nn.BCEWithLogitsLoss` on labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K)."""
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().forward(outputs, targets.to(outputs.dtype).reshape(outputs.shape))
+
+
+# name -> (class, tasks it fits, names of its options that are tensors)
+LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
+    "cross_entropy": (nn.CrossEntropyLoss, ("classification",), ("weight",)),
+    "focal": (FocalLoss, ("classification",), ("weight",)),
+    "nll": (nn.NLLLoss, ("classification",), ("weight",)),
+    "bce": (BinaryCrossEntropy, ("classification", "multilabel"), ("pos_weight", "weight")),
+    "mse": (nn.MSELoss, ("regression",), ()),
+    "l1": (nn.L1Loss, ("regression",), ()),
+    "smooth_l1": (nn.SmoothL1Loss, ("regression",), ()),
+}
+
+_DEFAULTS = {"classification": "cross_entropy", "multilabel": "bce", "regression": "mse"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """A loss together with how its outputs are read.
+
+    Attributes:
+        module: Called as `module(outputs, targets)`; returns a scalar.
+        kind: `classes` (argmax over K scores), `binary` (one score above 0), `labels` (each of K scores above 0) or
+            `values`.
+        num_outputs: Outputs that the model must have.
+        target_mean, target_std: What regression targets were normalised by (D,), or None.
+    """
+
+    module: nn.Module
+    kind: str
+    num_outputs: int
+    target_mean: Tensor | None = None
+    target_std: Tensor | None = None
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of a batch, a scalar."""
+        return self.module(outputs, targets)
+
+    @property
+    def metric(self) -> str:
+        """Name of the metric that a run returns: `accuracy` or `r2`."""
+        return "r2" if self.kind == "values" else "accuracy"
+
+    def normalizer(self, targets: Tensor) -> Tensor | int:
+        """Return what the mean over a batch is divided by, so that means over micro-batches can be joined exactly."""
+        weight = getattr(self.module, "weight", None)
+        ignored = getattr(self.module, "ignore_index", None)
+        if isinstance(weight, Tensor) and self.kind == "classes":
+            kept = targets if ignored is None else targets[targets != ignored]
+            return weight[kept].sum()
+        if ignored is not None and ignored >= 0:
+            return (targets != ignored).sum()
+        return len(targets)
+
+    def predict(self, outputs: Tensor) -> Tensor:
+        """Return classes (B,), labels (B, K) as 0 and 1, or values (B, D) in the targets' own unit."""
+        if self.kind == "classes":
+            return outputs.argmax(-1)
+        if self.kind == "binary":
+            return outputs.gt(0).long()[:, 0]
+        if self.kind == "labels":
+            return outputs.gt(0).long()
+        return self.own_unit(outputs.float())
+
+    def own_unit(self, targets: Tensor) -> Tensor:
+        """Return targets as `predict` returns predictions: labels as 0 and 1, values in the targets' own unit."""
+        if self.kind != "values":
+            return targets.long()
+        return targets if self.target_std is None else targets * self.target_std + self.target_mean
+
+    def probabilities(self, outputs: Tensor) -> Tensor | None:
+        """Return probabilities (B, K), None for values; of a binary loss both classes'."""
+        if self.kind == "classes":
+            # Of log-probabilities, too, this gives the probabilities.
+            return outputs.float().softmax(-1)
+        if self.kind == "values":
+            return None
+        positive = outputs.float().sigmoid()
+        return torch.cat([1 - positive, positive], -1) if self.kind == "binary" else positive
+
+
+def build_loss(
+    name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device
+) -> Loss:
+    """Return the loss called `name` for `data`, on `device`.
+
+    Args:
+        name: One of `LOSSES`, a dotted path to a class, or None for the one usual for the task.
+        options: Arguments of its class; lists stand for tensors where it takes tensors.
+        class_weights: None, `balanced`, or a weight per class.
+        data: The data it is for.
+        device: Where its tensors live.
+
+    Raises:
+        LossError: If there is no such loss, or it does not fit the task or the targets.
+    """
+    name = _DEFAULTS[data.task] if name is None else name
+    if name in LOSSES:
+        cls, tasks, tensors = LOSSES[name]
+        if data.task not in tasks:
+            fitting = ", ".join(other for other, (_, fits, _) in LOSSES.items() if data.task in fits)
+            raise LossError(
+                f"loss.name: {name} is for {' or '.join(tasks)}, but the data are for {data.task}; use {fitting}"
+            )
+        if name == "bce" and data.task == "classification" and data.num_targets != 2:
+            raise LossError(
+                f"loss.name: bce needs two classes, but the data have {data.num_targets}; use cross_entropy"
+            )
+    elif is_dotted_path(name):
+        cls, tensors = import_object(name, "loss.name"), ("weight", "pos_weight")
+    else:
+        near = nearest(name, list(LOSSES))
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(LOSSES)}, package.module:Class"
+        raise LossError(f"loss.name: got {name!r}, which is unknown; {hint}")
+    kind, num_outputs = _reading(name, data)
+    options = {**options, **_weights(name, class_weights, data, tensors, options)}
+    check_options(cls, options, "loss.options")
+    tensors_given = {key for key in tensors if isinstance(options.get(key), Sequence | int | float)}
+    options = {key: torch.tensor(v, dtype=torch.float32) if key in tensors_given else v for key, v in options.items()}
+    module = build(cls, options, "loss.options", LossError)
+    if not isinstance(module, nn.Module):
+        raise LossError(f"loss.name: {name} made a {type(module).__name__}, expected a torch.nn.Module")
+    if getattr(module, "reduction", "mean") != "mean":
+        raise LossError(f"loss.options.reduction: got {module.reduction!r}, expected 'mean'")
+    _check_weights(module, kind, num_outputs, data)
+    return Loss(module.to(device), kind, num_outputs, data.target_mean, data.target_std)
+
+
+def _reading(name: str, data: Data) -> tuple[str, int]:
+    if data.task == "regression":
+        return "values", data.num_targets
+    if data.task == "multilabel":
+        return "labels", data.num_targets
+    return ("binary", 1) if name == "bce" else ("classes", data.num_targets)
+
+
+def _weights(
+    name: str, class_weights: Any, data: Data, tensors: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    if class_weights is None:
+        return {}
+    if data.task != "classification" or name == "bce" or "weight" not in tensors:
+        raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
+    if "weight" in options:
+        raise LossError("loss: got class_weights and options.weight, which are one thing; give one of them")
+    if class_weights == "balanced":
+        total, classes = sum(data.class_counts), len(data.class_counts)
+        return {"weight": [total / (classes * max(count, 1)) for count in data.class_counts]}
+    return {"weight": list(class_weights)}
+
+
+def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data) -> None:
+    for name in ("weight", "pos_weight"):
+        weight = getattr(module, name, None)
+        if (
+            isinstance(weight, Tensor)
+            and weight.ndim == 1
+            and weight.numel() not in (num_outputs, *([1] if kind != "classes" else []))
+        ):
+            raise LossError(
+                f"loss: {name} has {weight.numel()} values, expected {num_outputs}, one each of {list(data.classes)}"
+            )
+
+
+def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
+    """Put one batch through model and loss, in evaluation mode, to see before training that they fit together.
+
+    Raises:
+        LossError: If the loss refuses the model's outputs, would broadcast them, or is no finite scalar.
+    """
+    inputs, targets = _first_batch(data)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = model(inputs)
+            _check_outputs(outputs, targets, loss)
+            value = loss(outputs, targets)
+    except LossError:
+        raise
+    except (RuntimeError, ValueError, IndexError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise LossError(
+            f"loss: {type(loss.module).__name__} does not fit the model's outputs and the data's targets "
+            f"of shape {tuple(targets.shape)}: {reason}"
+        ) from error
+    finally:
+        model.train(training)
+    if value.ndim:
+        raise LossError(f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar")
+    if not value.isfinite() and loss.normalizer(targets) > 0:
+        raise LossError(f"loss: is {float(value)} before the first step; look for infinite inputs, targets or weights")
+    if isinstance(loss.module, nn.NLLLoss) and not _are_log_probabilities(outputs):
+        raise LossError("loss.name: nll needs log-probabilities, which these outputs are not; use cross_entropy")
+
+
+def _check_outputs(outputs: Any, targets: Tensor, loss: Loss) -> None:
+    if not isinstance(outputs, Tensor):
+        raise LossError(f"loss: the model returns a {type(outputs).__name__}, expected a tensor (batch, outputs)")
+    # Losses of values broadcast (B,) against (B, 1) without a word that stops anyone.
+    if loss.kind == "values" and outputs.shape != targets.shape:
+        raise LossError(
+            f"loss: the model returns shape {tuple(outputs.shape)}, expected that of the targets, "
+            f"{tuple(targets.shape)}"
+        )
+
+
+def _first_batch(data: Data) -> tuple[Tensor, Tensor]:
+    for inputs, targets in data.train.epoch(0):
+        return inputs[:8], targets[:8]
+    raise LossError("loss: the training part has no whole batch; lower data.batch_size or set data.drop_last=False")
+
+
+def _are_log_probabilities(outputs: Tensor) -> bool:
+    totals = outputs.float().exp().sum(-1)
+    return bool(torch.allclose(totals, torch.ones_like(totals), atol=1e-2))

@@ -1,0 +1,1 @@
+"""Models without Sacred: networks, and building them."""

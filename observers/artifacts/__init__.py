@@ -1,0 +1,1 @@
+"""Artifacts: versioned content with lineage."""

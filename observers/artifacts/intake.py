@@ -1,0 +1,224 @@
+"""Taking files into the store of artifacts: each content once, read as a stream, whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Collection
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NoReturn
+
+from observers.artifacts.version import CHUNK_BYTES, ArtifactError, ArtifactFile, content_path
+
+__all__ = ["Incoming", "take_tree"]
+
+# What a killed process left is removed by a later one, when nothing of it changed for this long.
+_ABANDONED_S = 24 * 3600.0
+
+_Stamp = tuple[int, int, int, int]
+
+
+class Incoming:
+    """A folder of the store for what is not whole yet; nothing in it is seen by readers, or outlives a failure.
+
+    Args:
+        root: The folder of the store.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.contents = root / "contents"
+        self._home = root / "incoming"
+        self.folder = self._home
+        self._taken: set[str] = set()
+
+    def __enter__(self) -> Incoming:
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self.folder = Path(tempfile.mkdtemp(dir=self._home))
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        oldest = time.time() - _ABANDONED_S
+        for folder in self._home.iterdir():
+            with contextlib.suppress(OSError):
+                if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < oldest:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+    def holds(self, sha256: str, num_bytes: int) -> bool:
+        """Tell whether the store has a content, as far as its length tells."""
+        try:
+            return content_path(self.contents, sha256).stat().st_size == num_bytes
+        except OSError:
+            return False
+
+    def take(self, stream: BinaryIO, expected_bytes: int) -> tuple[str, int]:
+        """Read a stream, and return SHA-256 and length of what it gave; a new content is kept.
+
+        What gives more than `expected_bytes` is not read to its end, which a file that grows may not have.
+        """
+        handle, name = tempfile.mkstemp(dir=self.folder)
+        sha256, num_bytes = hashlib.sha256(), 0
+        with os.fdopen(handle, "wb") as copy:
+            while num_bytes <= expected_bytes and (chunk := _read(stream)):
+                sha256.update(chunk)
+                num_bytes += len(chunk)
+                copy.write(chunk)
+        digest = sha256.hexdigest()
+        if self.holds(digest, num_bytes):
+            Path(name).unlink()
+        else:
+            Path(name).replace(self.folder / digest)
+            self._taken.add(digest)
+        return digest, num_bytes
+
+    def flush(self) -> None:
+        """Wait until all that was taken is on the disk."""
+        for digest in self._taken:
+            with (self.folder / digest).open("rb") as stream:
+                os.fsync(stream.fileno())
+
+    def publish(self) -> None:
+        """Put all that was taken where readers find it, read-only."""
+        for digest in sorted(self._taken):
+            path, target = self.folder / digest, content_path(self.contents, digest)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            path.chmod(0o444)
+            path.replace(target)
+        self._taken.clear()
+
+
+def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]] = ()) -> list[ArtifactFile]:
+    """Take a file, or all files of a folder, and return them sorted by name.
+
+    Links to files within the folder count as files; all other links are refused, and so is what is no file.
+
+    Args:
+        path: The file or folder.
+        incoming: Where to.
+        likely: Names and lengths of files that the store probably has: they are looked at before they are copied.
+
+    Raises:
+        ArtifactError: If something cannot be read, is refused, or changed in the meantime.
+        OSError: If the store cannot be written.
+    """
+    before = _listing(path)
+    home = path if path.is_dir() else path.parent
+    if incoming.contents.resolve().is_relative_to(path.resolve()):
+        raise ArtifactError(f"{path}: it holds the store of artifacts itself; log a folder that does not")
+    files = []
+    for name in sorted(before):
+        try:
+            stream = (home / name).open("rb")
+        except OSError as error:
+            _refuse(home / name, error)
+        with stream:
+            if _stamp(os.fstat(stream.fileno())) != before[name]:
+                _refuse_change(home / name)
+            files.append(_take(name, stream, incoming, before[name][2], likely))
+    after = _listing(path)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            _refuse_change(home / name)
+    return files
+
+
+def _take(
+    name: str, stream: BinaryIO, incoming: Incoming, num_bytes: int, likely: Collection[tuple[str, int]]
+) -> ArtifactFile:
+    if (name, num_bytes) in likely:
+        sha256, num_read = hashlib.sha256(), 0
+        while num_read <= num_bytes and (chunk := _read(stream)):
+            sha256.update(chunk)
+            num_read += len(chunk)
+        if incoming.holds(sha256.hexdigest(), num_bytes):
+            return ArtifactFile(name, sha256.hexdigest(), num_bytes)
+        stream.seek(0)
+    digest, num_read = incoming.take(stream, num_bytes)
+    if num_read != num_bytes:
+        _refuse_change(Path(stream.name))
+    return ArtifactFile(name, digest, num_bytes)
+
+
+def _read(stream: BinaryIO) -> bytes:
+    try:
+        return stream.read(CHUNK_BYTES)
+    except OSError as error:
+        _refuse(Path(getattr(stream, "name", "the content")), error)
+
+
+def _stamp(found: os.stat_result) -> _Stamp:
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _listing(path: Path) -> dict[str, _Stamp]:
+    """Return every file by its name from the folder, with what tells whether it changed."""
+    try:
+        top = path.stat()
+    except (OSError, ValueError) as error:
+        _refuse(path, error)
+    if stat.S_ISREG(top.st_mode):
+        found = {path.name: _stamp(top)}
+    elif stat.S_ISDIR(top.st_mode):
+        found = _files_below(path)
+    else:
+        raise ArtifactError(f"{path}: it is neither a file nor a folder; log one of these")
+    if not found:
+        raise ArtifactError(f"{path}: got a folder without files, expected at least one; an artifact is its files")
+    for name in found:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ArtifactError(f"{path}: the file name {name!r} is no UTF-8; rename it") from error
+    return found
+
+
+def _files_below(folder: Path) -> dict[str, _Stamp]:
+    found = {}
+    home = folder.resolve()
+
+    def refuse(error: OSError) -> NoReturn:
+        _refuse(Path(error.filename), error)
+
+    for where, folders, names in os.walk(folder, onerror=refuse):
+        for name in folders:
+            if Path(where, name).is_symlink():
+                raise ArtifactError(
+                    f"{Path(where, name)}: it is a link to a folder; copy the folder with all links resolved (cp -rL)"
+                )
+        for name in names:
+            path = Path(where, name)
+            found[path.relative_to(folder).as_posix()] = _stamp(_file_stat(path, home))
+    return found
+
+
+def _file_stat(path: Path, home: Path) -> os.stat_result:
+    try:
+        if path.is_symlink() and not path.resolve(strict=True).is_relative_to(home):
+            raise ArtifactError(
+                f"{path}: it is a link that leaves the folder; copy the folder with all links resolved (cp -rL)"
+            )
+        found = path.stat()
+    except (OSError, RuntimeError) as error:
+        _refuse(path, error)
+    if not stat.S_ISREG(found.st_mode):
+        raise ArtifactError(f"{path}: it is neither a file nor a folder; take it away, or log another folder")
+    return found
+
+
+def _refuse(path: Path, error: Exception) -> NoReturn:
+    raise ArtifactError(
+        f"{path}: it cannot be read ({getattr(error, 'strerror', None) or error}); nothing is logged"
+    ) from error
+
+
+def _refuse_change(path: Path) -> NoReturn:
+    raise ArtifactError(f"{path}: it changed while it was read; log it when nobody writes to it any more")

@@ -1,0 +1,177 @@
+"""The manifests of artifacts in their folders: reading them, and giving a new one its number without locks.
+
+A manifest is written elsewhere and gets its number by a hard link, which fails if another process was quicker, so
+versions are counted without gaps and a content gets one. Where the file system has no hard links, the number is claimed
+by an empty file, which the manifest then replaces: readers pass over the claim, and a process that is killed in between
+leaves a number without a version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import time
+from pathlib import Path
+
+from observers.artifacts.version import ArtifactDamagedError, ArtifactVersion, from_manifest
+
+__all__ = ["Manifests"]
+
+_log = logging.getLogger(__name__)
+
+_MANIFEST = re.compile(r"v([1-9]\d{0,8})\.json")
+_NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EINVAL}
+# How long a number that another process has claimed is waited for, where there are no hard links.
+_CLAIM_S = 2.0
+
+
+class Manifests:
+    """The manifests below a folder, `<name>/v<number>.json`.
+
+    Args:
+        home: The folder.
+        contents: Where the contents are that they speak of.
+    """
+
+    def __init__(self, home: Path, contents: Path) -> None:
+        self.home = home
+        self.contents = contents
+        # Of manifests that were read, so that logging often does not read all of them again.
+        self._digests: dict[tuple, str] = {}
+
+    def names(self) -> list[str]:
+        """Return the names of all artifacts, sorted."""
+        try:
+            return sorted(entry.name for entry in os.scandir(self.home) if self.numbers(entry.name))
+        except OSError:
+            return []
+
+    def numbers(self, name: str) -> dict[int, tuple[int, int, int]]:
+        """Return every number that is taken, in order, with what tells whether its manifest is the same file."""
+        found = {}
+        try:
+            entries = list(os.scandir(self.home / name))
+        except OSError:
+            return {}
+        for entry in entries:
+            match = _MANIFEST.fullmatch(entry.name)
+            if match:
+                with contextlib.suppress(OSError):
+                    stat = entry.stat()
+                    found[int(match[1])] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return dict(sorted(found.items()))
+
+    def read(self, name: str, number: int) -> ArtifactVersion | None:
+        """Return a version; None if there is none, or only a claim to its number.
+
+        Raises:
+            ArtifactDamagedError: If its manifest cannot be read or is not sound.
+        """
+        path = self.home / name / f"v{number}.json"
+        try:
+            raw = path.read_bytes()
+            document = json.loads(raw) if raw else None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, RecursionError) as error:
+            reason = getattr(error, "strerror", None) or "it is no JSON"
+            raise ArtifactDamagedError(
+                f"{name}:v{number}: its manifest {path} is damaged ({reason}); log its content again"
+            ) from error
+        return from_manifest(document, name, number, self.contents) if raw else None
+
+    def latest(self, name: str) -> ArtifactVersion | None:
+        """Return the newest version; None if there is none.
+
+        Raises:
+            ArtifactDamagedError: If its manifest is damaged; an older one is not what was asked for.
+        """
+        for number in reversed(self.numbers(name)):
+            version = self.read(name, number)
+            if version is not None:
+                return version
+        return None
+
+    def versions(self, name: str) -> list[ArtifactVersion]:
+        """Return all versions that can be read, the oldest first; of each that is damaged, one error is logged."""
+        found = []
+        for number in self.numbers(name):
+            try:
+                version = self.read(name, number)
+            except ArtifactDamagedError as error:
+                _log.error("%s", error)
+                continue
+            found += [version] if version is not None else []
+        return found
+
+    def add(self, manifest: Path, name: str, digest: str) -> int:
+        """Put a manifest under the next free number, unless its content has one; return the number.
+
+        Raises:
+            OSError: If the folder cannot be written.
+        """
+        folder = self.home / name
+        folder.mkdir(parents=True, exist_ok=True)
+        # One look at the folder for both: what comes between two would be neither found nor met by the new number.
+        taken = self.numbers(name)
+        newest = max(taken, default=0)
+        for number in range(1, newest + 1):
+            if self._digest(name, number, taken.get(number)) == digest:
+                return number
+            if number in taken and taken[number][1] == 0 and self._digest_when_written(name, number) == digest:
+                return number
+        number = newest + 1
+        while not _put(manifest, folder / f"v{number}.json"):
+            # Another process was quicker, perhaps with the same content.
+            if self._digest_when_written(name, number) == digest:
+                return number
+            number += 1
+        return number
+
+    def _digest(self, name: str, number: int, stamp: tuple[int, int, int] | None) -> str | None:
+        """Return the digest of a version; None if there is none that can be read."""
+        key = (name, number, stamp)
+        if key not in self._digests:
+            try:
+                version = self.read(name, number)
+            except ArtifactDamagedError:
+                return None
+            if version is None or stamp is None:
+                return version and version.digest
+            self._digests[key] = version.digest
+        return self._digests[key]
+
+    def _digest_when_written(self, name: str, number: int) -> str | None:
+        """Return the digest of a version that another process may be about to write; None if it does not come."""
+        path, deadline = self.home / name / f"v{number}.json", time.monotonic() + _CLAIM_S
+        try:
+            while (version := self.read(name, number)) is None:
+                if time.monotonic() > deadline or time.time() - path.stat().st_mtime > _CLAIM_S:
+                    return None
+                time.sleep(0.02)
+        except (ArtifactDamagedError, OSError):
+            return None
+        return version.digest
+
+
+def _put(manifest: Path, target: Path) -> bool:
+    """Give a manifest its place, if that is free; readers meet the whole of it, or an empty file, or none."""
+    try:
+        os.link(manifest, target)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_HARD_LINKS:
+            raise
+    else:
+        return True
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    manifest.replace(target)
+    return True

@@ -1,0 +1,313 @@
+"""`ArtifactStore`: named data sets, models and code with versions, beside the runs of a folder.
+
+    _artifacts/contents/ab/<sha256>          each content once, over all artifacts and runs
+    _artifacts/versions/<name>/v1.json       the manifest of a version, which never changes
+    _artifacts/versions/<name>/made/v1/<uid> an empty file for each run that logged it
+    _artifacts/versions/<name>/used/v1/<uid> an empty file for each run that used it
+    _artifacts/incoming/                     what is not whole yet
+
+There are no locks (see `observers.artifacts.manifests`). Where the file system has no hard links, two processes that
+log one content at once may end with two versions of the same digest, which harms nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from observers.artifacts.intake import Incoming, take_tree
+from observers.artifacts.manifests import Manifests
+from observers.artifacts.version import (
+    ArtifactDamagedError,
+    ArtifactError,
+    ArtifactFile,
+    ArtifactNotFoundError,
+    ArtifactVersion,
+    Reference,
+    check_name,
+    digest_of,
+    parse_reference,
+)
+
+__all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
+
+_log = logging.getLogger(__name__)
+
+ARTIFACTS = "_artifacts"
+MAX_METADATA_BYTES = 256 * 1024
+MAX_METADATA_DEPTH = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Lineage:
+    """The runs behind a version and after it, by uid, in the order in which they started.
+
+    Attributes:
+        made_by: Those that logged it.
+        used_by: Those that used it.
+    """
+
+    made_by: tuple[str, ...]
+    used_by: tuple[str, ...]
+
+
+class ArtifactStore:
+    """The artifacts of a folder of runs. Reading runs no code, and makes no folder.
+
+    Args:
+        basedir: The folder of runs, such as my_runs.
+    """
+
+    def __init__(self, basedir: str | Path) -> None:
+        self.basedir = Path(basedir)
+        self.root = self.basedir / ARTIFACTS
+        self.contents = self.root / "contents"
+        self._manifests = Manifests(self.root / "versions", self.contents)
+
+    # ------------------------------------------------------------------ writing
+
+    def log(
+        self,
+        name: str,
+        path: str | Path,
+        type: str = "dataset",
+        metadata: Mapping[str, Any] | None = None,
+        made_by: str | None = None,
+    ) -> ArtifactVersion:
+        """Keep a file or folder as the newest version of an artifact; the version that has the same content, if any.
+
+        It is read and copied here, in the caller's thread. Times and permissions of files are not kept, nor are empty
+        folders. Of a content that is a version already, type and metadata stay those of its first logging.
+
+        Args:
+            name: Of the artifact.
+            path: The file or folder.
+            type: Such as dataset, model, code.
+            metadata: What JSON holds, by name.
+            made_by: The uid of the run that logs it.
+
+        Raises:
+            ArtifactError: If a name is none, something cannot be read or is refused (see `take_tree`), or the store
+                cannot be written, as on a full disk; then nothing half-written stays.
+        """
+        name, type, metadata = check_name(name), check_name(type, "artifact type"), _checked_metadata(metadata)
+        try:
+            with Incoming(self.root) as incoming:
+                files = take_tree(Path(path), incoming, self._likely(name))
+                version = self._publish(incoming, name, files, type, metadata, made_by)
+            self._mark("made", version, made_by)
+        except OSError as error:
+            raise ArtifactError(
+                f"{name}: {self.root} cannot be written ({error.strerror}); make room or check its permissions, and "
+                "log it again"
+            ) from error
+        if (version.type, version.metadata) != (type, metadata):
+            _log.warning("%s has this content already; its type and metadata stay as they were logged first", version)
+        return version
+
+    def note_use(self, version: ArtifactVersion, uid: str) -> None:
+        """Note that the run `uid` used a version, if it is one of this store.
+
+        Raises:
+            ArtifactError: If the store cannot be written.
+        """
+        with contextlib.suppress(ArtifactDamagedError):
+            stored = self._manifests.read(version.name, version.version)
+            if stored is not None and stored.digest == version.digest:
+                try:
+                    self._mark("used", stored, uid)
+                except OSError as error:
+                    raise ArtifactError(
+                        f"{version}: {self.root} cannot be written ({error.strerror}), so that its use is not noted"
+                    ) from error
+
+    def note_run(self, relation: str, version: ArtifactVersion, uid: str) -> None:
+        """Note that the run `uid` made (`made`) or used (`used`) a version of this store.
+
+        Raises:
+            ArtifactError: If the store cannot be written.
+        """
+        try:
+            self._mark(relation, version, uid)
+        except OSError as error:
+            raise ArtifactError(f"{version}: {self.root} cannot be written ({error.strerror})") from error
+
+    def _mark(self, relation: str, version: ArtifactVersion, uid: str | None) -> None:
+        if uid is None:
+            return
+        folder = self._folder(version.name) / relation / f"v{version.version}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / check_name(uid, "uid")).touch()
+
+    def _likely(self, name: str) -> set[tuple[str, int]]:
+        """Return name and length of the files in the latest version, which most often did not change."""
+        with contextlib.suppress(ArtifactError):
+            latest = self._manifests.latest(name)
+            return {(file.path, file.bytes) for file in latest.files} if latest else set()
+        return set()
+
+    def _publish(
+        self,
+        incoming: Incoming,
+        name: str,
+        files: list[ArtifactFile],
+        type: str,
+        metadata: dict[str, Any],
+        made_by: str | None,
+    ) -> ArtifactVersion:
+        """Make all that was taken visible, the manifest last."""
+        version = ArtifactVersion(
+            name=name,
+            version=0,
+            digest=digest_of(files),
+            type=type,
+            files=tuple(files),
+            bytes=sum(file.bytes for file in files),
+            metadata=metadata,
+            made_by=made_by,
+            created=datetime.now(UTC),
+            contents=self.contents,
+        )
+        return self._put(incoming, version)
+
+    def take(self, version: ArtifactVersion) -> ArtifactVersion:
+        """Keep a version of another store, and return it with its number in this one.
+
+        Raises:
+            ArtifactError: If a content of it is not what was logged, or this store cannot be written.
+        """
+        try:
+            with Incoming(self.root) as incoming:
+                for file in {file.sha256: file for file in version.files}.values():
+                    if not incoming.holds(file.sha256, file.bytes):
+                        with version.stored(file) as stream:
+                            if incoming.take(stream, file.bytes)[0] != file.sha256:
+                                raise ArtifactDamagedError(
+                                    f"{version}: the content of {file.path} is not what was logged"
+                                )
+                return self._put(incoming, dataclasses.replace(version, contents=self.contents))
+        except OSError as error:
+            raise ArtifactError(
+                f"{version}: {self.root} cannot be written ({error.strerror}); make room or check its permissions"
+            ) from error
+
+    def _put(self, incoming: Incoming, version: ArtifactVersion) -> ArtifactVersion:
+        manifest = incoming.folder / "manifest"
+        with manifest.open("wb") as stream:
+            stream.write(version.manifest())
+            stream.flush()
+            os.fsync(stream.fileno())
+        manifest.chmod(0o444)
+        incoming.flush()
+        incoming.publish()
+        number = self._manifests.add(manifest, version.name, version.digest)
+        return self._manifests.read(version.name, number) or dataclasses.replace(version, version=number)
+
+    # ------------------------------------------------------------------ reading
+
+    def names(self) -> list[str]:
+        """Return the names of all artifacts, sorted."""
+        return self._manifests.names()
+
+    def versions(self, name: str) -> list[ArtifactVersion]:
+        """Return all versions that can be read, the oldest first; of each that is damaged, one error is logged."""
+        return self._manifests.versions(check_name(name))
+
+    def resolve(self, reference: str) -> ArtifactVersion:
+        """Return the version that `name`, `name:latest`, `name:v3`, or `name@<start of the digest>` stands for.
+
+        Raises:
+            ArtifactNotFoundError: If there is none.
+            ArtifactDamagedError: If its manifest is damaged.
+            ArtifactError: If the reference is none, or stands for several contents.
+        """
+        wanted = parse_reference(reference)
+        if wanted.digest is not None:
+            return self._by_digest(wanted)
+        if wanted.number is None:
+            version = self._manifests.latest(wanted.name)
+        else:
+            version = self._manifests.read(wanted.name, wanted.number)
+        if version is None:
+            raise ArtifactNotFoundError(self._not_there(wanted, reference))
+        return version
+
+    def lineage(self, name: str, version: int) -> Lineage:
+        """Return which runs made a version, and which used it.
+
+        Raises:
+            ArtifactNotFoundError: If there is no such version.
+            ArtifactDamagedError: If its manifest is damaged.
+        """
+        first = self.resolve(f"{name}:v{version}").made_by
+        made, used = (self._marks(name, relation, version) for relation in ("made", "used"))
+        return Lineage(tuple(sorted(made | ({first} if first else set()))), tuple(sorted(used)))
+
+    def _marks(self, name: str, relation: str, version: int) -> set[str]:
+        try:
+            return set(os.listdir(self._folder(name) / relation / f"v{version}"))  # noqa: PTH208 - names are wanted
+        except OSError:
+            return set()
+
+    def _folder(self, name: str) -> Path:
+        return self._manifests.home / name
+
+    def _by_digest(self, wanted: Reference) -> ArtifactVersion:
+        found: dict[str, ArtifactVersion] = {}
+        for version in self.versions(wanted.name):
+            if version.digest.startswith(wanted.digest):
+                found.setdefault(version.digest, version)
+        if not found:
+            raise ArtifactNotFoundError(self._not_there(wanted, f"{wanted.name}@{wanted.digest}"))
+        if len(found) > 1:
+            several = ", ".join(f"{version} ({digest[:16]})" for digest, version in found.items())
+            raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several: {several}; give more digits")
+        return next(iter(found.values()))
+
+    def _not_there(self, wanted: Reference, reference: str) -> str:
+        numbers = list(self._manifests.numbers(wanted.name))
+        if numbers:
+            last = f" to v{numbers[-1]}" if len(numbers) > 1 else ""
+            return f"{reference}: {self.basedir} has no such version of {wanted.name}; it has v{numbers[0]}{last}"
+        near = difflib.get_close_matches(wanted.name, self.names(), 1)
+        hint = f"did you mean {near[0]}?" if near else "log it first: _run.log_artifact(name, path)"
+        return f"{reference}: {self.basedir} has no artifact {wanted.name}; {hint}"
+
+
+def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as JSON has it."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch
+            return value.tolist()
+        raise TypeError(f"it holds a {type(value).__name__}")
+
+    if metadata is None:
+        return {}
+    try:
+        text = json.dumps(metadata, default=plain)
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise TypeError(f"it is a {type(metadata).__name__}")
+        if len(text) > MAX_METADATA_BYTES or _depth(found) > MAX_METADATA_DEPTH:
+            raise ValueError(f"it is larger than {MAX_METADATA_BYTES // 1024} KiB or {MAX_METADATA_DEPTH} levels")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"artifact metadata: {error}; expected a dict of what JSON holds, up to 256 KiB; put more into a file"
+        ) from error
+    return found
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)

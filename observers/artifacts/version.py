@@ -1,0 +1,291 @@
+"""A version of an artifact: what its manifest says, and its content, given back checked.
+
+ArtifactError               one clear sentence: what was got, what was expected, what to do
+├── ArtifactNotFoundError   there is no such artifact, or no such version of it
+└── ArtifactDamagedError    a manifest or a content is not what was logged
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from observers.record.atomic_file import replacing
+
+__all__ = [
+    "ArtifactDamagedError",
+    "ArtifactError",
+    "ArtifactFile",
+    "ArtifactNotFoundError",
+    "ArtifactVersion",
+    "Reference",
+    "check_name",
+    "digest_of",
+    "from_manifest",
+    "parse_reference",
+]
+
+FORMAT = "sacristan-artifact-1"
+CHUNK_BYTES = 2**20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_REFERENCE = re.compile(r"(?P<name>[^:@]+)(?::(?:v(?P<number>\d{1,9})|latest)|@(?P<digest>[0-9a-f]{4,64}))?")
+
+
+class ArtifactError(Exception):
+    """The root: one clear sentence, which says what to do next."""
+
+
+class ArtifactNotFoundError(ArtifactError, LookupError):
+    """There is no such artifact, or no such version of it."""
+
+
+class ArtifactDamagedError(ArtifactError):
+    """A manifest or a content is not what was logged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArtifactFile:
+    """One file of an artifact.
+
+    Attributes:
+        path: Its name from the artifact's folder, parts joined by `/`.
+        sha256: Of its content.
+        bytes: Length of its content.
+    """
+
+    path: str
+    sha256: str
+    bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ArtifactVersion:
+    """One version of an artifact, which never changes.
+
+    Attributes:
+        name: Of the artifact.
+        version: 1 for the first, written v1.
+        digest: SHA-256 over the names and SHA-256 of all files, sorted by name.
+        type: Such as dataset, model, code.
+        files: Sorted by name.
+        bytes: Length of all files together.
+        metadata: What was logged with it first.
+        made_by: The uid of the run that logged it first; None if no run did.
+        created: When, in UTC.
+        contents: Where the store keeps contents.
+    """
+
+    name: str
+    version: int
+    digest: str
+    type: str
+    files: tuple[ArtifactFile, ...]
+    bytes: int
+    metadata: Mapping[str, Any] = dataclasses.field(hash=False)
+    made_by: str | None
+    created: datetime
+    contents: Path = dataclasses.field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.name}:v{self.version}"
+
+    def entry(self) -> dict[str, Any]:
+        """Return how a run's record names it."""
+        return {"name": self.name, "version": self.version, "digest": self.digest, "type": self.type}
+
+    def manifest(self) -> bytes:
+        """Return the manifest as it is written down: whole, but for the number, which is the store's."""
+        document = {"format": FORMAT, **dataclasses.asdict(self), "created": self.created.isoformat()}
+        del document["version"], document["contents"]
+        return json.dumps(document, indent=1).encode()
+
+    def copy_to(self, folder: str | Path) -> Path:
+        """Copy all files into `folder`, and return it: the tree as it was logged, or the one file.
+
+        Every content is checked by its SHA-256 before its copy appears. The copies are the caller's own. A file that
+        is there already with the same content stays as it is, and so do files of other names.
+
+        Raises:
+            ArtifactDamagedError: If a content in the store is missing or is not what was logged.
+            ArtifactError: If a file of the name but with another content is there, the place of a file is outside of
+                `folder`, or a file cannot be written.
+        """
+        folder = Path(folder)
+        for file in self.files:
+            self._copy(file, folder)
+        return folder
+
+    def path(self, folder: str | Path, name: str | None = None) -> Path:
+        """Copy one file into `folder`, as `copy_to` does, and return where it is.
+
+        Args:
+            folder: Where to.
+            name: The file's name in the artifact; of an artifact of one file it may be left out.
+        """
+        return self._copy(self._file(name), Path(folder))
+
+    def open(self, name: str | None = None) -> BinaryIO:
+        """Check the content of one file, and return a stream that reads it: without a copy, as a large one takes time.
+
+        Args:
+            name: The file's name in the artifact; of an artifact of one file it may be left out.
+
+        Raises:
+            ArtifactDamagedError: If the content in the store is missing or is not what was logged.
+        """
+        file = self._file(name)
+        stream = self.stored(file)
+        try:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
+                self._refuse_content(file)
+            stream.seek(0)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _file(self, name: str | None) -> ArtifactFile:
+        found = [file for file in self.files if name in (None, file.path)]
+        if len(found) != 1:
+            names = ", ".join(file.path for file in self.files[:10]) + (", ..." if len(self.files) > 10 else "")
+            raise ArtifactNotFoundError(f"{self}: got the file name {name!r}, expected one of: {names}")
+        return found[0]
+
+    def stored(self, file: ArtifactFile) -> BinaryIO:
+        """Return a stream that reads a content as it is in the store, unchecked.
+
+        Raises:
+            ArtifactDamagedError: If it is missing or cannot be read.
+        """
+        try:
+            return content_path(self.contents, file.sha256).open("rb")
+        except OSError as error:
+            self._refuse_content(file, error)
+
+    def _copy(self, file: ArtifactFile, folder: Path) -> Path:
+        target = folder / file.path
+        try:
+            if not target.resolve().is_relative_to(folder.resolve()):
+                raise ArtifactError(f"{self}: {target} leads out of {folder}; copy to a folder without links")
+            if target.is_file():
+                self._check_same(file, target)
+                return target
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with self.stored(file) as source, replacing(target, durable=False) as stream:
+                sha256 = hashlib.sha256()
+                while chunk := source.read(CHUNK_BYTES):
+                    sha256.update(chunk)
+                    stream.write(chunk)
+                if sha256.hexdigest() != file.sha256:
+                    self._refuse_content(file)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+            reason = getattr(error, "strerror", None) or error
+            raise ArtifactError(f"{self}: {target} cannot be written ({reason})") from error
+        return target
+
+    def _check_same(self, file: ArtifactFile, target: Path) -> None:
+        with target.open("rb") as stream:
+            if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
+                raise ArtifactError(
+                    f"{self}: {target} is there with another content; remove it, or copy to another folder"
+                )
+
+    def _refuse_content(self, file: ArtifactFile, error: OSError | None = None) -> NoReturn:
+        reason = "is not what was logged" if error is None else f"cannot be read ({error.strerror})"
+        where = content_path(self.contents, file.sha256)
+        raise ArtifactDamagedError(
+            f"{self}: the content of {file.path} {reason}: {where}; remove that, and log the same content again"
+        ) from error
+
+
+def content_path(contents: Path, sha256: str) -> Path:
+    """Return where a store keeps the content of that SHA-256."""
+    return contents / sha256[:2] / sha256
+
+
+def digest_of(files: Iterable[ArtifactFile]) -> str:
+    """Return the digest of an artifact with these files."""
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda file: file.path):
+        digest.update(f"{file.path}\0{file.sha256}\0".encode())
+    return digest.hexdigest()
+
+
+def check_name(name: Any, what: str = "artifact name") -> str:
+    """Return `name` if an artifact, or a type of artifacts, may be called so.
+
+    Raises:
+        ArtifactError: If not.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ArtifactError(
+            f"{what}: got {name!r}, expected up to 128 letters (a-z, A-Z), digits, dots, underscores and hyphens, "
+            "a letter or digit first"
+        )
+    return name
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """What was asked for: a number, the start of a digest, or, with neither, the latest version."""
+
+    name: str
+    number: int | None = None
+    digest: str | None = None
+
+
+def parse_reference(text: Any) -> Reference:
+    """Return what `text` asks for: `name`, `name:latest`, `name:v3`, or `name@0a1b2c3d`.
+
+    Raises:
+        ArtifactError: If it is none of these.
+    """
+    match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ArtifactError(
+            f"artifact: got {text!r}, expected name, name:v3, name:latest, or name@ and 4 to 64 digits of its digest"
+        )
+    return Reference(check_name(match["name"]), int(match["number"]) if match["number"] else None, match["digest"])
+
+
+def from_manifest(document: Any, name: str, number: int, contents: Path) -> ArtifactVersion:
+    """Return the version that a manifest describes.
+
+    Raises:
+        ArtifactDamagedError: If it is no sound manifest of `name`.
+    """
+    try:
+        if document["format"] != FORMAT or document["name"] != name:
+            raise ValueError(f"it says {document['format']!r} and {document['name']!r}")
+        files = tuple(ArtifactFile(str(row["path"]), row["sha256"], row["bytes"]) for row in document["files"])
+        for file in files:
+            if not is_safe(file.path) or not _SHA256.fullmatch(file.sha256) or not isinstance(file.bytes, int):
+                raise ValueError(f"it has a file {file.path!r}")
+        if digest_of(files) != document["digest"] or not files:
+            raise ValueError("its digest is not that of its files")
+        return ArtifactVersion(
+            name=name,
+            version=number,
+            digest=document["digest"],
+            type=document["type"],
+            files=files,
+            bytes=sum(file.bytes for file in files),
+            metadata=dict(document["metadata"]),
+            made_by=document["made_by"],
+            created=datetime.fromisoformat(document["created"]),
+            contents=contents,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArtifactDamagedError(f"{name}:v{number}: its manifest is damaged ({error}); log it again") from error
+
+
+def is_safe(path: str) -> bool:
+    """Tell whether a file's name stays within the artifact's folder."""
+    return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))

@@ -1,0 +1,1 @@
+"""`FileObserver`, and attaching it."""

@@ -1,0 +1,321 @@
+"""What a run can log beside numbers: images, figures, histograms, texts; tables are in `observers.media.table`.
+
+    _run.log({"val/samples": Image(x), "val/loss": 0.3}, step)
+    _run.log_media("val/weights", Histogram(weight), step)
+
+Each takes a copy of what it is given when it is made, and refuses what it cannot show; a tensor on a GPU is copied
+there, and fetched on the thread of the run's beats. That thread makes the files, too: PNG, JSON, text. Only figures are
+rendered at once, because matplotlib may be used by one thread only.
+
+Errors:
+
+    MediaError(ValueError)      what was given cannot be shown
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from observers.media.histograms import binned, count_values
+from observers.media.png import png_bytes, png_size
+from observers.media.snapshots import Snapshot
+
+__all__ = [
+    "Content",
+    "Figure",
+    "Histogram",
+    "Image",
+    "Media",
+    "MediaEntry",
+    "MediaError",
+    "Text",
+    "are_numbers",
+    "snapshot",
+]
+
+# Floats that a calculation put this far outside of [0, 1] are meant to be inside.
+_TOLERANCE = 1e-4
+
+
+class MediaError(ValueError):
+    """What was given cannot be shown."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Content:
+    """A file of media.
+
+    Attributes:
+        data: The bytes.
+        suffix: Its suffix, such as `.png`.
+        content_type: Its MIME type.
+        meta: What is worth knowing without opening it; JSON.
+        images: Contents that it refers to by their `file`.
+    """
+
+    data: bytes
+    suffix: str
+    content_type: str
+    meta: dict[str, Any]
+    images: tuple[Content, ...] = ()
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def file(self) -> str:
+        """Name of the file: made from its content."""
+        return f"{self.sha256}{self.suffix}"
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaEntry:
+    """Media as observers get them.
+
+    Attributes:
+        name: Name of the series.
+        kind: image, figure, histogram, text or table.
+        step: Its step.
+        time: When it was logged, seconds since 1970.
+        content: The file; None if it could not be made.
+    """
+
+    name: str
+    kind: str
+    step: int | float
+    time: float
+    content: Content | None
+
+
+class Media:
+    """What can be logged beside numbers.
+
+    Attributes:
+        kind: image, figure, histogram, text or table.
+        num_bytes: Memory it takes until its file is made.
+    """
+
+    kind: ClassVar[str]
+    num_bytes: int = 0
+
+    def encode(self) -> Content:
+        """Make the file."""
+        raise NotImplementedError
+
+
+class Image(Media):
+    """An image.
+
+    Args:
+        array: An array or a tensor: (H, W) or (H, W, C) or (C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA). Where both
+            ends could be channels, a tensor of torch has them first and an array of numpy last. uint8, bool, or floats
+            from 0 to 1. An image of Pillow will do, too.
+        caption: Text below it.
+
+    Raises:
+        MediaError: If the shape, the type or the range is another one. The range of a tensor on a GPU is known only
+            when the file is made; what lies outside is then cut off, and `meta` says so: `cut_off_from: [min, max]`.
+    """
+
+    kind = "image"
+
+    def __init__(self, array: Any, caption: str | None = None) -> None:
+        if hasattr(array, "convert") and getattr(array, "mode", "RGB") not in ("L", "RGB", "RGBA"):
+            array = array.convert("RGBA")  # such as Pillow's images with a palette
+        self._snapshot = snapshot(array, "Image")
+        self.caption = caption if caption is None else str(caption)
+        self.num_bytes = self._snapshot.num_bytes
+        dtype = self._snapshot.dtype
+        if dtype not in ("uint8", "bool") and "float" not in dtype:
+            raise MediaError(
+                f"Image: got values of type {dtype}, expected uint8, bool, or floats from 0 to 1; convert them"
+            )
+        self._channels_first = _channels_first(self._snapshot.shape, hasattr(array, "detach"))
+        if not self._snapshot.on_device and "float" in dtype:
+            low, high = _range(self._snapshot.array())
+            if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
+                raise MediaError(
+                    f"Image: got floats from {low:.6g} to {high:.6g}, expected 0 to 1; undo the normalization, scale "
+                    "them as (x - x.min()) / (x.max() - x.min()), or give uint8"
+                )
+
+    def encode(self) -> Content:
+        """Make the PNG file."""
+        pixels, meta = self._snapshot.array(), {}
+        if pixels.ndim == 2:
+            pixels = pixels[..., None]
+        elif self._channels_first:
+            pixels = np.moveaxis(pixels, 0, -1)
+        if pixels.dtype.kind == "b":
+            pixels = pixels * np.uint8(255)
+        elif pixels.dtype != np.uint8:
+            low, high = _range(pixels)
+            if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
+                meta["cut_off_from"] = [str(low), str(high)]
+            whole = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=1.0, neginf=0.0)
+            pixels = np.rint(whole.clip(0, 1) * 255).astype(np.uint8)
+        height, width, channels = pixels.shape
+        meta |= {"width": width, "height": height, "channels": channels}
+        meta |= {} if self.caption is None else {"caption": self.caption}
+        return Content(png_bytes(np.ascontiguousarray(pixels)), ".png", "image/png", meta)
+
+
+class Figure(Media):
+    """A figure of matplotlib, or anything else with its `savefig`; rendered as PNG at once, and not closed.
+
+    Args:
+        figure: The figure.
+        caption: Text below it.
+        dpi: Pixels an inch; None takes the figure's.
+
+    Raises:
+        MediaError: If it has no `savefig`, or that does not make a PNG file.
+    """
+
+    kind = "figure"
+
+    def __init__(self, figure: Any, caption: str | None = None, dpi: float | None = None) -> None:
+        if not hasattr(figure, "savefig"):
+            raise MediaError(
+                f"Figure: got a {type(figure).__name__}, expected a figure of matplotlib; give other plots as an "
+                "Image of their pixels"
+            )
+        stream = io.BytesIO()
+        figure.savefig(stream, format="png", **({} if dpi is None else {"dpi": dpi}))
+        try:
+            width, height = png_size(stream.getvalue())
+        except ValueError as error:
+            raise MediaError(f"Figure: savefig of {type(figure).__name__}: {error}; give an Image instead") from error
+        meta = {"width": width, "height": height} | ({} if caption is None else {"caption": str(caption)})
+        self._content = Content(stream.getvalue(), ".png", "image/png", meta)
+        self.num_bytes = len(self._content.data)
+
+    def encode(self) -> Content:
+        """Give the PNG file."""
+        return self._content
+
+
+class Histogram(Media):
+    """A histogram of values of any shape; NaN and infinities are counted apart.
+
+    Args:
+        values: Numbers: an array, a tensor, a list.
+        bins: How many bins.
+
+    Raises:
+        MediaError: If they are no real numbers, or `bins` is less than 1.
+    """
+
+    kind = "histogram"
+
+    def __init__(self, values: Any, bins: int = 64) -> None:
+        if not isinstance(bins, int) or bins < 1:
+            raise MediaError(f"Histogram: got bins={bins!r}, expected an int of at least 1; see from_counts for edges")
+        self._snapshot = snapshot(values, "Histogram")
+        if not are_numbers(self._snapshot.dtype):
+            raise MediaError(f"Histogram: got values of type {self._snapshot.dtype}, expected numbers")
+        self._bins = bins
+        self._made: dict[str, Any] | None = None
+        self.num_bytes = self._snapshot.num_bytes
+
+    @classmethod
+    def from_counts(cls, counts: Sequence[float], edges: Sequence[float]) -> Histogram:
+        """Return a histogram counted elsewhere, such as by `numpy.histogram`.
+
+        Args:
+            counts: (n,) what lies in each bin.
+            edges: (n + 1,) bounds of the bins, rising.
+
+        Raises:
+            MediaError: If they do not fit together.
+        """
+        numbers = snapshot(counts, "Histogram").array().astype(np.float64)
+        bounds = snapshot(edges, "Histogram").array().astype(np.float64)
+        rising = bounds.ndim == 1 and len(bounds) > 1 and np.isfinite(bounds).all() and (np.diff(bounds) > 0).all()
+        if numbers.ndim != 1 or not rising or len(bounds) != len(numbers) + 1:
+            raise MediaError(
+                f"Histogram: got counts of shape {numbers.shape} and edges of shape {bounds.shape}, expected n counts "
+                "and n + 1 rising edges"
+            )
+        if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
+            raise MediaError("Histogram: got counts that are negative, NaN or infinite, expected numbers from 0")
+        made = cls(())
+        made._made = binned(numbers, bounds)
+        return made
+
+    def encode(self) -> Content:
+        """Make the JSON file: edges, counts, num, min, max, mean (of the finite values), nan, inf, -inf."""
+        made = self._made or count_values(self._snapshot.array(), self._bins)
+        meta = {"num": made["num"], "bins": len(made["counts"])}
+        return Content(json.dumps(made, allow_nan=False).encode(), ".json", "application/json", meta)
+
+
+class Text(Media):
+    """A text.
+
+    Args:
+        text: The text.
+
+    Raises:
+        MediaError: If it is none.
+    """
+
+    kind = "text"
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise MediaError(f"Text: got a {type(text).__name__}, expected a str; write Text(str(value))")
+        # What no encoding has, such as half of a surrogate pair, is shown as a question mark.
+        self._data = text.encode("utf-8", "replace")
+        self._meta = {"num_chars": len(text)}
+        self.num_bytes = len(self._data)
+
+    def encode(self) -> Content:
+        """Make the text file."""
+        return Content(self._data, ".txt", "text/plain; charset=utf-8", self._meta)
+
+
+def snapshot(values: Any, what: str) -> Snapshot:
+    """Return a copy of an array.
+
+    Args:
+        values: The array.
+        what: Who asks, for the error.
+
+    Raises:
+        MediaError: If it is none.
+    """
+    try:
+        return Snapshot(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MediaError(f"{what}: got a {type(values).__name__} that is no array of numbers: {error}") from error
+
+
+def are_numbers(dtype: str) -> bool:
+    """Tell whether a type of `Snapshot` is one of real numbers."""
+    return dtype == "bool" or "int" in dtype or "float" in dtype
+
+
+def _channels_first(shape: tuple[int, ...], is_tensor: bool) -> bool:
+    last, first = len(shape) == 3 and shape[-1] in (1, 3, 4), len(shape) == 3 and shape[0] in (1, 3, 4)
+    if 0 in shape or not (len(shape) == 2 or last or first):
+        raise MediaError(
+            f"Image: got an array of shape {shape}, expected (H, W), (H, W, C) or (C, H, W) with C of 1, 3 or 4; give "
+            "the images of a batch one by one"
+        )
+    return first and (is_tensor or not last)
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    """Return the least and the greatest value; NaN if there is one."""
+    return float(values.min()), float(values.max())

@@ -1,0 +1,81 @@
+"""Tables that a run can log; their cells may be images."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from observers.media.kinds import Content, Image, Media, MediaError, are_numbers, snapshot
+from observers.media.snapshots import Snapshot
+
+__all__ = ["Table"]
+
+
+class Table(Media):
+    """A table, such as the good and bad cases of a classifier.
+
+    Args:
+        columns: Names of the columns, each once.
+        rows: Rows of as many cells: numbers, texts, None, or an `Image`.
+
+    Raises:
+        MediaError: If a row has another length, or a cell holds something else.
+    """
+
+    kind = "table"
+
+    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        self.columns = [str(column) for column in columns]
+        if not self.columns or len(set(self.columns)) < len(self.columns):
+            raise MediaError(f"Table: got columns {self.columns}, expected at least one, and each name once")
+        self._rows = [
+            [self._cell(cell, number, place) for place, cell in enumerate(row)] for number, row in enumerate(rows)
+        ]
+        for number, row in enumerate(self._rows):
+            if len(row) != len(self.columns):
+                raise MediaError(
+                    f"Table: row {number} has {len(row)} cells, expected {len(self.columns)}, one for each of "
+                    f"{', '.join(self.columns)}"
+                )
+        self.num_bytes = sum(self._bytes_of(cell) for row in self._rows for cell in row)
+
+    def _cell(self, cell: Any, number: int, place: int) -> Any:
+        if cell is None or isinstance(cell, str | bool | int | float | Image):
+            return cell
+        if getattr(cell, "shape", None) == ():
+            cell = snapshot(cell, "Table")
+            if are_numbers(cell.dtype):
+                return cell
+        column = self.columns[place] if place < len(self.columns) else place
+        hint = "; write Image(array)" if getattr(cell, "shape", None) else ""
+        raise MediaError(
+            f"Table: row {number}, column {column!r}: got a {type(cell).__name__}, expected a number, a text, None or "
+            f"an Image{hint}"
+        )
+
+    @staticmethod
+    def _bytes_of(cell: Any) -> int:
+        return cell.num_bytes if isinstance(cell, Image | Snapshot) else len(cell) if isinstance(cell, str) else 8
+
+    def encode(self) -> Content:
+        """Make the JSON file, and those of its images; see `observers.record.schema.read_table`."""
+        images: dict[str, Content] = {}
+        rows = [[_written(cell, images) for cell in row] for row in self._rows]
+        data = json.dumps({"columns": self.columns, "rows": rows}, allow_nan=False).encode()
+        meta = {"columns": self.columns, "num_rows": len(rows)}
+        return Content(data, ".json", "application/json", meta, tuple(images.values()))
+
+
+def _written(cell: Any, images: dict[str, Content]) -> Any:
+    """Return a cell as JSON holds it; the file of an image goes into `images`."""
+    if isinstance(cell, Image):
+        content = cell.encode()
+        images[content.file] = content
+        return {"$image": content.file, **content.meta}
+    if isinstance(cell, Snapshot):
+        cell = cell.array().item()
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return {"$number": str(cell)}
+    return cell

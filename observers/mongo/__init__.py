@@ -1,0 +1,1 @@
+"""`MongoObserver`: the delivery of the journal to MongoDB."""

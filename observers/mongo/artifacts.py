@@ -1,0 +1,263 @@
+"""Delivery of the artifacts that a run logged and used to MongoDB; sending something again changes nothing.
+
+`artifacts` holds one document for each content of an artifact, under an id made from name and digest:
+
+    name, version, type, digest, bytes, num_files, metadata, created
+    files        [{path, sha256, bytes, file_id}], the first ones, up to about 2 MB
+    manifest_id  the whole manifest, as a file
+    made_by, used_by  uids of runs
+
+The version is the folder's number if that is free in the database, else the next one. Contents are in GridFS, each
+once for all artifacts, under an id made from their SHA-256. They are sent before the document, so a document speaks of
+what is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pymongo
+from pymongo.database import Database
+from pymongo.errors import DuplicateKeyError, OperationFailure
+
+from observers.artifacts.store import ArtifactStore
+from observers.artifacts.version import ArtifactDamagedError, ArtifactError, ArtifactVersion
+from observers.mongo.contents import Contents
+from observers.mongo.documents import Packer, files_in, object_id
+
+__all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
+
+_log = logging.getLogger(__name__)
+
+MAX_FILES_BYTES = 2 * 2**20
+RELATIONS = {"artifacts_logged": "made_by", "artifacts_used": "used_by"}
+_CHUNK_BYTES = 255 * 1024
+# Of large entries in metadata, which are of no one run.
+_OWNER = "artifacts"
+
+_Entry = Mapping[str, Any]
+
+
+def artifact_id(name: str, digest: str) -> Any:
+    """Return the `_id` of the document of one content of an artifact."""
+    return object_id("artifact", name, digest)
+
+
+def content_id(sha256: str) -> Any:
+    """Return the id of a content in GridFS.
+
+    It is shared by artifacts alone: incense and Omniboard delete what Sacred's artifacts of a run refer to.
+    """
+    return object_id("artifact content", sha256)
+
+
+class Upload:
+    """Puts contents into GridFS under ids made from their SHA-256, in pieces that may be sent any number of times.
+
+    Args:
+        database: The database.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._files = database.fs.files
+        self._chunks = database.fs.chunks
+
+    def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
+        """Send what is not there, and yield after each piece.
+
+        Raises:
+            ArtifactDamagedError: If the stream does not have that SHA-256; then nothing is sent.
+        """
+        file_id = content_id(sha256)
+        if self._files.find_one({"_id": file_id}, {"_id": 1}) is not None:
+            return
+        found, md5, length = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
+        while piece := stream.read(_CHUNK_BYTES):
+            found.update(piece)
+            md5.update(piece)
+            length += len(piece)
+            yield
+        if found.hexdigest() != sha256:
+            raise ArtifactDamagedError(f"the content of {filename} is not what was logged")
+        # What an upload that was broken off has left is right, as far as it goes.
+        there = {chunk["n"] for chunk in self._chunks.find({"files_id": file_id}, {"n": 1})}
+        for number in range(-(-length // _CHUNK_BYTES)):
+            if number not in there:
+                stream.seek(number * _CHUNK_BYTES)
+                chunk = {"files_id": file_id, "n": number, "data": stream.read(_CHUNK_BYTES)}
+                with contextlib.suppress(DuplicateKeyError):  # somebody else sends the same
+                    self._chunks.insert_one({"_id": object_id(str(file_id), number), **chunk})
+                yield
+        document = {"_id": file_id, "length": length, "chunkSize": _CHUNK_BYTES, "uploadDate": datetime.now(UTC)}
+        with contextlib.suppress(DuplicateKeyError):
+            self._files.insert_one({**document, "filename": filename, "md5": md5.hexdigest(), "sha256": sha256})
+
+    def make_indexes(self) -> None:
+        """Make the indexes that GridFS has."""
+        _index(self._chunks, [("files_id", 1), ("n", 1)], unique=True)
+        _index(self._files, [("filename", 1), ("uploadDate", 1)])
+
+
+class ArtifactDelivery:
+    """Brings the artifacts of one run into a database.
+
+    What cannot be read in the folder is said once and left out; the rest of the run is delivered all the same.
+
+    Args:
+        base: The folder of runs that has the artifacts.
+        database: The database.
+        prefix: Put before the names of the collections, with its underscore.
+    """
+
+    def __init__(self, base: Path, database: Database, prefix: str = "") -> None:
+        self._store = ArtifactStore(base)
+        self._artifacts = database[f"{prefix}artifacts"]
+        self._upload = Upload(database)
+        self._contents = Contents(database)
+        self._numbers: dict[tuple, int] = {}
+        self._failed: set[tuple] = set()
+        self._work: tuple[tuple, Iterator[None]] | None = None
+
+    def advance(self, run: Mapping[str, Any], seconds: float | None = None) -> bool:
+        """Deliver the artifacts that a run's record names, for about that long at most; return whether all are done.
+
+        Raises:
+            pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        for relation, entry in _entries(run):
+            key = _key(relation, entry)
+            if key in self._numbers or key in self._failed:
+                continue
+            if self._work is None or self._work[0] != key:
+                self._work = key, self._deliver(relation, entry, run["uid"])
+            try:
+                for _ in self._work[1]:
+                    if deadline is not None and time.monotonic() >= deadline:
+                        return False
+            except (ArtifactError, OSError) as error:
+                self._failed.add(key)
+                _log.error("artifact %s:v%s cannot be delivered: %s", entry["name"], entry["version"], error)
+            except BaseException:
+                self._work = None
+                raise
+        return True
+
+    def is_complete(self, run: Mapping[str, Any]) -> bool:
+        """Tell whether all that a run's record names is delivered."""
+        return all(_key(relation, entry) in self._numbers for relation, entry in _entries(run))
+
+    def listed(self, run: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Return the lists of the run's document: what is delivered, with its version in the database."""
+        found: dict[str, list[dict[str, Any]]] = {relation: [] for relation in RELATIONS if relation in run}
+        for relation, entry in _entries(run):
+            number = self._numbers.get(_key(relation, entry))
+            if number is not None:
+                found[relation].append({**entry, "version": number})
+        return found
+
+    def _deliver(self, relation: str, entry: _Entry, uid: str) -> Iterator[None]:
+        """Deliver one artifact, and yield after each piece."""
+        wanted = {"_id": artifact_id(entry["name"], entry["digest"])}
+        change = {"$addToSet": {RELATIONS[relation]: uid}}
+        number = self._change(wanted, change)
+        if number is None:
+            self._make_indexes()
+            version = self._store.resolve(f"{entry['name']}@{entry['digest']}")
+            for file in {file.sha256: file for file in version.files}.values():
+                with version.stored(file) as stream:
+                    yield from self._upload.send(stream, file.sha256, file.path)
+            manifest = version.manifest()
+            manifest_sha256 = hashlib.sha256(manifest).hexdigest()
+            yield from self._upload.send(io.BytesIO(manifest), manifest_sha256, f"{version}.json")
+            document = {**wanted, **_document(version), "manifest_id": content_id(manifest_sha256)}
+            document["metadata"] = self._metadata(version)
+            made_by = {uid} if relation == "artifacts_logged" else {version.made_by} - {None}
+            document["made_by"] = sorted(made_by)
+            document["used_by"] = [uid] if relation == "artifacts_used" else []
+            number = self._insert(document, change)
+        self._numbers[_key(relation, entry)] = number
+
+    def _metadata(self, version: ArtifactVersion) -> Any:
+        """Return metadata within MongoDB's bounds; what is beyond them is stored as files."""
+        packer = Packer(_OWNER)
+        packed = packer.entry(version.metadata)
+        for file_id in files_in(packed):
+            self._contents.put(file_id, packer.files[file_id], "metadata.json", _OWNER)
+        return packed
+
+    def _change(self, wanted: dict[str, Any], change: dict[str, Any]) -> int | None:
+        """Change a document, and return its version; None if it is not there."""
+        found = self._artifacts.find_one_and_update(wanted, change, {"version": 1})
+        return found["version"] if found else None
+
+    def _insert(self, document: dict[str, Any], change: dict[str, Any]) -> int:
+        """Insert a document under its version, or the next that is free, and return that."""
+        while True:
+            try:
+                self._artifacts.insert_one(document)
+            except DuplicateKeyError:
+                number = self._change({"_id": document["_id"]}, change)
+                if number is not None:
+                    return number
+                newest = self._artifacts.find_one({"name": document["name"]}, {"version": 1}, sort=[("version", -1)])
+                document["version"] = newest["version"] + 1 if newest else 1
+            else:
+                return document["version"]
+
+    def _make_indexes(self) -> None:
+        self._upload.make_indexes()
+        _index(self._artifacts, [("name", pymongo.ASCENDING), ("version", pymongo.DESCENDING)], unique=True)
+        for relation in RELATIONS.values():
+            _index(self._artifacts, [(relation, pymongo.ASCENDING)])
+
+
+def _entries(run: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
+    for relation in RELATIONS:
+        for entry in run.get(relation, ()):
+            yield relation, entry
+
+
+def _key(relation: str, entry: _Entry) -> tuple:
+    return relation, entry["name"], entry["digest"]
+
+
+def _document(version: ArtifactVersion) -> dict[str, Any]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "type": version.type,
+        "digest": version.digest,
+        "bytes": version.bytes,
+        "num_files": len(version.files),
+        "files": _files(version),
+        "created": version.created.replace(tzinfo=None),
+    }
+
+
+def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
+    listed, room = [], MAX_FILES_BYTES
+    for file in version.files:
+        room -= len(file.path.encode()) + 160
+        if room < 0:
+            break
+        listed.append({**dataclasses.asdict(file), "file_id": content_id(file.sha256)})
+    return listed
+
+
+def _index(collection: Any, keys: list[tuple], **options: Any) -> None:
+    try:
+        collection.create_index(keys, **options)
+    except OperationFailure as error:
+        # Not allowed to, or somebody made one with other options.
+        if error.code not in (13, 85, 86):
+            raise

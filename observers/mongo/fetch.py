@@ -1,0 +1,78 @@
+"""Getting a version of an artifact from MongoDB, its contents into the local store, where they are looked for first."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import gridfs
+from pymongo.database import Database
+
+from observers.artifacts.intake import Incoming
+from observers.artifacts.version import (
+    ArtifactDamagedError,
+    ArtifactError,
+    ArtifactVersion,
+    Reference,
+    from_manifest,
+    parse_reference,
+)
+from observers.mongo.artifacts import content_id
+
+__all__ = ["fetch"]
+
+
+def fetch(database: Database, prefix: str, reference: str, root: Path) -> ArtifactVersion | None:
+    """Return a version by the database's number, with its contents in the store at `root`; None if it has none.
+
+    Args:
+        database: The database.
+        prefix: Put before the names of the collections, with its underscore.
+        reference: As for `ArtifactStore.resolve`.
+        root: The folder of the local store of artifacts.
+
+    Raises:
+        ArtifactError: If the reference is none or stands for several contents, or the store cannot be written.
+        ArtifactDamagedError: If what the database has is not what was logged.
+        pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+    """
+    document = _find(database[f"{prefix}artifacts"], parse_reference(reference))
+    if document is None:
+        return None
+    files = gridfs.GridFS(database)
+    try:
+        manifest = json.loads(files.get(document["manifest_id"]).read())
+        version = from_manifest(manifest, document["name"], document["version"], root / "contents")
+        if version.digest != document["digest"]:
+            raise ValueError("its manifest is that of another content")
+        _download(version, files, root)
+    except OSError as error:
+        raise ArtifactError(
+            f"{reference}: {root} cannot be written ({error.strerror}); make room or check its permissions"
+        ) from error
+    except (gridfs.errors.NoFile, gridfs.errors.CorruptGridFile, KeyError, ValueError) as error:
+        raise ArtifactDamagedError(f"{reference}: it is damaged in the database: {error}") from error
+    return version
+
+
+def _find(artifacts: Any, wanted: Reference) -> dict[str, Any] | None:
+    if wanted.digest is None:
+        number = {} if wanted.number is None else {"version": wanted.number}
+        return artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])
+    query = {"name": wanted.name, "digest": re.compile(f"^{wanted.digest}")}
+    found = list(artifacts.find(query, {"files": 0}).limit(2))
+    if len(found) > 1:
+        raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several contents; give more digits")
+    return found[0] if found else None
+
+
+def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> None:
+    with Incoming(root) as incoming:
+        for file in {file.sha256: file for file in version.files}.values():
+            if not incoming.holds(file.sha256, file.bytes):
+                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes)
+                if sha256 != file.sha256:
+                    raise ValueError(f"the content of {file.path} is not what was logged")
+        incoming.publish()

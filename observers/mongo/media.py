@@ -1,0 +1,133 @@
+"""Delivery of a run's media to MongoDB: contents once, a document for each entry, a resend changes nothing.
+
+A document of `media` holds what the entry of `observers.record.schema` does, with `run_id` and `uid`; `file_id` leads
+to the content in GridFS; `images` of a table holds `file` and `file_id` of each image in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import bson
+import pymongo
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
+
+from observers.mongo.contents import Contents
+from observers.mongo.documents import Packer, files_in, object_id
+from observers.record.schema import MEDIA, media_path
+
+__all__ = ["MediaDelivery", "len_media"]
+
+_log = logging.getLogger(__name__)
+_BATCH_ENTRIES = 100
+# Of large entries, which are of no one run, as contents are.
+_OWNER = "media"
+
+
+class MediaDelivery:
+    """Sends the media of one run's folder.
+
+    Args:
+        folder: The run's folder.
+        media: The collection.
+        contents: Where contents of files go.
+        run_id: The `_id` of the run's document.
+        uid: The run's uid.
+
+    Attributes:
+        num_sent: How many entries of the folder are delivered.
+    """
+
+    def __init__(self, folder: Path, media: Collection, contents: Contents, run_id: Any, uid: str) -> None:
+        self.folder = folder
+        self.media = media
+        self.contents = contents
+        self.run_id = run_id
+        self.uid = uid
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was sent: somebody took something away."""
+        self.num_sent = 0
+        self._offset = 0
+
+    def send(self) -> None:
+        """Send what is new.
+
+        Raises:
+            pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
+        """
+        lines = self._new_lines()
+        if lines and not self.num_sent:
+            _make_index(self.media)
+        for start in range(0, len(lines), _BATCH_ENTRIES):
+            batch = lines[start : start + _BATCH_ENTRIES]
+            documents = [self._document(line, self.num_sent + place) for place, line in enumerate(batch)]
+            changes = [pymongo.ReplaceOne({"_id": found["_id"]}, found, upsert=True) for found in documents]
+            self.media.bulk_write(changes, ordered=False)
+            # Only now, so that a batch that was broken off is sent again as it was.
+            self.num_sent += len(batch)
+            self._offset += sum(len(line) + 1 for line in batch)
+
+    def num_missing(self) -> int:
+        """Return how many entries of the folder are not delivered."""
+        return len(self._new_lines())
+
+    def _new_lines(self) -> list[bytes]:
+        with contextlib.suppress(FileNotFoundError), (self.folder / MEDIA).open("rb") as stream:
+            stream.seek(self._offset)
+            return stream.read().split(b"\n")[:-1]
+        return []
+
+    def _document(self, line: bytes, number: int) -> dict[str, Any]:
+        entry = json.loads(line)
+        images = entry.pop("images", [])
+        packer = Packer(_OWNER)
+        packed = packer.entry(entry)
+        for file_id in files_in(packed):
+            self.contents.put(file_id, packer.files[file_id], "entry.json", _OWNER)
+        document = {
+            "run_id": self.run_id,
+            "uid": self.uid,
+            "number": number,
+            **packed,
+            "file_id": self._store(entry["file"]),
+        }
+        if images:
+            document["images"] = [{"file": name, "file_id": self._store(name)} for name in images]
+        return {"_id": object_id(self.uid, "media", number), **document}
+
+    def _store(self, file: str) -> bson.ObjectId | None:
+        """Store a content, and return its id; None, and say so, if it is not there or not what was written."""
+        file_id, reason = None, "is not there"
+        try:
+            path = media_path(self.folder, file)
+            file_id = self.contents.store(path, path.name)
+        except ValueError:
+            reason = "is no name of a content"
+        if file_id == object_id("sha256", Path(file).stem):
+            return file_id
+        reason = "is not what was written" if file_id is not None else reason
+        _log.warning("%s: %r %s; its entry is delivered without it", self.folder, file, reason)
+        return None
+
+
+def _make_index(media: Collection) -> None:
+    try:
+        media.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING), ("step", pymongo.ASCENDING)])
+    except OperationFailure as error:
+        # Not allowed to, or somebody made one with other options.
+        if error.code not in (13, 85, 86):
+            raise
+
+
+def len_media(folder: Path) -> int:
+    """Return the number of entries of media in a run's folder."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / MEDIA).read_bytes().count(b"\n")
+    return 0

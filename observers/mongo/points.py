@@ -1,0 +1,168 @@
+"""Delivery of a run's points to MongoDB: in batches, in any order of retries, with the same database in the end.
+
+Points are appended to a metric's document on the condition that as many are there as were counted on. What goes beyond
+`POINTS_PER_DOCUMENT` goes into chunks of fixed bounds, each replaced by a longer self: `data` is a run of
+`observers.record.schema.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps are
+floats.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pymongo.collection import Collection
+from pymongo.errors import DuplicateKeyError
+
+from observers.mongo.documents import object_id, storable_text
+from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_names, read_points, to_steps
+
+__all__ = ["POINTS_PER_CHUNK", "POINTS_PER_DOCUMENT", "Behind", "PointDelivery", "len_points"]
+
+POINTS_PER_DOCUMENT = 20_000
+POINTS_PER_CHUNK = 4_096
+_BATCH_POINTS = 100_000
+
+
+class Behind(Exception):  # noqa: N818 - a turn of events, no error
+    """The database has fewer points than were counted on."""
+
+
+class PointDelivery:
+    """Sends the points of one run's folder.
+
+    Args:
+        folder: The run's folder.
+        metrics, chunks: The collections.
+        run_id: The `_id` of the run's document.
+        uid: The run's uid.
+        start: When the run started; times of points count from there.
+
+    Attributes:
+        num_sent: How many points of the folder are delivered.
+        counts: How many of each metric.
+    """
+
+    def __init__(
+        self, folder: Path, metrics: Collection, chunks: Collection, run_id: Any, uid: str, start: datetime
+    ) -> None:
+        self.folder = folder
+        self.metrics = metrics
+        self.chunks = chunks
+        self.run_id = run_id
+        self.uid = uid
+        self.start = start
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was sent: somebody else delivers the same run, or took something away."""
+        self.num_sent = 0
+        self.counts: dict[str, int] = {}
+        self._tails: dict[str, np.ndarray] = {}
+
+    def send(self) -> bool:
+        """Send a batch of points, and return whether there may be more.
+
+        Raises:
+            Behind: If the database has fewer points than were counted on; `restart`, and send again.
+            pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+        """
+        points = read_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
+        if not len(points):
+            return False
+        names = read_names(self.folder)
+        by_name: dict[str, np.ndarray] = {}
+        for number in np.unique(points["metric"]).tolist():
+            if number not in names:
+                return False  # its name is not on the disk yet
+            by_name.setdefault(names[number][0], points["metric"] == number)
+            by_name[names[number][0]] = by_name[names[number][0]] | (points["metric"] == number)
+        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names) + 1)])
+        counts, tails = dict(self.counts), dict(self._tails)
+        for name, chosen in by_name.items():
+            new, start = points[chosen], self.counts.get(name, 0)
+            inside = max(0, POINTS_PER_DOCUMENT - start)
+            if inside:
+                self._push(name, start, new[:inside], floats)
+            if len(new) > inside:
+                tails[name] = self._send_chunks(name, max(start - POINTS_PER_DOCUMENT, 0), new[inside:], floats)
+            counts[name] = start + len(new)
+        # Only now, so that a batch that was broken off is sent again as it was.
+        self.counts, self._tails = counts, tails
+        self.num_sent += len(points)
+        return True
+
+    def _push(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> None:
+        """Append points `start` and on to the metric's document, unless they are there."""
+        metric_id = object_id(self.uid, name)
+        new = {"steps": _steps(points, floats), "values": points["value"].tolist(), "timestamps": self._times(points)}
+        if start == 0:
+            document = {
+                "_id": metric_id,
+                "run_id": self.run_id,
+                "name": storable_text(name),
+                **new,
+                "count": len(points),
+            }
+            with contextlib.suppress(DuplicateKeyError):
+                self.metrics.insert_one(document)
+                return
+        found = self.metrics.find_one({"_id": metric_id}, {"count": 1})
+        if found is None or found["count"] < start:
+            raise Behind
+        there, end = found["count"], start + len(points)
+        if there >= end:
+            return
+        push = {key: {"$each": values[there - start :]} for key, values in new.items()}
+        change = {"$push": push, "$set": {"count": end}}
+        if not self.metrics.update_one({"_id": metric_id, "count": there}, change).matched_count:
+            raise Behind
+
+    def _times(self, points: np.ndarray) -> list[datetime]:
+        return [self.start + timedelta(seconds=tick / TICKS_PER_S) for tick in points["time"].tolist()]
+
+    def _send_chunks(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> np.ndarray:
+        """Write the chunks that points `start` and on beyond the cap belong to, and return those of an open chunk."""
+        uid = self.uid
+        open_points = self._tails.get(name, np.empty(0, POINT))
+        index = (start - len(open_points)) // POINTS_PER_CHUNK
+        waiting = np.concatenate([open_points, points])
+        while len(waiting):
+            chunk, waiting = waiting[:POINTS_PER_CHUNK], waiting[POINTS_PER_CHUNK:]
+            fields = {"run_id": self.run_id, "uid": uid, "name": storable_text(name), "index": index}
+            fields |= {"count": len(chunk), **_chunk_data(chunk, floats)}
+            key = {"_id": object_id(uid, name, index)}
+            with contextlib.suppress(DuplicateKeyError):  # as long or longer already
+                self.chunks.update_one({**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True)
+            index += 1
+        return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
+
+
+def _chunk_data(points: np.ndarray, floats: np.ndarray) -> dict[str, Any]:
+    """Return the points of a chunk as bytes; if one step is a float, all are, and `float_steps` says so."""
+    as_float = floats[points["metric"]]
+    if not as_float.any():
+        return {"data": points.tobytes()}
+    stored = points.copy()
+    stored["step"][~as_float] = points["step"][~as_float].astype("<f8").view("<i8")
+    return {"data": stored.tobytes(), "float_steps": True}
+
+
+def _steps(points: np.ndarray, floats: np.ndarray) -> list:
+    """Return steps as ints, or as floats where they were logged so."""
+    steps = points["step"].tolist()
+    as_float = floats[points["metric"]]
+    if not as_float.any():
+        return steps
+    decoded = to_steps(np.ascontiguousarray(points["step"]), True).tolist()
+    return [b if f else a for a, b, f in zip(steps, decoded, as_float.tolist(), strict=True)]
+
+
+def len_points(folder: Path) -> int:
+    """Return the number of points in a run's folder."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / POINTS).stat().st_size // POINT.itemsize
+    return 0

@@ -1,0 +1,1 @@
+"""What a run was made of: git, sources, packages, GPUs, determinism flags."""

@@ -1,0 +1,99 @@
+"""`Gathering`: what a run was made of, gathered beside it, and kept up to date in its `provenance.json`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import Any
+
+from observers.provenance import sources_and_git as provenance
+from observers.provenance.determinism import read_switches, torch_versions
+from observers.provenance.gpus import load_nvml
+from observers.record.journal import Journal
+from observers.record.resuming import environment_changes
+from observers.record.run_file import RunFile
+from observers.record.schema import PROVENANCE
+
+__all__ = ["Gathering"]
+
+_log = logging.getLogger(__name__)
+
+
+class Gathering:
+    """Gathers git, packages and machine in a thread, and looks at the determinism switches when told to.
+
+    The switches are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
+    only then. So they are looked at when the run is made, with each beat, and at its end.
+
+    Args:
+        journal: Writes `provenance.json`, under `lock`.
+        run: Notes of a later session of the run what is not as it was in the first one.
+        lock: Held by whoever calls `look`.
+        base_dir: The folder whose repository is looked at.
+    """
+
+    def __init__(self, journal: Journal, run: RunFile, lock: Any, base_dir: str | Path) -> None:
+        self._journal = journal
+        self._run = run
+        self._lock = lock
+        self._base_dir = base_dir
+        self._nvml = load_nvml()
+        self._is_first = run.session is None
+        self._found: dict[str, Any] | None = None
+        self._first: dict[str, Any] = {}
+        self._switches: dict[str, Any] = {}
+        self.look()
+        self._thread = threading.Thread(target=self._gather, name="sacristan-provenance", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Look at the switches, and write down what changed."""
+        switches = read_switches()
+        if switches != self._switches:
+            self._first = {**switches, **self._first}
+            self._switches = switches
+            self._write()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until git, packages and machine are gathered; not to be called under the lock."""
+        self._thread.join(timeout_s)
+
+    def _gather(self) -> None:
+        """Gather what takes a while; what fails is left out."""
+        parts = {
+            "git": lambda: provenance.git_state(self._base_dir),
+            "packages": provenance.packages,
+            "machine": lambda: provenance.machine(self._nvml),
+        }
+        found = {}
+        for name, gather in parts.items():
+            try:
+                found[name] = gather()
+            except Exception:
+                _log.exception("%s: could not be gathered; provenance.json goes without", name)
+        with self._lock:
+            self._found = found
+            self._write()
+
+    def _write(self) -> None:
+        if self._found is None:
+            return
+        before = {name: value for name, value in self._first.items() if value != self._switches.get(name, value)}
+        document = {**self._found, "determinism": self._switches}
+        if "machine" in document:
+            document["machine"] = {**document["machine"], **torch_versions()}
+        self._write_down({**document, "determinism_before": before} if before else document)
+
+    def _write_down(self, document: dict[str, Any]) -> None:
+        if not self._is_first:
+            try:
+                first = json.loads((self._journal.folder / PROVENANCE).read_bytes())
+            except (OSError, ValueError):
+                # No session before has told.
+                self._is_first = True
+            else:
+                self._run.note_environment(environment_changes(first, document))
+                return
+        self._journal.write(PROVENANCE, document)

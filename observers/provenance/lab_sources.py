@@ -1,0 +1,60 @@
+"""`LabSources`: the sources of the lab that a run imports, each content kept as it was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from observers.provenance import sources_and_git as provenance
+from observers.record.stored_files import keep
+
+__all__ = ["LabSources"]
+
+
+class LabSources:
+    """Keeps what a run imports, whenever `look` is called.
+
+    Args:
+        experiment: What Sacred tells of the experiment: `base_dir`, `mainfile`, and `sources` to begin with.
+        store: Folder of contents; None keeps no copies.
+        runs: The folder of runs, from which contents are named.
+        earlier: Pairs of a name and where its content is kept, of earlier sessions of the run.
+
+    Attributes:
+        pairs: All of them. Of a name that is there twice, the last one is the newest.
+        changed: Names whose content is not that of the earlier sessions.
+    """
+
+    def __init__(
+        self,
+        experiment: Mapping[str, Any],
+        store: Path | None,
+        runs: str | Path,
+        earlier: Sequence[Sequence[str]] = (),
+    ) -> None:
+        self._lab = Path(experiment["base_dir"])
+        self._mainfile = self._lab / experiment["mainfile"] if experiment.get("mainfile") else None
+        self._given = [name for name, _ in experiment["sources"]]
+        self._store = store
+        self._runs = runs
+        self._earlier = [list(pair) for pair in earlier]
+        self._kept: dict[str, str] = {}
+        self._num_modules = 0
+        self.pairs: list[list[str]] = self._earlier
+        self.changed: list[str] = []
+
+    def look(self) -> bool:
+        """Keep every source that is imported by now; return whether there are new ones."""
+        if len(sys.modules) == self._num_modules:
+            return False
+        self._num_modules = len(sys.modules)
+        for name in (*self._given, *(name for name, _ in provenance.imported_sources(self._lab, self._mainfile))):
+            if name not in self._kept:
+                path = self._lab / name
+                self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)
+        before, last = self.pairs, dict(map(tuple, self._earlier))
+        new = sorted([name, stored] for name, stored in self._kept.items() if last.get(name) != stored)
+        self.pairs, self.changed = [*self._earlier, *new], [name for name, _ in new if name in last]
+        return self.pairs != before

@@ -1,0 +1,164 @@
+"""What a run was made of: sources of the lab, git, packages, machine."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from observers.provenance.gpus import describe_gpus
+
+__all__ = ["git_state", "imported_sources", "machine", "packages"]
+
+_MAX_UNTRACKED_BYTES = 256 * 1024
+# A diff that can be applied, whatever the user's settings make of his own.
+_DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+_DIFF += ("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD")
+_HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
+_SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
+
+
+def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
+    """Return (path under `base_dir`, MD5) of every imported module's file there, and of the main file.
+
+    MD5 is what Sacred's records hold; it tells contents apart, and protects against nothing.
+    """
+    base = Path(base_dir).resolve()
+    files = {Path(mainfile).resolve()} if mainfile else set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        # Most modules are none of the lab's, and their folders tell so at less cost than their files.
+        if file and file.endswith(".py") and _is_within(file.rpartition(os.sep)[0], str(base)):
+            files.add(Path(file).resolve())
+    found = []
+    for file in sorted(files):
+        if not file.is_relative_to(base) or not file.is_file():
+            continue
+        relative = file.relative_to(base)
+        # A virtual environment inside the lab is no source of it.
+        if not any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in relative.parts):
+            found.append((str(relative), hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()))
+    return found
+
+
+@functools.cache
+def _is_within(folder: str, base: str) -> bool:
+    return _real_folder(Path(folder)).is_relative_to(base)
+
+
+@functools.cache
+def _real_folder(folder: Path) -> Path:
+    """Return what `resolve` does, by looking once at each folder that the paths of thousands of modules share."""
+    if folder.name in ("", "..") or folder.is_symlink():
+        return folder.resolve()
+    return _real_folder(folder.parent) / folder.name
+
+
+def packages() -> dict[str, str]:
+    """Return name and version of every installed package."""
+    found = {}
+    for distribution in importlib.metadata.distributions():
+        with contextlib.suppress(Exception):  # an installation half removed has no name
+            # setuptools puts what it brings for itself on the path, behind what is installed.
+            if "_vendor" in Path(str(distribution.locate_file(""))).parts:
+                continue
+            # `distribution.metadata` parses the whole of a readme, which would hold up the threads beside this one.
+            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+            headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
+            found.setdefault(headers["Name"], headers["Version"])
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | None:
+    """Return commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository.
+
+    A repository without a commit has a commit of None. Without `content`, diff and untracked sources are left out.
+    """
+    head = _head(folder)
+    if head is None:
+        return None
+    root, commit, branch = head
+    status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all") or ""
+    untracked = [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
+    return {
+        "root": root,
+        "url": (_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip(),
+        "commit": commit,
+        "branch": branch,
+        "dirty": bool(status),
+        "diff": (_git(root, *_DIFF) or "") if content and commit and status else "",
+        "untracked": _small_sources(Path(root), untracked) if content else {},
+    }
+
+
+def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
+    """Return the repository's root, its commit and its branch, None for what there is not.
+
+    Where there is a commit, one process tells them all: on the way to the main function they are waited for.
+    """
+    known = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+    if known is not None:
+        root, commit, branch = known.rstrip("\n").rsplit("\n", 2)
+        return root, commit, None if branch == "HEAD" else branch
+    root = _git(folder, "rev-parse", "--show-toplevel")
+    if root is None:
+        return None
+    root = root.rstrip("\n")
+    return root, None, (_git(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
+
+
+def _git(folder: str | Path, *arguments: str) -> str | None:
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, timeout=20, env=environment, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None
+
+
+def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
+    found, left = {}, _MAX_UNTRACKED_BYTES
+    for name in sorted(names):
+        path = root / name
+        if path.suffix not in _SOURCE_SUFFIXES:
+            continue
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if path.stat().st_size <= left:
+                found[name] = path.read_text(encoding="utf-8")
+                left -= len(found[name].encode())
+    return found
+
+
+def machine(nvml: Any) -> dict[str, Any]:
+    """Return what the machine is: OS, CPU, memory, and its GPUs by NVML.
+
+    Args:
+        nvml: The module `pynvml`, or what stands in for it.
+    """
+    return {
+        "os": platform.platform(),
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
+        **describe_gpus(nvml),
+    }
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

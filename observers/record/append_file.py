@@ -1,0 +1,129 @@
+"""Append-only files: whole records, a torn tail repaired, what a full disk refuses kept up to a bound."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from observers.record.atomic_file import replacing
+
+__all__ = ["MAX_PENDING_BYTES", "AppendFile"]
+
+_log = logging.getLogger(__name__)
+MAX_PENDING_BYTES = 64 * 2**20
+
+
+class AppendFile:
+    """An append-only file of whole records, which repairs a torn tail when it is opened.
+
+    Args:
+        path: The file; made when the first record is written.
+        record_bytes: Length of a record; None for lines; 0 for a stream without records.
+    """
+
+    def __init__(self, path: Path, record_bytes: int | None = None) -> None:
+        self.path = path
+        self.record_bytes = record_bytes
+        self.num_lost_bytes = 0
+        self._pending = bytearray()
+        self._fd: int | None = None
+        self._size = 0
+
+    @property
+    def num_pending_bytes(self) -> int:
+        """Bytes that failed to be written, and are tried again."""
+        return len(self._pending)
+
+    def create(self) -> None:
+        """Make the file, if it is not there."""
+        if self._fd is None:
+            self._open()
+
+    def append(self, data: bytes) -> bool:
+        """Write `data` behind what is there, and what failed before ahead of it; return whether all is written."""
+        self._pending += data
+        if not self._pending:
+            return True
+        try:
+            self.create()
+            view = memoryview(self._pending)
+            try:
+                written = 0
+                while written < len(view):
+                    written += os.pwrite(self._fd, view[written:], self._size + written)
+            finally:
+                view.release()
+        except OSError:
+            self._cut_tail()
+            self._give_up_oldest()
+            raise
+        self._size += len(self._pending)
+        self._pending.clear()
+        return True
+
+    def _open(self) -> None:
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        self._size = self._whole(size)
+        if self._size != size:
+            os.ftruncate(self._fd, self._size)
+
+    def _whole(self, size: int) -> int:
+        """Return the size of the file without its torn tail."""
+        if self.record_bytes == 0:
+            return size
+        if self.record_bytes is not None:
+            return size - size % self.record_bytes
+        end = size
+        while end > 0:
+            start = max(0, end - 65536)
+            newline = os.pread(self._fd, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+        return 0
+
+    def _cut_tail(self) -> None:
+        """Take back what a failed write left, so that readers meet whole records only."""
+        if self._fd is not None:
+            try:
+                os.ftruncate(self._fd, self._size)
+            except OSError:
+                _log.debug("%s: the tail of a failed write stays until the next one", self.path)
+
+    def _give_up_oldest(self) -> None:
+        excess = len(self._pending) - MAX_PENDING_BYTES
+        if excess <= 0:
+            return
+        if self.record_bytes:
+            excess += -excess % self.record_bytes
+        elif self.record_bytes is None:
+            excess = self._pending.find(b"\n", excess) + 1 or len(self._pending)
+        del self._pending[:excess]
+        self.num_lost_bytes += excess
+
+    def replace(self, data: bytes) -> None:
+        """Put a file that holds `data` in the place of this one; what failed to be written before is to be none."""
+        with replacing(self.path) as stream:
+            stream.write(data)
+        self._forget()
+
+    def sync(self) -> None:
+        """Wait until what is written is on the disk."""
+        if self._fd is not None:
+            os.fsync(self._fd)
+
+    def _forget(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def close(self) -> None:
+        """Flush the file to disk and close it."""
+        if self._fd is not None:
+            try:
+                self.sync()
+            except OSError:
+                _log.debug("%s: could not be flushed to disk", self.path)
+            self._forget()

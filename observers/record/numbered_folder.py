@@ -1,0 +1,68 @@
+"""The folder of a run: making it, and where in it an artifact may go."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from observers.record.schema import OWN_FILES
+
+__all__ = ["artifact_path", "make_numbered_folder", "make_run_folder"]
+
+_log = logging.getLogger(__name__)
+
+
+def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
+    """Make a numbered folder below `base`; where nothing can be made there, below a temporary one, which is said.
+
+    Returns what it is below, the folder, and its id.
+    """
+    try:
+        return base, *make_numbered_folder(base, wanted)
+    except OSError as error:
+        # Somewhere else is better than nowhere, and nothing of this may stop the run.
+        elsewhere = Path(tempfile.mkdtemp(prefix="sacristan-"))
+        folder, number = make_numbered_folder(elsewhere)
+        _log.error("%s cannot be written (%s); this run is recorded in %s", base, error.strerror, folder)
+        return elsewhere, folder, number if wanted is None else wanted
+
+
+def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
+    """Make a folder below `base` that no other process has; return it and its id.
+
+    Args:
+        base: The folder of runs; made if it is not there.
+        wanted: The id to take if it is free; without one, or else, the folder is called by the next number.
+
+    Raises:
+        OSError: If nothing can be made there.
+    """
+    base.mkdir(parents=True, exist_ok=True)
+    if wanted is not None:
+        with contextlib.suppress(FileExistsError):
+            (base / str(wanted)).mkdir()
+            return base / str(wanted), wanted
+    number = 1 + max((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), default=0)
+    while True:
+        try:
+            (base / str(number)).mkdir()
+        except FileExistsError:  # another process was quicker
+            number += 1
+        else:
+            return base / str(number), str(number) if wanted is None else wanted
+
+
+def artifact_path(folder: Path, name: str) -> Path:
+    """Return where in a run's folder the artifact `name` is kept.
+
+    Raises:
+        ValueError: If that is outside of it, or a file that the run has anyway.
+    """
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()) or path.name in OWN_FILES:
+        raise ValueError(f"artifact name: got {name!r}, expected a name within the run's folder, none of its own files")
+    return path

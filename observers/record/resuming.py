@@ -1,0 +1,161 @@
+"""Continuing a recorded run: who may, and the history of its sessions.
+
+A session is one process that wrote the run. `sessions` in `run.json`, which a run of one session does not have, holds
+for each, the current one last:
+
+    start_time, stop_time, status   as of a run; DEAD where the process was killed
+    interrupted_by                  the signal, if one ended it
+    host, command_line              where and how it was started
+    step                            the training's step that it began at
+    changed_sources                 names of sources whose content was another one than in the record
+    changed_environment             what of git, packages, machine and determinism is not as in the first session, if
+                                    anything: {"packages": {name: [was, is]}}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from observers.record.identity import claimed, is_alive
+from observers.record.journal import Journal
+from observers.record.schema import FORMAT, LEASE, RUN
+
+__all__ = ["ResumeError", "continued_entry", "environment_changes", "open_for_continuing", "session_of"]
+
+# What an end writes, and a run that goes on does not have.
+_END = ("stop_time", "fail_trace", "lost_bytes", "lost_media", "result", "rewinding")
+# Texts of any length, which the record of the first session has.
+_NOT_COMPARED = ("diff", "untracked")
+
+
+class ResumeError(RuntimeError):
+    """A run cannot be continued, or its record not be taken back."""
+
+
+@contextlib.contextmanager
+def open_for_continuing(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal]]:
+    """Give `run.json` and journal of a run that is to go on, and keep other processes from continuing it meanwhile.
+
+    Args:
+        folder: The run's folder.
+        base: The folder that runs are recorded in.
+
+    Raises:
+        ResumeError: If it is not there, damaged, lies elsewhere, has not started, or another process writes it.
+    """
+    if folder.resolve().parent != base.resolve():
+        raise ResumeError(
+            f"{folder} cannot be continued: runs are recorded in {base}; record in {folder.parent} (-F {folder.parent})"
+        )
+    try:
+        with claimed(folder, wait=False):
+            run = _read(folder)
+            lease = _lease(folder)
+            if run.get("status") == "RUNNING" and lease and is_alive(lease):
+                raise ResumeError(
+                    f"{folder} cannot be continued: process {lease.get('pid')} on {lease.get('host')} writes it; wait "
+                    "for its end, or end it"
+                )
+            yield run, _recalled(base / folder.name, folder)
+    except BlockingIOError:
+        raise ResumeError(
+            f"{folder} cannot be continued: another process continues or removes it just now; try again"
+        ) from None
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    try:
+        run = json.loads((folder / RUN).read_bytes())
+    except FileNotFoundError:
+        raise ResumeError(f"{folder} cannot be continued: there is no run; give the folder that has a {RUN}") from None
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{folder / RUN} cannot be read ({error}); the run cannot be continued") from error
+    if not isinstance(run, dict) or run.get("format") != FORMAT or not run.get("start_time"):
+        raise ResumeError(f"{folder} cannot be continued: it is no run that a FileObserver of this program has started")
+    return run
+
+
+def _recalled(path: Path, folder: Path) -> Journal:
+    try:
+        journal = Journal(path)
+        journal.recall()
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{folder} cannot be continued: its record is damaged ({error})") from error
+    return journal
+
+
+def _lease(folder: Path) -> dict[str, Any] | None:
+    try:
+        lease = json.loads((folder / LEASE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return lease if isinstance(lease, dict) else None
+
+
+def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what `run.json` and lease of a run that does not go on tell of its last session."""
+    status, stop_time = run.get("status"), run.get("stop_time")
+    if status == "RUNNING":
+        beat = (lease or {}).get("heartbeat")
+        stopped = datetime.fromtimestamp(beat, UTC).replace(tzinfo=None).isoformat() if beat else run.get("heartbeat")
+        status, stop_time = "DEAD", stopped
+    host = run.get("host")
+    session = {
+        "start_time": run["start_time"],
+        "stop_time": stop_time,
+        "status": status,
+        "host": host.get("hostname") if isinstance(host, dict) else None,
+        "command_line": run.get("command_line"),
+        "step": 0,
+        "changed_sources": [],
+    }
+    session |= {key: run[key] for key in ("lost_bytes", "lost_media") if key in run}
+    # What a later session tells of itself is truer than the run's head, which tells of the first; but not how it ended.
+    known = (run.get("sessions") or [{}])[-1]
+    session |= {key: value for key, value in known.items() if key not in ("status", "stop_time")}
+    by = (run.get("meta") or {}).get("interrupted_by")
+    # Copied, because Sacred's serializer does not write the same list twice.
+    return copy.deepcopy(session | ({"interrupted_by": by} if by and status != "DEAD" else {}))
+
+
+def continued_entry(
+    run: Mapping[str, Any], folder: Path, at: datetime, host: Mapping[str, Any], command_line: list[str]
+) -> dict[str, Any]:
+    """Return the `run.json` of a run that goes on, with a new session."""
+    new = {
+        "start_time": at.isoformat(),
+        "stop_time": None,
+        "status": "RUNNING",
+        "host": host.get("hostname"),
+        "command_line": command_line,
+        "step": None,
+        "changed_sources": [],
+    }
+    earlier = [*run.get("sessions", ())[:-1], session_of(run, _lease(folder))]
+    meta = {key: value for key, value in run["meta"].items() if key != "interrupted_by"}
+    kept = {key: value for key, value in run.items() if key not in _END}
+    # One that was killed while it was rewound: what is there now is another state than before.
+    revision = {"revision": run.get("revision", 0) + 1} if run.get("rewinding") else {}
+    return {**kept, "status": "RUNNING", "result": None, "meta": meta, "sessions": [*earlier, new], **revision}
+
+
+def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list]]:
+    """Return what of `git`, `packages`, `machine`, `determinism` is not as it was: `{part: {name: [was, is]}}`."""
+    changes = {}
+    for part in ("git", "packages", "machine", "determinism"):
+        old, new = before.get(part) or {}, now.get(part) or {}
+        # Of the machine and its switches, some are known only once torch is imported.
+        names = sorted((old.keys() if part in ("git", "packages") else set()) | new.keys())
+        found = {
+            name: [old.get(name), new.get(name)]
+            for name in names
+            if old.get(name) != new.get(name) and name not in _NOT_COMPARED
+        }
+        changes |= {part: found} if found else {}
+    return changes

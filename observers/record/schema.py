@@ -1,0 +1,251 @@
+"""The record of a run on disk: its files, and how they are read. Writers and readers both go by this module.
+
+A run's folder, beside what Sacred's FileStorageObserver would put there:
+
+    run.json             experiment, command, host, times, status, result, artifacts, resources; replaced as a whole
+    config.json          the config; replaced as a whole
+    info.json            the run's info; replaced as a whole
+    cout.txt             captured output; append-only
+    metrics.bin          points, 24 bytes each; append-only
+    metrics.names.jsonl  the name of each metric id; append-only
+    values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
+    summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
+    media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
+    media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
+    provenance.json      git, packages, machine and determinism switches of the first session; replaced as a whole
+    lease.json           who writes this run, and when last; replaced as a whole
+    metrics.json         Sacred's form of the metrics, written when the run ends
+    notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
+
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a run that was
+continued has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was taken
+back to a position (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are
+append-only otherwise are replaced as a whole.
+
+A torn tail, which a killed process can leave behind an append-only file, is what follows the last whole record; readers
+pass over it, and the next writer cuts it off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "POINT",
+    "TICKS_PER_S",
+    "MediaRecord",
+    "Series",
+    "media_path",
+    "read_json_lines",
+    "read_media",
+    "read_metrics",
+    "read_names",
+    "read_points",
+    "read_table",
+    "summarize",
+    "to_steps",
+]
+
+# metric: number in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
+POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")])
+
+# A tick is 10 ms, so that 32 bits of them last for 497 days.
+TICKS_PER_S = 100
+
+FORMAT = "sacristan-1"
+# More points than this have no `metrics.json`, which grows with them.
+MAX_SACRED_POINTS = 200_000
+
+RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
+POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
+SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
+NOTES, PROVENANCE = "notes.json", "provenance.json"
+MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
+# What a run's folder has of itself, and no artifact may be called.
+OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
+OWN_FILES |= {SACRED_METRICS}
+_MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The points of one metric, in the order in which they were logged.
+
+    Attributes:
+        steps: (n,) int64, or float64 where a step was no integer.
+        values: (n,) float64; NaN and infinities as logged.
+        times: (n,) float64, seconds since the run started, to 10 ms.
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+    times: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclasses.dataclass(frozen=True)
+class MediaRecord:
+    """An image, figure, histogram, text or table as it was logged.
+
+    Attributes:
+        name: Name of the series.
+        kind: image, figure, histogram, text or table.
+        step: Its step.
+        time: Seconds since the run started.
+        path: The file; `read_table` reads that of a table, any JSON reader that of a histogram.
+        sha256: SHA-256 of the file.
+        content_type: Its MIME type.
+        meta: Width and height, caption, number of rows, as the kind has it.
+    """
+
+    name: str
+    kind: str
+    step: int | float
+    time: float
+    path: Path
+    sha256: str
+    content_type: str
+    meta: dict[str, Any]
+
+
+def read_json_lines(path: Path) -> Iterator[Any]:
+    """Yield the records of an append-only JSON-lines file, passing over a torn tail; none if there is no file."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return
+    for line in lines[:-1]:
+        yield json.loads(line)
+
+
+def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
+    """Return name, and whether steps are floats, of each metric id."""
+    return {row["id"]: (row["name"], row.get("steps") == "float") for row in read_json_lines(folder / NAMES)}
+
+
+def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Return points `start` to `stop` as an array (n,) of `POINT`; empty if there are none."""
+    path = folder / POINTS
+    try:
+        count = path.stat().st_size // POINT.itemsize
+    except FileNotFoundError:
+        return np.empty(0, POINT)
+    stop = count if stop is None else min(stop, count)
+    if stop <= start:
+        return np.empty(0, POINT)
+    return np.fromfile(path, POINT, stop - start, offset=start * POINT.itemsize)
+
+
+def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
+    """Return steps as they were logged: the 64 bits of `step` hold a float where the metric's entry says so."""
+    return steps.view("<f8").astype(np.float64) if as_float else steps.astype(np.int64)
+
+
+def read_metrics(folder: Path) -> dict[str, Series]:
+    """Return every metric of a run by name."""
+    points, names = read_points(folder), read_names(folder)
+    by_name: dict[str, list[int]] = {}
+    for number, (name, _) in names.items():
+        by_name.setdefault(name, []).append(number)
+    # One stable sort parts all metrics at once, and keeps the order in each.
+    order = np.argsort(points["metric"], kind="stable")
+    bounds = np.searchsorted(points["metric"][order], np.arange(max(names, default=-1) + 2))
+    series = {}
+    for name, numbers in by_name.items():
+        chosen = np.sort(np.concatenate([order[bounds[number] : bounds[number + 1]] for number in numbers]))
+        rows = points[chosen]
+        steps = [to_steps(np.ascontiguousarray(rows["step"][rows["metric"] == n]), names[n][1]) for n in numbers]
+        joined = steps[0] if len(numbers) == 1 else _merge(rows["metric"], numbers, steps)
+        series[name] = Series(joined, rows["value"].astype(np.float64), rows["time"] / TICKS_PER_S)
+    return series
+
+
+def _merge(metric: np.ndarray, numbers: list[int], steps: list[np.ndarray]) -> np.ndarray:
+    """Put the steps of one name that has an id for ints and one for floats back into the order of logging."""
+    merged = np.empty(len(metric), np.float64)
+    for number, values in zip(numbers, steps, strict=True):
+        merged[metric == number] = values
+    return merged
+
+
+def media_path(folder: Path, file: Any) -> Path:
+    """Return where in a run's folder the content `file` of an entry, or of a table's cell, lies.
+
+    Raises:
+        ValueError: If that is no name of a content, such as one that leads out of the folder.
+    """
+    if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
+        raise ValueError(
+            f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "
+            "by this program, remove the entry"
+        )
+    return folder / MEDIA_FOLDER / file.rpartition("/")[2]
+
+
+def read_media(folder: Path) -> list[MediaRecord]:
+    """Return what a run logged beside numbers, in the order of logging; nothing of it is opened.
+
+    Raises:
+        ValueError: If a name leads out of the folder.
+    """
+    return [
+        MediaRecord(
+            **{key: row[key] for key in ("name", "kind", "step", "time", "sha256", "content_type", "meta")},
+            path=media_path(folder, row["file"]),
+        )
+        for row in read_json_lines(folder / MEDIA)
+    ]
+
+
+def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows of a table's file; cells are numbers, texts, None, or the `Path` of an image.
+
+    Raises:
+        ValueError: If an image's name leads out of the folder.
+    """
+    table = json.loads(path.read_bytes())
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, dict):
+            return float(value["$number"]) if "$number" in value else media_path(path.parent.parent, value["$image"])
+        return value
+
+    return table["columns"], [[cell(value) for value in row] for row in table["rows"]]
+
+
+def summarize(values: np.ndarray, steps: np.ndarray, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the summary of a metric after more points, without looking at the old ones.
+
+    Args:
+        values: (n,) new values, at least one.
+        steps: (n,) their steps.
+        before: The summary so far.
+
+    Returns:
+        `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value for
+        `first` and `last` alone; `finite` is the number of values that `mean` is over.
+    """
+    good = np.isfinite(values)
+    new: dict[str, Any] = before or {"count": 0, "first": values[0].item(), "finite": 0, "mean": math.nan}
+    new = {**new, "count": new["count"] + len(values), "last": values[-1].item(), "last_step": steps[-1].item()}
+    numbers = np.flatnonzero(~np.isnan(values))
+    for name, pick, better in (("min", np.argmin, np.less), ("max", np.argmax, np.greater)):
+        if len(numbers):
+            position = numbers[pick(values[numbers])]
+            if name not in new or better(values[position], new[name]):
+                new |= {name: values[position].item(), f"{name}_step": steps[position].item()}
+    if good.any():
+        finite = new["finite"] + int(good.sum())
+        old_total = 0.0 if new["finite"] == 0 else new["mean"] * new["finite"]
+        new |= {"mean": (old_total + float(values[good].sum())) / finite, "finite": finite}
+    return new

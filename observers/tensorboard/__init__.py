@@ -1,0 +1,1 @@
+"""`TensorBoardObserver`: event files."""

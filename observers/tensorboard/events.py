@@ -1,0 +1,187 @@
+"""What observers get, as the protocol buffers that TensorBoard reads; loaded with the extra `tensorboard` only."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.plugins.hparams import api_pb2
+from tensorboard.plugins.hparams import metadata as hparams_metadata
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+from tensorboard.plugins.image import metadata as image_metadata
+from tensorboard.plugins.text import metadata as text_metadata
+
+from observers.media.kinds import Content, MediaEntry
+
+__all__ = [
+    "LAST_STEP",
+    "as_step",
+    "file_version",
+    "graph_event",
+    "media_events",
+    "restart",
+    "scalar_event",
+    "session_end",
+    "session_start",
+]
+
+# The greatest that TensorBoard has.
+LAST_STEP = 2**63 - 1
+
+
+def file_version(time: float) -> bytes:
+    """Return the event that an event file begins with."""
+    return Event(wall_time=time, file_version="brain.Event:2").SerializeToString()
+
+
+def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
+    """Return a point of a metric as an event, in TensorBoard's 32 bits; None for what is no number."""
+    if not isinstance(value, int | float | np.number | np.bool_) or isinstance(value, np.complexfloating):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf if value > 0 else -math.inf
+    with np.errstate(over="ignore"):
+        single = float(np.float32(number))
+    return _event(Summary.Value(tag=tag, simple_value=single), step, time)
+
+
+def as_step(step: Any) -> int:
+    """Return a step as TensorBoard has them: whole, within 64 bits; a fraction is rounded down."""
+    number = step if isinstance(step, int) else math.floor(step) if math.isfinite(step) else 0
+    return max(-LAST_STEP, min(number, LAST_STEP))
+
+
+def restart(step: int, time: float) -> bytes:
+    """Return the event that makes TensorBoard forget what it has read at `step` and later ones."""
+    return Event(wall_time=time, step=step, session_log=SessionLog(status=SessionLog.START)).SerializeToString()
+
+
+def graph_event(graph: bytes, time: float) -> bytes:
+    """Return a model's graph as an event."""
+    return Event(wall_time=time, graph_def=graph).SerializeToString()
+
+
+def media_events(tag: str, entry: MediaEntry) -> Iterator[bytes]:
+    """Yield the events of media: one, and for a table one more for each column with images.
+
+    Args:
+        tag: The tag to use in the place of the entry's name.
+        entry: Media with a content.
+    """
+    content = entry.content
+    if entry.kind in ("image", "figure"):
+        values = [Summary.Value(tag=tag, image=_image(content))]
+    elif entry.kind == "histogram":
+        values = [Summary.Value(tag=tag, histo=_histogram(json.loads(content.data)))]
+    elif entry.kind == "text":
+        values = [_text(tag, content.data)]
+    else:
+        values = _table(tag, content)
+    for value in values:
+        yield _event(value, entry.step, entry.time)
+
+
+def _event(value: Summary.Value, step: Any, time: float) -> bytes:
+    return Event(wall_time=time, step=as_step(step), summary=Summary(value=[value])).SerializeToString()
+
+
+def _image(content: Content) -> Summary.Image:
+    width, height = content.meta["width"], content.meta["height"]
+    return Summary.Image(
+        width=width, height=height, colorspace=content.meta.get("channels", 4), encoded_image_string=content.data
+    )
+
+
+def _histogram(made: Mapping[str, Any]) -> HistogramProto:
+    edges, counts = made["edges"], made["counts"]
+    if not counts:
+        return HistogramProto(bucket_limit=[0.0], bucket=[0.0])
+    # A bucket reaches from the limit before to its own; an empty first one says where the second begins.
+    middles = (np.array(edges[:-1]) / 2 + np.array(edges[1:]) / 2).tolist()
+    squares = sum(count * middle * middle for count, middle in zip(counts, middles, strict=True))
+    low, high = (edges[0], edges[-1]) if made["min"] is None else (made["min"], made["max"])
+    total = (made["mean"] or 0.0) * made["num"]
+    return HistogramProto(
+        min=low, max=high, num=made["num"], sum=total, sum_squares=squares, bucket_limit=edges, bucket=[0.0, *counts]
+    )
+
+
+def _text(tag: str, data: bytes) -> Summary.Value:
+    tensor = TensorProto(dtype=DT_STRING, tensor_shape=_shape(1), string_val=[data])
+    return Summary.Value(tag=tag, tensor=tensor, metadata=text_metadata.create_summary_metadata(None, None))
+
+
+def _shape(size: int) -> TensorShapeProto:
+    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size)])
+
+
+def _table(tag: str, content: Content) -> list[Summary.Value]:
+    """Return a table as Markdown, and its images, column by column, under tags of their own."""
+    table = json.loads(content.data)
+    columns, by_file = table["columns"], {image.file: image for image in content.images}
+    images: dict[str, list[Content]] = {}
+
+    def shown(column: str, cell: Any) -> str:
+        if isinstance(cell, dict) and "$image" in cell:
+            images.setdefault(column, []).append(by_file[cell["$image"]])
+            return f"{tag}/{column}, image {len(images[column])}"
+        text = "" if cell is None else str(cell["$number"] if isinstance(cell, dict) else cell)
+        return " ".join(text.replace("|", "\\|").split())
+
+    rows = [[shown(column, cell) for column, cell in zip(columns, row, strict=True)] for row in table["rows"]]
+    head = [" ".join(column.replace("|", "\\|").split()) for column in columns]
+    lines = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(columns), *rows)]
+    return [
+        _text(tag, "\n".join(lines).encode()),
+        *(_images(f"{tag}/{name}", all_of) for name, all_of in images.items()),
+    ]
+
+
+def _images(tag: str, images: list[Content]) -> Summary.Value:
+    width, height = (str(max(image.meta[side] for image in images)).encode() for side in ("width", "height"))
+    data = [width, height, *(image.data for image in images)]
+    tensor = TensorProto(dtype=DT_STRING, tensor_shape=_shape(len(data)), string_val=data)
+    return Summary.Value(tag=tag, tensor=tensor, metadata=image_metadata.create_summary_metadata(None, None))
+
+
+def session_start(config: Mapping[str, Any], time: float) -> bytes:
+    """Return the event that tells the hyper-parameters of a run: every entry of its config, by its dotted path."""
+    info = SessionStartInfo(start_time_secs=time)
+    for path, value in _flat(config, ""):
+        if isinstance(value, bool):
+            info.hparams[path].bool_value = value
+        elif isinstance(value, int | float):
+            info.hparams[path].number_value = value
+        else:
+            info.hparams[path].string_value = str(value)
+    return _session(hparams_metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info), time)
+
+
+def session_end(completed: bool, time: float) -> bytes:
+    """Return the event that ends a run for TensorBoard's table of hyper-parameters."""
+    status = api_pb2.STATUS_SUCCESS if completed else api_pb2.STATUS_FAILURE
+    info = SessionEndInfo(status=status, end_time_secs=time)
+    return _session(hparams_metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info), time)
+
+
+def _session(tag: str, data: HParamsPluginData, time: float) -> bytes:
+    metadata = hparams_metadata.create_summary_metadata(data)
+    return _event(Summary.Value(tag=tag, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR), 0, time)
+
+
+def _flat(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,1 @@
+"""Comparison of runs: differences, groups, statistics, reports."""

@@ -1,0 +1,1 @@
+"""The SQLite index over a folder of runs."""

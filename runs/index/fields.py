@@ -1,0 +1,270 @@
+"""What a run's documents say, as flat fields: dotted names, each with a value of a known kind.
+
+The documents come from a disk that others write to. Nothing in them is executed, and whatever is odd (no JSON, invalid
+UTF-8, endless nesting, gigabytes) ends as a sentence among the problems, never as an exception.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
+
+__all__ = [
+    "BIG",
+    "BOOL",
+    "JSON",
+    "LEFT_OUT",
+    "LONG",
+    "MAX_FILE_BYTES",
+    "MAX_METRICS_BYTES",
+    "NAN",
+    "NULL",
+    "NUMBER",
+    "OF_CONFIG",
+    "OF_INFO",
+    "OF_RUN",
+    "OF_SUMMARY",
+    "TEXT",
+    "Documents",
+    "decode",
+    "encode",
+    "fields_of",
+    "flatten",
+    "read_documents",
+    "summary_of",
+]
+
+# Kinds of values, in the order in which a sorted column shows them. SQLite holds neither NaN nor integers beyond 64
+# bits nor booleans, and a list is only text to it.
+NUMBER, BIG, BOOL, TEXT, JSON, LONG, NULL, NAN = range(8)
+# Whose field it is. Of equal names the first is meant: `status` is the run's, `config.status` an entry of that name.
+OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = range(4)
+
+# No honest document is larger; it would only fill the memory.
+MAX_FILE_BYTES = 16 * 2**20
+# Sacred's own observer writes no summary. Beyond this many bytes (about 25,000 points) of metrics none is computed.
+MAX_METRICS_BYTES = 2 * 2**20
+MAX_TEXT, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
+
+# Parts of run.json that are large or of no use in a question.
+LEFT_OUT = frozenset(("artifacts", "captured_out", "delivery_turn", "fail_trace", "reproductions", "resources"))
+LEFT_OUT |= {"sessions", "warnings"}
+LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
+LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
+
+
+@dataclasses.dataclass
+class Documents:
+    """The files of a run as they are on the disk.
+
+    Attributes:
+        content: What is in each file, by its name; a file that is not there is missing.
+        problems: What could not be read, one sentence each.
+    """
+
+    content: dict[str, bytes]
+    problems: list[str]
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of all of it, to tell whether anything is new."""
+        state = hashlib.blake2b(digest_size=16)
+        for name, content in self.content.items():
+            state.update(b"%s %d " % (name.encode(), len(content)))
+            state.update(content)
+        state.update("\n".join(self.problems).encode("utf-8", "replace"))
+        return state.digest()
+
+
+def read_documents(folder: Path) -> Documents:
+    """Read what the fields of the run in `folder` are made of."""
+    found = Documents({}, [])
+    for name in (RUN, CONFIG, INFO, NOTES):
+        _read(folder, name, MAX_FILE_BYTES, found)
+    if not _read(folder, SUMMARY, MAX_FILE_BYTES, found):
+        _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, found)
+    if RUN not in found.content and not found.problems:
+        found.problems.append(f"{RUN} is missing: the run is just being made, or this is no run")
+    return found
+
+
+def _read(folder: Path, name: str, bound: int, into: Documents) -> bool:
+    """Read one file; return whether it is there."""
+    path = f"{folder}/{name}"
+    try:
+        # A pipe of that name must not be waited for.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        try:
+            info = os.fstat(handle)
+            if not stat.S_ISREG(info.st_mode):
+                into.problems.append(f"{name} is no file")
+            elif info.st_size > bound:
+                into.problems.append(f"{name} has {info.st_size:,} bytes, and no more than {bound:,} are looked at")
+            else:
+                into.content[name] = _read_all(handle, info.st_size)
+        finally:
+            os.close(handle)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        into.problems.append(f"{name} cannot be read ({error.strerror})")
+    return True
+
+
+def _read_all(handle: int, size: int) -> bytes:
+    content = os.read(handle, size + 1)
+    # Network file systems give less than was asked for.
+    while len(content) < size and (more := os.read(handle, size - len(content))):
+        content += more
+    return content
+
+
+def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], list[str]]:
+    """Return the encoded fields by origin (run, config, summary, info), and all problems.
+
+    Without a readable run.json there are no fields at all.
+    """
+    problems = list(documents.problems)
+    fields: list[dict[str, tuple[int, Any]]] = [{}, {}, {}, {}]
+    parts = (
+        (RUN, OF_RUN, ""),
+        (NOTES, OF_RUN, ""),
+        (CONFIG, OF_CONFIG, ""),
+        (SUMMARY, OF_SUMMARY, ""),
+        (INFO, OF_INFO, "info."),
+    )
+    for name, origin, prefix in parts:
+        document = _parse(documents, name, problems)
+        if name == SUMMARY and document is None:
+            document = summary_of(_parse(documents, SACRED_METRICS, problems))
+        if document is None:
+            if name == RUN:
+                break
+            continue
+        flat: dict[str, Any] = {}
+        if not flatten(document, prefix, flat, LEFT_OUT if origin == OF_RUN else frozenset()):
+            problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
+        fields[origin] |= {key: encode(value) for key, value in flat.items()}
+    return fields, problems
+
+
+def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, Any] | None:
+    content = documents.content.get(name)
+    if content is None:
+        return None
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        problems.append(f"{name} is no JSON ({error})")
+    except RecursionError:
+        problems.append(f"{name} is nested too deeply")
+    else:
+        if isinstance(document, dict):
+            return document
+        problems.append(f"{name}: got {type(document).__name__}, expected an object")
+    return None
+
+
+def flatten(document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset = frozenset()) -> bool:
+    """Put the entries of nested mappings into `into` by their dotted names; return whether all found room.
+
+    A mapping that is empty or `MAX_DEPTH` levels down is a value like a list.
+    """
+    return _flatten(document, prefix, into, left_out, MAX_DEPTH)
+
+
+def _flatten(document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset, depth: int) -> bool:
+    whole = True
+    for key, value in document.items():
+        name = prefix + key
+        if name in left_out:
+            continue
+        if len(name) > MAX_NAME or len(into) >= MAX_FIELDS:
+            whole = False
+        elif type(value) is dict and value and depth:
+            whole &= _flatten(value, name + ".", into, left_out, depth - 1)
+        else:
+            into[name if name.isascii() else _clean(name)] = value
+    return whole
+
+
+def encode(value: Any) -> tuple[int, Any]:
+    """Return kind and value as SQLite holds them, without loss but for long texts: of these head and hash."""
+    kind = type(value)
+    if kind is float:
+        return (NUMBER, value) if value == value else (NAN, None)
+    if kind is str:
+        return _encode_text(value)
+    if kind is int:
+        return (NUMBER, value) if -(2**63) <= value < 2**63 else (BIG, str(value))
+    if kind is bool:
+        return BOOL, int(value)
+    if value is None:
+        return NULL, None
+    for plain in (float, int, str):
+        if isinstance(value, plain):
+            return encode(plain(value))
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    except RecursionError:
+        text = '"nested too deeply"'
+    return (JSON, text) if len(text) <= MAX_TEXT else (LONG, _shorten(text))
+
+
+def _encode_text(text: str) -> tuple[int, str]:
+    if not text.isascii():
+        text = _clean(text)
+    return (TEXT, text) if len(text) <= MAX_TEXT else (LONG, _shorten(text))
+
+
+def _clean(text: str) -> str:
+    """Replace lone surrogates, which JSON can hold and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _shorten(text: str) -> str:
+    return text[: MAX_TEXT // 4] + "…" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def decode(kind: int, value: Any) -> Any:
+    """Return the value that `encode` was given; of a long text its head and `…`."""
+    if kind in (NUMBER, TEXT, NULL):
+        return value
+    if kind == JSON:
+        return json.loads(value)
+    if kind == NAN:
+        return math.nan
+    if kind == BOOL:
+        return bool(value)
+    return int(value) if kind == BIG else value[:-32]
+
+
+def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the summary of what Sacred's own observer writes; passes over metrics that hold no numbers."""
+    if metrics is None:
+        return None
+    import numpy as np
+
+    from observers.record.schema import summarize
+
+    summary = {}
+    for name, series in metrics.items():
+        if not isinstance(series, dict) or not all(isinstance(series.get(k), list) for k in ("values", "steps")):
+            continue
+        points = [
+            point
+            for point in zip(series["values"], series["steps"], strict=False)
+            if all(type(number) is float or (type(number) is int and abs(number) < 2**63) for number in point)
+        ]
+        if points:
+            values, steps = zip(*points, strict=True)
+            summary[name] = summarize(np.array(values, np.float64), np.array(steps))
+    return summary

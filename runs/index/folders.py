@@ -1,0 +1,63 @@
+"""The folders of runs: which there are, and whether their processes live."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from observers.record.identity import is_alive
+from observers.record.schema import LEASE, RUN
+from runs.errors import StoreError
+
+__all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders", "true_status"]
+
+SPOOL, SPOOLED = "_spool", "run"
+
+
+def run_folders(store: Path) -> Iterator[Path]:
+    """Yield the folder of every run below `store`, those in its spool too, in the order of their names.
+
+    Raises:
+        StoreError: If there is no such folder.
+    """
+    require_folder(store)
+    numbered = sorted((p for p in store.iterdir() if (p / RUN).exists()), key=lambda p: (len(p.name), p.name))
+    yield from numbered
+    # A spool has a folder for each run, with a store of its own in it.
+    yield from sorted(path.parent for where in (store, store / SPOOL) for path in where.glob(f"*/{SPOOLED}/{RUN}"))
+
+
+def require_folder(store: Path) -> None:
+    """See to it that there is a folder `store`.
+
+    Raises:
+        StoreError: If there is none.
+    """
+    if not store.is_dir():
+        raise StoreError(f"there is no folder {store}; give the one that runs are recorded in, such as my_runs")
+
+
+def read_json(path: Path) -> Any:
+    """Return the document in `path`; None if there is none, or it cannot be read as JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def true_status(run: dict[str, Any], lease: dict[str, Any] | None) -> str:
+    """Return the status of a run: RUNNING without a living process is DEAD."""
+    status = run.get("status", "RUNNING")
+    # A lease that is no lease says nothing.
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        if status == "RUNNING" and lease is not None and not is_alive(lease):
+            return "DEAD"
+    return status if status is None or isinstance(status, str) else str(status)
+
+
+def lease_of(folder: Path) -> dict[str, Any] | None:
+    """Return the lease of the run in `folder`."""
+    return read_json(folder / LEASE)

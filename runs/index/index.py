@@ -1,0 +1,326 @@
+"""An index over all runs of a folder: SQLite, built from the folders, and never the truth.
+
+Runs that train never touch it. Whoever reads brings it up to date first, and whatever is wrong with it (damaged,
+deleted, of another version) is made good by building it again. Processes may do that at once: each batch is one
+transaction in which every run is looked at anew, so that none takes an older state for a newer one.
+
+    run    name and stamp of each run (see `runs.index.scanning`), a hash of its documents, and what could not be read
+    key    a number for every name of a field
+    field  kind and value by (key, run): what a condition or a sort looks at lies side by side
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from runs.index import questions as finding
+from runs.index import scanning
+from runs.index.fields import OF_RUN, TEXT, fields_of, read_documents
+from runs.index.file import IndexFile, clear, transaction
+from runs.index.folders import lease_of, true_status
+from runs.query.filters import names_in, parse_filter
+from runs.query.names import full_name
+
+__all__ = ["Index", "Update"]
+
+# How long one batch holds the lock.
+_BATCH_S = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """What an update found.
+
+    Attributes:
+        num_runs: Runs in the index now, those that cannot be read among them.
+        num_read: Runs that were new or had changed.
+        num_removed: Runs that are gone.
+        num_problems: Runs of which something cannot be read.
+    """
+
+    num_runs: int
+    num_read: int
+    num_removed: int
+    num_problems: int
+
+
+class Index:
+    """The index over the runs in a folder; it serves one thread.
+
+    It lies in the folder itself, or where that cannot be written in the user's cache, or else in memory.
+
+    Args:
+        store: The folder of runs.
+        on_progress: Told from time to time, in long updates, what is done, how much of it, and of how much.
+    """
+
+    def __init__(self, store: str | Path, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+        self.store = Path(store)
+        self.on_progress = on_progress
+        self._file = IndexFile(self.store)
+        self._known: dict[str, tuple[int, str, bytes]] = {}
+        # The connection of the last update, and SQLite's count of what others have written over it.
+        self._updated: sqlite3.Connection | None = None
+        self._loaded: tuple[sqlite3.Connection, int] | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The file it lies in; None in memory."""
+        return self._file.path
+
+    def update(self) -> Update:
+        """Take in what changed in the folder.
+
+        Raises:
+            StoreError: If the folder cannot be listed.
+        """
+        return self._file.reliably(self._update)
+
+    def rebuild(self) -> Update:
+        """Build it anew from the folders.
+
+        Raises:
+            StoreError: If the folder cannot be listed.
+        """
+
+        def build(connection: sqlite3.Connection) -> Update:
+            with transaction(connection):
+                clear(connection)
+            self._loaded = None
+            return self._update(connection)
+
+        return self._file.reliably(build)
+
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] = (),
+    ) -> list[dict[str, Any]]:
+        """Return the runs that a filter is true of, as of the last update (the first time it is made here).
+
+        Args:
+            filter: See `runs.query.filters`.
+            sort: A field, with a `-` ahead for the greatest first; runs without it come last. By default the name.
+            limit: How many at most.
+            columns: Fields to return; None stands for what a run does not have.
+
+        Returns:
+            A mapping for each run: `name`, the path of its folder below the store, and the columns. RUNNING is
+            judged by the lease, now.
+
+        Raises:
+            FilterError: If the filter makes no sense.
+        """
+        # All that a question can have wrong shows here, so that what goes wrong below is the file's fault.
+        tree = parse_filter(filter)
+        bound = -1 if limit is None else int(limit)
+        names = names_in(tree) | {full_name(name.removeprefix("-")) for name in (sort or "", *columns)}
+
+        def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            self._catch_up(connection)
+            with transaction(connection, "DEFERRED"):
+                if "status" in names:
+                    self._judge(connection)
+                return finding.find(connection, tree, sort, bound, columns)
+
+        return self._file.reliably(ask)
+
+    def fields(self) -> list[str]:
+        """Return the full names of all fields that runs have."""
+        return self._file.reliably(lambda connection: (self._catch_up(connection), finding.fields(connection))[1])
+
+    def entries(self, name: str) -> list[str]:
+        """Return the full names of the fields below `name`, a full name: of a mapping in some run."""
+        return self._file.reliably(
+            lambda connection: (self._catch_up(connection), finding.entries(connection, name))[1]
+        )
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Return name and reason for every run of which something could not be read."""
+        query = "SELECT name, problems FROM run WHERE problems IS NOT NULL ORDER BY length(name), name"
+
+        def ask(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+            self._catch_up(connection)
+            return [(os.fsdecode(name), problems) for name, problems in connection.execute(query)]
+
+        return self._file.reliably(ask)
+
+    def close(self) -> None:
+        """Let go of the file; the next question opens it again."""
+        self._file.close()
+
+    def __enter__(self) -> Index:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ what changed
+
+    def _catch_up(self, connection: sqlite3.Connection) -> None:
+        """Update a file that was opened or made since the last update."""
+        if self._updated is not connection:
+            self._update(connection)
+
+    def _update(self, connection: sqlite3.Connection) -> Update:
+        self._load_known(connection)
+        known = self._known
+        seen = set()
+        changed = []
+        for name, stamp in scanning.scan(self.store):
+            seen.add(name)
+            entry = known.get(name)
+            if entry is None or entry[1] != stamp:
+                changed.append(name)
+        removed = [name for name in known if name not in seen]
+        # In the order of their making, so that runs made together lie together.
+        todo = sorted(changed, key=lambda name: (len(name), name)) + removed
+        num_read = num_removed = 0
+        total = len(todo)
+        while todo:
+            with transaction(connection):
+                self._load_known(connection)
+                batch = _Batch(connection, self.store)
+                todo = batch.take(todo, self._known)
+            # Only what is committed is known.
+            self._known.update(batch.taken)
+            for name in batch.gone:
+                del self._known[name]
+            num_read += batch.num_read
+            num_removed += len(batch.gone)
+            if self.on_progress is not None:
+                self.on_progress("reading runs", total - len(todo), total)
+        self._updated = connection
+        num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
+        return Update(len(self._known), num_read, num_removed, num_problems)
+
+    def _load_known(self, connection: sqlite3.Connection) -> None:
+        """Load stamps and hashes of all runs, unless nobody else has written since."""
+        loaded = (connection, connection.execute("PRAGMA data_version").fetchone()[0])
+        if loaded != self._loaded:
+            rows = connection.execute("SELECT name, id, stamp, digest FROM run")
+            self._known = {os.fsdecode(name): (number, stamp, digest) for name, number, stamp, digest in rows}
+            self._loaded = loaded
+
+    def _judge(self, connection: sqlite3.Connection) -> None:
+        """Note which of the runs that say RUNNING have no process any more."""
+        query = """SELECT run.id, run.name FROM key JOIN field ON field.key = key.id JOIN run ON run.id = field.run
+            WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
+        dead = []
+        for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
+            lease = lease_of(self.store / os.fsdecode(name))
+            if true_status({"status": "RUNNING"}, lease) == "DEAD":
+                dead.append((number,))
+        connection.execute("DELETE FROM temp.dead")
+        connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
+
+
+class _Batch:
+    """Runs that are put into the index in one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection, store: Path) -> None:
+        self.connection = connection
+        self.store = store
+        self.taken: dict[str, tuple[int, str, bytes]] = {}
+        self.gone: list[str] = []
+        self.num_read = 0
+        self._keys = {
+            (origin, name): number for number, origin, name in connection.execute("SELECT id, origin, name FROM key")
+        }
+        self._rows: dict[int, list[tuple[int, int, int, Any]]] = defaultdict(list)
+
+    def take(self, names: list[str], known: dict[str, tuple[int, str, bytes]]) -> list[str]:
+        """Look at runs for a while; return the names that are left."""
+        until = time.monotonic() + _BATCH_S
+        done = 0
+        while done < len(names) and (done == 0 or time.monotonic() < until):
+            self._take(names[done], known.get(names[done]))
+            done += 1
+        for key in sorted(self._rows):
+            self.connection.executemany("INSERT OR REPLACE INTO field VALUES (?, ?, ?, ?)", self._rows[key])
+        return names[done:]
+
+    def _take(self, name: str, entry: tuple[int, str, bytes] | None) -> None:
+        # The stamp is older than what is read, so that a change in between is seen the next time.
+        stamp = scanning.look(self.store, name)
+        if stamp is None:
+            if entry is not None:
+                self._remove(name, entry[0])
+            return
+        if entry is not None and entry[1] == stamp:
+            return  # another process was quicker
+        documents = read_documents(self.store / name)
+        digest = documents.digest
+        if scanning.was_touched_just_now(stamp):
+            stamp = "just now"
+        if entry is not None and entry[2] == digest:
+            if entry[1] != stamp:
+                self.connection.execute("UPDATE run SET stamp = ? WHERE id = ?", (stamp, entry[0]))
+                self.taken[name] = (entry[0], stamp, digest)
+            return
+        fields, problems = fields_of(documents)
+        reasons = "; ".join(problems).encode("utf-8", "replace").decode() or None
+        row = (_storable(name), stamp, digest, bool(fields[OF_RUN]), reasons)
+        if entry is None:
+            query = "INSERT INTO run(name, stamp, digest, is_readable, problems) VALUES (?, ?, ?, ?, ?)"
+            number = self.connection.execute(query, row).lastrowid
+        else:
+            number = entry[0]
+            query = "UPDATE run SET stamp = ?, digest = ?, is_readable = ?, problems = ? WHERE id = ?"
+            self.connection.execute(query, (*row[1:], number))
+        self._put(number, fields, is_new=entry is None)
+        self.taken[name] = (number, stamp, digest)
+        self.num_read += 1
+
+    def _put(self, run: int, fields: list[dict[str, tuple[int, Any]]], *, is_new: bool) -> None:
+        """Note the rows to write: of a run that is known only what changed, as each row lies in a page of its own."""
+        new = {
+            self._keys.get((origin, name)) or self._new_key(origin, name): encoded
+            for origin, flat in enumerate(fields)
+            for name, encoded in flat.items()
+        }
+        if not is_new:
+            query = "SELECT key, kind, value FROM field WHERE key IN (SELECT id FROM key) AND run = ?"
+            old = {key: (kind, value) for key, kind, value in self.connection.execute(query, (run,))}
+            gone = [(key, run) for key in old.keys() - new.keys()]
+            self.connection.executemany("DELETE FROM field WHERE key = ? AND run = ?", gone)
+            # By type, too: 1 and 1.0 are equal to Python.
+            same = {
+                key
+                for key in old.keys() & new.keys()
+                if old[key] == new[key] and type(old[key][1]) is type(new[key][1])
+            }
+            new = {key: encoded for key, encoded in new.items() if key not in same}
+        for key, (kind, value) in new.items():
+            self._rows[key].append((key, run, kind, value))
+
+    def _new_key(self, origin: int, name: str) -> int:
+        query = "INSERT INTO key(origin, name) VALUES (?, ?)"
+        number = self.connection.execute(query, (origin, name)).lastrowid
+        self._keys[origin, name] = number
+        return number
+
+    def _remove(self, name: str, run: int) -> None:
+        # By (key, run): an index by run would double the file for the sake of the rare change.
+        self.connection.execute("DELETE FROM field WHERE key IN (SELECT id FROM key) AND run = ?", (run,))
+        self.connection.execute("DELETE FROM run WHERE id = ?", (run,))
+        self.gone.append(name)
+
+
+def _storable(name: str) -> str | bytes:
+    """Return a file's name as SQLite holds it: as bytes where it is no valid text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(name)
+    return name

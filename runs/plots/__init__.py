@@ -1,0 +1,1 @@
+"""Curves, on the terminal and as pictures."""

@@ -1,0 +1,173 @@
+"""Curves of metrics: one run's, or the mean of several with a band, smoothed, and with few enough points to draw."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from observers.record.schema import Series
+from runs.compare.inference import mean_interval
+from runs.errors import PlotError
+from runs.stores.downsampling import downsample
+
+__all__ = ["BANDS", "Curve", "curve_of", "mean_curve", "smooth", "thin"]
+
+BANDS = ("interval", "range", "none")
+X_AXES = ("step", "time")
+# Numbers in the table of a mean, which has a row a run and a column a position: 80 MB.
+_MAX_CELLS = 10_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """What is drawn as one line.
+
+    Attributes:
+        label: Its name.
+        x: (n,) ascending positions.
+        y: (n,) values; NaN and infinities are gaps.
+        low, high: (n,) edges of the band, NaN where there is none; None without a band.
+        counts: (n,) runs behind each point.
+        raw: (n,) the values before smoothing; None if there was none.
+    """
+
+    label: str
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    raw: np.ndarray | None = None
+
+
+def curve_of(series: Series, label: str = "", x: str = "step") -> Curve:
+    """Return the curve of one run.
+
+    A step that was logged more than once, as by a run that was resumed, counts with its last value. NaN stays.
+
+    Args:
+        series: (n,) points.
+        label: Name of the curve.
+        x: `step`, or `time` in seconds since the run started.
+
+    Raises:
+        PlotError: If `x` is neither.
+    """
+    if x not in X_AXES:
+        raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
+    positions = np.asarray(series.steps if x == "step" else series.times, np.float64)
+    usable = np.flatnonzero(np.isfinite(positions))
+    order = usable[np.argsort(positions[usable], kind="stable")]
+    positions, values = positions[order], series.values[order]
+    if x == "step" and len(positions):
+        is_last = np.append(np.diff(positions) > 0, True)
+        positions, values = positions[is_last], values[is_last]
+    return Curve(label, positions, values)
+
+
+def smooth(curve: Curve, weight: float) -> Curve:
+    """Return a curve whose values are exponential moving averages, freed of the bias towards where they start.
+
+    `weight` is what TensorBoard calls smoothing, and the curve is TensorBoard's; gaps stay and are passed over.
+    Sources: `resmoothDataset` in
+    https://github.com/tensorflow/tensorboard/blob/34877f15/tensorboard/components/vz_line_chart2/line-chart.ts,
+    the correction is Adam's, Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, section 3.
+
+    Args:
+        curve: Without a band.
+        weight: Of what came before, from 0 (nothing changes) to below 1.
+
+    Raises:
+        PlotError: If `weight` is none.
+    """
+    if not 0 <= weight < 1:
+        raise PlotError(f"smoothing: got {weight}, expected a number from 0 to below 1, such as 0.6")
+    if weight == 0:
+        return curve
+    smoothed = curve.y.copy()
+    is_finite = np.isfinite(curve.y)
+    average, rest, averages = 0.0, 1.0, []
+    for value in curve.y[is_finite].tolist():
+        average = weight * average + (1 - weight) * value
+        rest *= weight
+        averages.append(average / (1 - rest))
+    smoothed[is_finite] = averages
+    return dataclasses.replace(curve, y=smoothed, raw=curve.y)
+
+
+def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval", confidence: float = 0.95) -> Curve:
+    """Return the mean of several curves.
+
+    Where the curves have different positions, each is taken on straight lines between its own points, never beyond its
+    first and last, and not across a gap. So fewer curves may be behind some points: `counts` says how many. The
+    interval is Student's of the mean, position by position: it does not hold for the curve as a whole.
+
+    Args:
+        curves: At least one, each of an independent repetition.
+        label: Name of the curve.
+        band: `interval` of the mean, `range` from the least to the greatest, or `none`.
+        confidence: Of the interval.
+
+    Raises:
+        PlotError: If `band` is none of them.
+    """
+    if band not in BANDS:
+        raise PlotError(f"band: got {band!r}, expected one of {', '.join(BANDS)}")
+    positions = _positions(curves)
+    table = np.stack([_at(curve, positions) for curve in curves])
+    counts = np.isfinite(table).sum(0)
+    table[~np.isfinite(table)] = np.nan
+    some = counts > 0
+    mean = np.full(len(positions), np.nan)
+    mean[some] = np.nanmean(table[:, some], axis=0)
+    low = high = None
+    if band == "range":
+        low, high = mean.copy(), mean.copy()
+        low[some], high[some] = np.nanmin(table[:, some], axis=0), np.nanmax(table[:, some], axis=0)
+    elif band == "interval":
+        std = np.full(len(positions), np.nan)
+        std[counts >= 2] = np.nanstd(table[:, counts >= 2], axis=0, ddof=1)
+        half = mean_interval(mean, std, counts, confidence)
+        low, high = mean - half, mean + half
+    raw = None
+    if any(curve.raw is not None for curve in curves):
+        before = [
+            dataclasses.replace(curve, y=curve.y if curve.raw is None else curve.raw, raw=None) for curve in curves
+        ]
+        raw = mean_curve(before, band="none").y
+    return Curve(label, positions, mean, low, high, counts, raw)
+
+
+def thin(curve: Curve, num_points: int) -> Curve:
+    """Return a curve of at most `num_points` points, with the extremes and the gaps of `downsample`."""
+    if len(curve.x) <= num_points:
+        return curve
+    index = np.arange(len(curve.x))
+    chosen = downsample(Series(index, curve.y, curve.x), num_points).steps
+
+    def part(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else values[chosen]
+
+    return Curve(curve.label, *(part(getattr(curve, name)) for name in ("x", "y", "low", "high", "counts", "raw")))
+
+
+def _positions(curves: Sequence[Curve]) -> np.ndarray:
+    """Return all positions of the curves, or evenly many of them if that is too much."""
+    positions = np.unique(np.concatenate([curve.x for curve in curves]))
+    most = max(1000, _MAX_CELLS // len(curves))
+    if len(positions) > most:
+        positions = positions[np.linspace(0, len(positions) - 1, most).round().astype(int)]
+    return positions
+
+
+def _at(curve: Curve, positions: np.ndarray) -> np.ndarray:
+    if len(curve.x) == len(positions) and np.array_equal(curve.x, positions):
+        return curve.y.copy()
+    # At equal positions, as times may be, the last value counts.
+    is_last = np.append(np.diff(curve.x) > 0, True) if len(curve.x) else np.zeros(0, bool)
+    x, y = curve.x[is_last], np.where(np.isfinite(curve.y), curve.y, np.nan)[is_last]
+    if not len(x):
+        return np.full(len(positions), np.nan)
+    return np.interp(positions, x, y, left=np.nan, right=np.nan)

@@ -1,0 +1,1 @@
+"""Names of fields, and the filter language."""

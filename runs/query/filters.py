@@ -1,0 +1,287 @@
+"""What runs are asked for: a MongoDB filter document, or a list of conditions, as one tree that every store reads.
+
+A condition is a triple `("optimizer.lr", "<", 1e-3)` or a text `optimizer.lr<1e-3`; a list means all of them. A
+document is MongoDB's, with the operators of `DOCUMENT_OPERATORS` and `$and`, `$or`, `$nor`. Names are those of
+`runs.query.names`. On both stores alike:
+
+* a field that a run does not have is equal to None, and meets `!=` only;
+* numbers, texts and booleans are never equal to each other; `<` compares what is of one kind, and NaN with nothing;
+* a list is equal to the same list, not to one of its items.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import datetime
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from runs.errors import FilterError
+from runs.query.names import TIMES, full_name
+
+__all__ = [
+    "AllOf",
+    "Condition",
+    "Filter",
+    "Not",
+    "OneOf",
+    "holds",
+    "in_order",
+    "matches",
+    "names_in",
+    "parse_filter",
+    "parse_words",
+]
+
+OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~")
+DOCUMENT_OPERATORS = {
+    "$eq": "==",
+    "$ne": "!=",
+    "$lt": "<",
+    "$lte": "<=",
+    "$gt": ">",
+    "$gte": ">=",
+    "$in": "in",
+    "$regex": "~",
+}
+_WORDS = re.compile(
+    r"\s*(?P<name>[^\s=<>!~]+(?:\s+[^\s=<>!~]+)*?)\s*(?P<operator>==|!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.S
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Condition:
+    """One field against one value.
+
+    Attributes:
+        name: The field's full name.
+        operator: One of `OPERATORS`; `~` finds a regular expression in a text.
+        value: What JSON holds; a list for `in`; a text in ISO form for a time.
+    """
+
+    name: str
+    operator: str
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class AllOf:
+    """All of `parts`; everything, if there are none."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """At least one of `parts`."""
+
+    parts: tuple[Filter, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Not:
+    """What `part` is not true of."""
+
+    part: Filter
+
+
+Row = TypeVar("Row")
+Filter = Condition | AllOf | OneOf | Not
+
+
+def parse_filter(given: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> Filter:
+    """Return the tree of a filter.
+
+    Args:
+        given: A filter document, a list of conditions, one condition as text, or None for everything.
+
+    Raises:
+        FilterError: If it makes no sense.
+    """
+    if given is None:
+        return AllOf(())
+    if isinstance(given, Filter):
+        return given
+    if isinstance(given, str):
+        return parse_words(given)
+    if isinstance(given, Mapping):
+        return _document(given)
+    parts = []
+    for item in given:
+        if isinstance(item, str | Mapping | Filter):
+            parts.append(parse_filter(item))
+        elif isinstance(item, Sequence) and len(item) == 3 and isinstance(item[0], str):
+            parts.append(condition(*item))
+        else:
+            raise FilterError(f"got the condition {item!r}, expected (name, operator, value) or text such as lr<1e-3")
+    return AllOf(tuple(parts))
+
+
+def parse_words(text: str) -> Condition:
+    """Return the condition in a text such as `optimizer.lr<1e-3`, `status=COMPLETED` or `model.name~^re`.
+
+    The value is read as Python's literals are; what is none of them is text.
+
+    Raises:
+        FilterError: If it is no condition.
+    """
+    match = _WORDS.fullmatch(text)
+    if match is None:
+        raise FilterError(f"got the condition {text!r}, expected NAME, one of = != < <= > >= ~, and a value")
+    operator = {"=": "=="}.get(match["operator"], match["operator"])
+    return condition(match["name"], operator, match["value"] if operator == "~" else _literal(match["value"]))
+
+
+def _literal(text: str) -> Any:
+    named = {"true": True, "false": False, "null": None, "none": None, "nan": float("nan"), "inf": float("inf")}
+    if text.strip().lower() in named:
+        return named[text.strip().lower()]
+    try:
+        return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text.strip()
+
+
+def condition(name: str, operator: str, value: Any) -> Condition:
+    """Return a condition with its full name and a value that can be compared.
+
+    Raises:
+        FilterError: If the operator is unknown, or the value does not fit it.
+    """
+    operator = {"=": "==", **DOCUMENT_OPERATORS}.get(operator, operator)
+    if operator not in OPERATORS:
+        raise FilterError(f"{name}: got the operator {operator!r}, expected one of {' '.join(OPERATORS)}")
+    full = full_name(name)
+    if operator == "in":
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise FilterError(f"{name} in: got {value!r}, expected a list of values")
+        return Condition(full, operator, [_plain(item) for item in value])
+    value = _plain(value)
+    if operator == "~":
+        return Condition(full, operator, _pattern(name, value))
+    if operator not in ("==", "!=") and not isinstance(value, int | float | str):
+        raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
+    if full in TIMES and isinstance(value, str):
+        _check_time(name, value)
+    return Condition(full, operator, value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+        return value.isoformat()
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return list(value)
+    return value.item() if hasattr(value, "item") else value
+
+
+def _pattern(name: str, value: Any) -> str:
+    try:
+        re.compile(value)
+    except (TypeError, re.error) as error:
+        raise FilterError(f"{name} ~: got {value!r}, which is no regular expression ({error})") from error
+    return value
+
+
+def _check_time(name: str, value: str) -> None:
+    try:
+        datetime.datetime.fromisoformat(value)
+    except ValueError as error:
+        raise FilterError(f"{name}: got {value!r}, expected a time such as 2026-01-31 or 2026-01-31T12:00") from error
+
+
+def _document(document: Mapping[str, Any]) -> Filter:
+    parts: list[Filter] = []
+    for name, value in document.items():
+        if name in ("$and", "$or", "$nor"):
+            if isinstance(value, Mapping | str) or not isinstance(value, Sequence):
+                raise FilterError(f"{name}: got {value!r}, expected a list of filter documents")
+            found = tuple(parse_filter(part) for part in value)
+            parts.append(AllOf(found) if name == "$and" else OneOf(found) if name == "$or" else Not(OneOf(found)))
+        elif name.startswith("$"):
+            raise FilterError(f"got the operator {name}, which is not known; there are $and, $or, $nor")
+        elif isinstance(value, Mapping) and any(str(key).startswith("$") for key in value):
+            parts += [_operator(name, key, operand, value) for key, operand in value.items() if key != "$options"]
+        else:
+            parts.append(condition(name, "==", value))
+    return parts[0] if len(parts) == 1 else AllOf(tuple(parts))
+
+
+def _operator(name: str, operator: str, operand: Any, whole: Mapping[str, Any]) -> Filter:
+    if operator == "$exists":
+        missing = Condition(full_name(name), "==", None)
+        return Not(missing) if operand else missing
+    if operator == "$nin":
+        return Not(condition(name, "in", operand))
+    if operator == "$not":
+        if not isinstance(operand, Mapping):
+            raise FilterError(f"{name}: $not got {operand!r}, expected operators such as {{'$lt': 1}}")
+        return Not(_document({name: operand}))
+    if operator == "$regex" and "i" in whole.get("$options", ""):
+        return condition(name, "~", f"(?i){operand}")
+    if operator not in DOCUMENT_OPERATORS:
+        known = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
+        raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {known}")
+    return condition(name, operator, operand)
+
+
+def names_in(tree: Filter) -> set[str]:
+    """Return the full names that a filter asks for."""
+    if isinstance(tree, Condition):
+        return {tree.name}
+    parts = (tree.part,) if isinstance(tree, Not) else tree.parts
+    return {name for part in parts for name in names_in(part)}
+
+
+def holds(condition: Condition, value: Any) -> bool:
+    """Tell whether a condition is true of a value, None if the run has none."""
+    wanted = condition.value
+    if condition.operator == "in":
+        return any(_equal(value, item) for item in wanted)
+    if condition.operator in ("==", "!="):
+        return _equal(value, wanted) == (condition.operator == "==")
+    if condition.operator == "~":
+        return isinstance(value, str) and re.search(wanted, value) is not None
+    if _kind(value) != _kind(wanted) or _kind(value) not in ("number", "text", "bool"):
+        return False
+    compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[condition.operator]
+    return compare(value, wanted)
+
+
+def _equal(value: Any, wanted: Any) -> bool:
+    if _kind(value) != _kind(wanted):
+        return False
+    return value == wanted or (value != value and wanted != wanted)  # NaN
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    return "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else type(value).__name__
+
+
+def matches(tree: Filter, field: Callable[[str], Any]) -> bool:
+    """Tell whether a filter is true of a run, whose fields `field` returns by their full names."""
+    if isinstance(tree, Condition):
+        return holds(tree, field(tree.name))
+    if isinstance(tree, Not):
+        return not matches(tree.part, field)
+    return (all if isinstance(tree, AllOf) else any)(matches(part, field) for part in tree.parts)
+
+
+def in_order(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bool) -> list[Row]:
+    """Return rows sorted as every store sorts: numbers, booleans, texts, then the rest as they came."""
+    kinds: dict[str, list[Row]] = {"number": [], "bool": [], "text": [], "": []}
+    for row in rows:
+        found = value(row)
+        kind = _kind(found) if found == found else ""
+        kinds[kind if kind in kinds else ""].append(row)
+    for kind in ("number", "bool", "text"):
+        kinds[kind].sort(key=value, reverse=descending)
+    return [row for part in kinds.values() for row in part]

@@ -1,0 +1,1 @@
+"""Resume, fork and reproduce recorded runs, as processes of their own."""

@@ -1,0 +1,257 @@
+"""What of the environment differs from that of a past run: Python, packages, machine, determinism switches.
+
+Differences that can change what a run computes are loud: Python, the packages that its sources import (with what those
+need), the processor, the GPUs. Others are counted, and listed when asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from observers.provenance import sources_and_git as provenance
+from observers.provenance.gpus import load_nvml
+from runs.errors import StoreError
+from runs.rerun.launching import recorded_switches
+from runs.stores.run import Run
+
+__all__ = ["Differing", "Environment", "compare_environment", "compare_switches", "python_of", "requirements"]
+
+_VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
+_LAB = "sacristan"
+# Of the programs that install packages, none computes anything.
+_INSTALLERS = {"pip", "uv"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Differing:
+    """One thing that differs.
+
+    Attributes:
+        kind: python, package, machine or switch.
+        name: Of the package, switch or part of the machine.
+        recorded, now: The two values; None where there is none.
+        is_loud: Whether it can change what the run computes.
+    """
+
+    kind: str
+    name: str
+    recorded: Any
+    now: Any
+    is_loud: bool
+
+    @property
+    def text(self) -> str:
+        """What differs, in a few words."""
+        words = ["not there" if value is None else str(value) for value in (self.recorded, self.now)]
+        return f"{self.kind} {self.name}: recorded {words[0]}, now {words[1]}".replace(
+            f"{self.kind} {self.kind}", self.kind
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """How the environment compares with the recorded one.
+
+    Attributes:
+        differences: The loud ones first.
+        notes: What could not be compared, a sentence each.
+    """
+
+    differences: tuple[Differing, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def loud(self) -> list[Differing]:
+        """The differences that can change what the run computes."""
+        return [one for one in self.differences if one.is_loud]
+
+
+def compare_environment(run: Run) -> Environment:
+    """Return what of this process's environment differs from the one that a run was recorded in."""
+    found, notes = [], []
+    found += _python(run)
+    recorded = _packages(run)
+    now = provenance.packages()
+    if not _is_whole(run):
+        notes.append("the record has no list of all packages: only those that its sources import are compared")
+    if recorded:
+        found += _of_packages(run, recorded, now)
+    found += _of_machine(run)
+    switches = recorded_switches(run)
+    if not switches:
+        notes.append("the record has no determinism switches; they are left as they are")
+    for name in _VARIABLES:
+        if name in switches and switches[name] != os.environ.get(name, ""):
+            # It is set for the process, so it changes nothing.
+            found.append(Differing("switch", name, switches[name] or None, os.environ.get(name), is_loud=False))
+    return Environment(tuple(sorted(found, key=lambda one: not one.is_loud)), tuple(notes))
+
+
+def compare_switches(old: Run, new: Run) -> list[Differing]:
+    """Return the determinism switches that were not the same in two runs."""
+    ours, theirs = (_mapping(run.provenance.get("determinism")) for run in (old, new))
+    if not ours or not theirs:
+        return []
+    names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
+    return [Differing("switch", name, ours.get(name), theirs.get(name), is_loud=True) for name in names]
+
+
+def requirements(run: Run) -> str:
+    """Return the recorded packages as a requirements file for pip.
+
+    Raises:
+        StoreError: If the record names none.
+    """
+    recorded = _packages(run)
+    if not recorded:
+        raise StoreError(f"the record of run {run.id} names no packages")
+    local = _local_distributions() | {_LAB}
+    lines = [f"# packages of run {run.id} ({run.uid or run.store.where}), Python {python_of(run) or 'unknown'}"]
+    if not _is_whole(run):
+        lines.append("# only those that its sources import directly: its record has no list of all packages")
+    tags = {version.partition("+")[2] for name, version in recorded.items() if _plain(name) == "torch"}
+    lines += [f"--extra-index-url https://download.pytorch.org/whl/{tag}" for tag in sorted(tags - {""})]
+    for name, version in recorded.items():
+        if _plain(name) in local:
+            lines.append(f"# {name}=={version} is the lab itself, or installed from a folder: its sources are recorded")
+        elif _plain(name) not in _INSTALLERS:
+            lines.append(f"{name}=={version}")
+    return "\n".join(lines) + "\n"
+
+
+# ---------------------------------------------------------------------- Python and machine
+
+
+def python_of(run: Run) -> str | None:
+    """Return the version of Python that a run was recorded with, if its record says so."""
+    version = _mapping(run.provenance.get("machine")).get("python") or run["host.python_version"]
+    return version if isinstance(version, str) and version else None
+
+
+def _python(run: Run) -> list[Differing]:
+    recorded, now = python_of(run), platform.python_version()
+    return [Differing("python", "python", recorded, now, is_loud=True)] if recorded not in (None, now) else []
+
+
+def _of_machine(run: Run) -> list[Differing]:
+    machine = _mapping(run.provenance.get("machine"))
+    now = provenance.machine(load_nvml())
+    pairs = [("processor", machine.get("cpu") or run["host.cpu"], now["cpu"], True)]
+    if machine:
+        gpus = [", ".join(_names(entry.get("gpus"))) or None for entry in (machine, now)]
+        found = [("GPUs", *gpus, True), ("GPU driver", machine.get("gpu_driver"), now["gpu_driver"], False)]
+        pairs += found
+    recorded_os = machine.get("os") or next(iter(reversed(run["host.os"] or [])), None)
+    pairs.append(("OS", recorded_os, now["os"], False))
+    is_known = {"GPUs", "GPU driver"} if machine else set()
+    return [
+        Differing("machine", name, recorded, value, is_loud=is_loud)
+        for name, recorded, value, is_loud in pairs
+        if recorded != value and (recorded is not None or name in is_known)
+    ]
+
+
+def _names(gpus: Any) -> list[str]:
+    return [str(_mapping(gpu).get("name")) for gpu in (gpus if isinstance(gpus, list) else ())]
+
+
+# ---------------------------------------------------------------------- packages
+
+
+def _is_whole(run: Run) -> bool:
+    return bool(_mapping(run.provenance.get("packages")))
+
+
+def _packages(run: Run) -> dict[str, str]:
+    """Return the recorded packages; of a run of stock Sacred those that its sources import."""
+    packages = _mapping(run.provenance.get("packages"))
+    if packages:
+        return {str(name): str(version) for name, version in packages.items()}
+    dependencies = run["experiment.dependencies"]
+    pairs = [str(one).partition("==") for one in (dependencies if isinstance(dependencies, list) else ())]
+    return {name: version for name, sign, version in pairs if sign and version and not version.startswith("<")}
+
+
+def _of_packages(run: Run, recorded: Mapping[str, str], now: Mapping[str, str]) -> list[Differing]:
+    ours = {_plain(name): (name, version) for name, version in recorded.items()}
+    theirs = {_plain(name): (name, version) for name, version in now.items()}
+    relevant = _importable(run) if _is_whole(run) else set(ours)
+    found = []
+    for key in sorted({*ours, *theirs} if _is_whole(run) else ours):
+        name = (ours.get(key) or theirs[key])[0]
+        versions = [of.get(key, (name, None))[1] for of in (ours, theirs)]
+        if versions[0] != versions[1] and key != _LAB:
+            found.append(Differing("package", name, *versions, is_loud=key in relevant))
+    return found
+
+
+def _plain(name: str) -> str:
+    """Return the name of a package as all its spellings have it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _importable(run: Run) -> set[str]:
+    """Return the packages that the recorded sources import, and what those need, as far as it is installed here."""
+    names = _imported(run)
+    own = {PurePosixPath(name).parts[0].removesuffix(".py") for name in run.sources}
+    homes = importlib.metadata.packages_distributions()
+    found: set[str] = set()
+    # What is not installed here may be called like what is imported.
+    left = [_plain(home) for name in names - own for home in homes.get(name, [name])]
+    while left:
+        package = left.pop()
+        if package not in found:
+            found.add(package)
+            left += _needs(package)
+    return found
+
+
+def _imported(run: Run) -> set[str]:
+    found: set[str] = set()
+    for name, content in run.sources.items():
+        if name.endswith(".py"):
+            try:
+                tree = ast.parse(content.read())
+            except (StoreError, SyntaxError, ValueError, RecursionError):
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                    found.add(node.module.partition(".")[0])
+    return found
+
+
+def _needs(package: str) -> Iterable[str]:
+    try:
+        lines = importlib.metadata.requires(package) or []
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return []
+    matches = [re.match(r"[\w.-]+", line) for line in lines if "extra" not in line.partition(";")[2]]
+    return [_plain(match[0]) for match in matches if match]
+
+
+def _local_distributions() -> set[str]:
+    """Return the packages that are installed here from a folder, such as with `pip install -e`."""
+    found = set()
+    for distribution in importlib.metadata.distributions():
+        try:
+            origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+        except (OSError, ValueError):
+            continue
+        if "dir_info" in origin:
+            found.add(_plain(distribution.metadata["Name"]))
+    return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

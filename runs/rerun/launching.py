@@ -1,0 +1,263 @@
+"""How a recorded run is started again as a process: its script, command, options, folder and environment.
+
+    launch = recorded_launch(run, config=Path("config.json"), updates=["lr=0.1"])
+    pid, code = run_launch(launch)
+
+Everything comes from the record, ours or stock Sacred's, as far as it goes; what could not be taken over is said.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+from runs.errors import LaunchError
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+
+__all__ = ["OBSERVERS", "Launch", "mainfile_of", "recorded_launch", "recorded_switches", "run_launch"]
+
+# Options that say where a run is recorded.
+OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
+# Options that would do something else than run it again.
+_OTHER_DEEDS = ("--queue", "--print-config", "--pdb", "--debug", "--id", "--unobserved", "--help")
+# Sacred's short names, and the lab's.
+_LONG = {
+    "-C": "--capture",
+    "-F": "--file_storage",
+    "-P": "--priority",
+    "-S": "--s3",
+    "-T": "--tensorboard",
+    "-b": "--beat-interval",
+    "-c": "--comment",
+    "-e": "--enforce_clean",
+    "-f": "--force",
+    "-l": "--loglevel",
+    "-m": "--mongo_db",
+    "-n": "--name",
+    "-s": "--sql",
+    "-t": "--tiny_db",
+}
+# A run that is interrupted still writes its record down, and delivers it.
+_END_BOUND_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """A process to be started.
+
+    Attributes:
+        command: Interpreter, script, command of the experiment, `with`, config file, updates, options.
+        cwd: The folder to start it in.
+        environment: What is added to the environment; an empty text takes a variable away.
+        notes: Sentences for the person: what could not be taken over.
+    """
+
+    command: tuple[str, ...]
+    cwd: Path
+    environment: dict[str, str]
+    notes: tuple[str, ...]
+
+    def environ(self) -> dict[str, str]:
+        """Return the whole environment of the process."""
+        both = {**os.environ, **self.environment}
+        return {name: value for name, value in both.items() if value or name not in self.environment}
+
+
+def recorded_launch(
+    run: Run,
+    *,
+    script: Path | None = None,
+    config: Path,
+    updates: Sequence[str] = (),
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    without: Collection[str] = (),
+    search: Sequence[Path] = (),
+) -> Launch:
+    """Return how a recorded run is started once more.
+
+    Args:
+        run: The run.
+        script: The experiment's main file, by default that of the record in its own folder.
+        config: A file with the whole config.
+        updates: Settings that change it, such as `lr=0.1`.
+        options: Options of the command line, behind those of the record, and in the place of those that are the same.
+        environment: Variables to set.
+        without: Options of the record, by their long names, that are not to be taken over.
+        search: Folders to look for modules in, behind that of the experiment and ahead of all others.
+
+    Raises:
+        LaunchError: If the record names no script, or the script is not there.
+    """
+    mainfile = mainfile_of(run)
+    notes: list[str] = []
+    script = _script_of(run, mainfile) if script is None else script.absolute()
+    command = [sys.executable, str(script), *([run.command] if run.command else [])]
+    command += ["with", str(config.absolute()), *updates]
+    # Sacred takes no option twice.
+    command += [*_options(run, {*without, *_OTHER_DEEDS, *map(_long, options)}, notes), *options]
+    added = {"PYTHONPATH": _python_path(script, mainfile, search), **(environment or {})}
+    return Launch(tuple(command), _folder(run, notes), added, tuple(notes))
+
+
+def mainfile_of(run: Run) -> PurePath:
+    """Return the experiment's main file, as a path below its base folder.
+
+    Raises:
+        LaunchError: If the record names none, or one that lies elsewhere.
+    """
+    name = run["experiment.mainfile"]
+    if not isinstance(name, str) or not name:
+        raise LaunchError(
+            f"run {run.id} names no main file, so it was started in a notebook or an interpreter; start it there again "
+            f"with its config: python -m runs config {run.id}"
+        )
+    path = PurePath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise LaunchError(f"run {run.id} names the main file {name!r}, expected one within the experiment's folder")
+    return path
+
+
+def recorded_switches(run: Run) -> dict[str, str]:
+    """Return the environment variables that decide whether a run repeats bit for bit, as they were when it started.
+
+    Those that were not set are empty texts; without a record of them there are none at all.
+    """
+    switches = _mapping(run.provenance.get("determinism"))
+    # A run may set them itself while it goes on, and will do so again.
+    before = {**switches, **_mapping(run.provenance.get("determinism_before"))}
+    found = {}
+    for name in ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"):
+        if name in before:
+            found[name] = str(before[name] or "")
+    threads = before.get("num_threads")
+    if isinstance(threads, int) and threads > 0:
+        found["OMP_NUM_THREADS"] = str(threads)
+    return found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _script_of(run: Run, mainfile: PurePath) -> Path:
+    base = run["experiment.base_dir"]
+    script = Path(base) / mainfile if isinstance(base, str) and base else None
+    if script is None or not script.is_file():
+        raise LaunchError(f"run {run.id} was made by {script or mainfile}, which is not there; name the script")
+    return script
+
+
+def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> str:
+    """Return the search path of modules with the folder of the experiment first, ahead of any installed copy of it."""
+    parts = len(mainfile.parts)
+    base = script.parents[parts - 1] if script.parts[-parts:] == mainfile.parts else script.parent
+    return os.pathsep.join([*dict.fromkeys(map(str, [base, *search])), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def _long(word: str) -> str:
+    """Return the long name of the option in a word of a command line."""
+    return word.partition("=")[0] if word.startswith("--") else _LONG.get(word[:2], word)
+
+
+def _options(run: Run, without: Collection[str], notes: list[str]) -> list[str]:
+    recorded = run["meta.options"]
+    if not isinstance(recorded, Mapping):
+        notes.append(f"the record of run {run.id} names no options of its command line; it is started without any")
+        return []
+    found = []
+    for flag, value in recorded.items():
+        if not flag.startswith("--") or flag in without or value in (None, False, ""):
+            continue
+        found.append(flag if value is True else f"{flag}={value}")
+        if flag == "--mongo_db" and "://" in str(value):
+            notes.append(
+                f"-m {value}: user and password are never recorded; if the database wants them, what it refuses is "
+                "kept, and delivered by: python -m runs sync"
+            )
+    return found
+
+
+def _folder(run: Run, notes: list[str]) -> Path:
+    started, base = (str(value or "") for value in (run.document.get("cwd"), run["experiment.base_dir"]))
+    if started and Path(started).is_dir():
+        return Path(started)
+    chosen = Path(base) if base and Path(base).is_dir() else Path.cwd()
+    why = f"was started in {started}, which is not there" if started else "does not say in which folder it was started"
+    notes.append(f"run {run.id} {why}; it is started in {chosen}, where relative paths in its config begin")
+    return chosen
+
+
+def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
+    """Run a process to its end; return its pid and its exit code, negative for the signal that ended it.
+
+    Ctrl-C, SIGTERM and SIGHUP end the process as Ctrl-C would, and then go on here.
+
+    Args:
+        launch: The process.
+        output: File descriptor for all that it prints; None leaves stdout and stderr as they are.
+
+    Raises:
+        LaunchError: If it cannot be started.
+    """
+    streams = {} if output is None else {"stdout": output, "stderr": output}
+    try:
+        process = subprocess.Popen(
+            launch.command,
+            cwd=launch.cwd,
+            env=launch.environ(),
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # so that a Ctrl-C reaches it once, from here
+            **streams,
+        )
+    except OSError as error:
+        raise LaunchError(
+            f"{shlex.join(launch.command)} cannot be started in {launch.cwd} ({error.strerror})"
+        ) from error
+    with _raising_signals():
+        try:
+            return process.pid, process.wait()
+        except BaseException:
+            _end(process)
+            raise
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End a process and its children as Ctrl-C would; at once if it takes too long, or after a second Ctrl-C."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(_END_BOUND_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def _raising_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise SystemExit, where signals can be handled."""
+
+    def leave(number: int, frame: Any) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,184 @@
+"""Replaying the last recorded steps of a run, from a state before them, to see whether they come out the same."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from observers.record.identity import RECORD_TO_VARIABLE
+from observers.record.schema import CONFIG, Series, read_metrics
+from runs.errors import LaunchError
+from runs.rerun.launching import OBSERVERS, recorded_launch, recorded_switches
+from runs.rerun.resuming import State, start_of, start_setting, states_of
+from runs.stores.folder import FolderRun
+
+__all__ = ["Replay", "compare_points", "replay"]
+
+_LOOK_EVERY_S = 0.2
+_END_WITHIN_S = 60.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """What came of a replay.
+
+    Attributes:
+        state: Name of the file that it started from; empty for the beginning.
+        after, until: The steps replayed: those after `after`, up to `until`.
+        num_points, num_metrics: What was compared.
+        first: Metric, step, recorded and replayed value of the first point that is another one; None if all are equal,
+            bit for bit.
+    """
+
+    state: str
+    after: int
+    until: int
+    num_points: int
+    num_metrics: int
+    first: tuple[str, int | float, float, float | None] | None
+
+
+def replay(run: FolderRun, num_steps: int) -> Replay:
+    """Replay at least the last `num_steps` recorded steps of a run in a process of its own, and compare the points.
+
+    The record is not touched. The process is ended once it has come so far.
+
+    Raises:
+        LaunchError: If there is no good state before those steps, or the process ends before it has come so far.
+    """
+    recorded = _series(run.folder)
+    until = max((int(series.steps.max()) for series in recorded.values()), default=0)
+    if not until:
+        raise LaunchError(f"run {run.id} has recorded no steps that could be replayed")
+    state = _state_before(run, until, num_steps)
+    path = start_of(run) if state is None else state.path
+    start = [] if path is None else [start_setting(path)]
+    with tempfile.TemporaryDirectory(prefix="runs-") as name:
+        launch = recorded_launch(
+            run,
+            config=run.folder / CONFIG,
+            updates=start,
+            environment={**recorded_switches(run), RECORD_TO_VARIABLE: name},
+            # Nobody else is to have it for a run.
+            without=OBSERVERS,
+        )
+        replayed = _run_until(launch.command, launch.cwd, launch.environ(), Path(name), until)
+    after = (0, "") if state is None else (state.step, state.path.name)
+    return compare_points(recorded, replayed, *after, until)
+
+
+def _state_before(run: FolderRun, until: int, num_steps: int) -> State | None:
+    """Return the newest good state from before the steps to replay; None for the beginning, where there is nothing."""
+    if num_steps >= until:
+        return None
+    states = [state for state in states_of(run, check=True) if not state.fault and state.step is not None]
+    state = next((state for state in states if state.step <= until - num_steps), None)
+    if state is None:
+        most = until - min((state.step for state in states), default=until)
+        allowed = f"its oldest one allows --verify {most}, and " if most > 0 else ""
+        raise LaunchError(
+            f"run {run.id} has no good state from before its last {num_steps} recorded steps; {allowed}"
+            f"--verify {until} replays all of it"
+        )
+    return state
+
+
+def _series(folder: Path) -> dict[str, Series]:
+    series = read_metrics(folder)
+    return {name: one for name, one in series.items() if len(one) and not name.startswith("system/")}
+
+
+def _run_until(command: Sequence[str], cwd: Path, environ: dict[str, str], base: Path, until: int) -> dict[str, Series]:
+    """Start a process that records below `base`, end it once it has recorded step `until`, and return what it did."""
+    output = base / "output.txt"
+    with output.open("wb") as stream:
+        process = subprocess.Popen(
+            command, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
+        )
+        try:
+            while True:
+                ended = process.poll() is not None
+                if ended or _last_step(base / "1") > until:
+                    break
+                time.sleep(_LOOK_EVERY_S)
+        finally:
+            _end(process)
+    # One step more, or the process' own end, or else metrics of the last step might be missing.
+    if _last_step(base / "1") < until + (process.returncode != 0):
+        lines = output.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise LaunchError(f"the replay ended with exit code {process.returncode} before step {until}: {lines[-1]}")
+    return _series(base / "1")
+
+
+def _last_step(folder: Path) -> int:
+    """Return the greatest step that a run has recorded; -1 for none."""
+    found = _series(folder).values() if folder.is_dir() else ()
+    return max((int(series.steps.max()) for series in found), default=-1)
+
+
+def _end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_WITHIN_S)
+            return
+        process.kill()
+        process.wait()
+
+
+def compare_points(
+    recorded: dict[str, Series], replayed: dict[str, Series], after: int, state: str, until: int
+) -> Replay:
+    """Compare the points of steps after `after`, up to `until`, bit for bit.
+
+    A metric that has no point there in one of the two, as one with steps of its own may have, is left out; one that
+    the replay has nothing of at all differs.
+
+    Args:
+        recorded, replayed: Metrics by name.
+        after, until: The steps.
+        state: Name of the file that the replay started from.
+
+    Raises:
+        LaunchError: If there is nothing to compare.
+    """
+    num_points, num_metrics, different = 0, 0, []
+    for name, series in sorted(recorded.items()):
+        old = _between(series, after, until)
+        if not len(old):
+            continue
+        if name not in replayed:
+            step, value = old[0].tolist()
+            different.append((step, name, value, None))
+            continue
+        new = _between(replayed[name], after, until)
+        if not len(new):
+            continue
+        num_points += len(old)
+        num_metrics += 1
+        for place, (step, value) in enumerate(old.tolist()):
+            other_step, other = new[place].tolist() if place < len(new) else (step, None)
+            same = other is not None and (value == other or (math.isnan(value) and math.isnan(other)))
+            if step != other_step or not same:
+                different.append((step, name, value, other if step == other_step else None))
+                break
+    if not num_points and not different:
+        raise LaunchError(f"there are no points of steps {after + 1} to {until} to compare")
+    step, name, value, other = min(different, key=lambda one: one[:2]) if different else (None,) * 4
+    first = None if step is None else (name, int(step) if float(step).is_integer() else step, value, other)
+    return Replay(state, after, until, num_points, num_metrics, first)
+
+
+def _between(series: Series, after: int, until: int) -> np.ndarray:
+    """Return steps and values (n, 2) of the points in a range."""
+    chosen = (series.steps > after) & (series.steps <= until)
+    return np.stack([series.steps[chosen].astype(np.float64), series.values[chosen]], -1)

@@ -1,0 +1,244 @@
+"""The code of a past run, restored into a folder: its commit, what was not committed, and its recorded sources.
+
+What git has comes from a repository at hand, of which nothing is changed: not its files, index, branches or work trees.
+The recorded sources are written over it, so that what is restored is what ran. Without a repository they are all there
+is. No name leads out of the folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from runs.errors import LaunchError, StoreError
+from runs.rerun.launching import mainfile_of
+from runs.stores.content import Content
+from runs.stores.run import Run
+from runs.transfer.fetching import fetch
+from runs.transfer.unloading import relative_path
+
+__all__ = ["Restored", "find_repository", "restore"]
+
+_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """The code of a run in a folder.
+
+    Attributes:
+        folder: Where all of it is; of a run in a repository, what stands for its root.
+        script: The experiment's main file.
+        commit: The commit that it was taken from; None without a repository.
+        num_sources: How many recorded sources there are.
+        notes: What is missing or differs, a sentence each.
+    """
+
+    folder: Path
+    script: Path
+    commit: str | None
+    num_sources: int
+    notes: tuple[str, ...]
+
+
+def restore(run: Run, folder: Path) -> Restored:
+    """Restore the code of a run into an empty folder.
+
+    Raises:
+        LaunchError: If a recorded source is not there with its recorded content, or there are none.
+    """
+    mainfile = mainfile_of(run)
+    sources = run.sources
+    if not sources:
+        raise LaunchError(
+            f"run {run.id} has no recorded sources, so its code cannot be restored; --in-place takes today's"
+        )
+    notes: list[str] = list(_of_sessions(run))
+    base = folder
+    repository = find_repository(run)
+    commit = None if repository is None else _commit_of(run)
+    if repository is not None and commit is not None:
+        base = folder / _below_root(run)
+        notes += _take_commit(run, repository, commit, folder)
+    else:
+        notes.append(_without_repository(run))
+    notes += _write_sources(run, sources, base, in_git=commit is not None)
+    if not (base / mainfile).is_file():
+        raise LaunchError(
+            f"run {run.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
+        )
+    return Restored(folder, base / mainfile, commit, len(sources), tuple(notes))
+
+
+def find_repository(run: Run) -> Path | None:
+    """Return a folder of a git repository that has the recorded commit: where the run was made, else here."""
+    commit = _commit_of(run)
+    if commit is None:
+        return None
+    for place in (_git_of(run).get("root"), run["experiment.base_dir"], Path.cwd()):
+        if isinstance(place, str | Path) and place and Path(place).is_dir():
+            done = _git(["-C", str(place), "cat-file", "-e", f"{commit}^{{commit}}"])
+            if done is not None and done.returncode == 0:
+                return Path(place)
+    return None
+
+
+def _git_of(run: Run) -> Mapping[str, Any]:
+    """Return the recorded state of git; what stock Sacred recorded of it has no diff and no root."""
+    found = run.provenance.get("git")
+    if isinstance(found, Mapping):
+        return found
+    repositories = run["experiment.repositories"]
+    first = repositories[0] if isinstance(repositories, list) and repositories else None
+    return first if isinstance(first, Mapping) else {}
+
+
+def _commit_of(run: Run) -> str | None:
+    commit = _git_of(run).get("commit")
+    is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
+    return commit if is_hash else None
+
+
+def _below_root(run: Run) -> PurePosixPath:
+    """Return where below the root of its repository the experiment was."""
+    root, base = _git_of(run).get("root"), run["experiment.base_dir"]
+    if not isinstance(root, str) or not isinstance(base, str):
+        return PurePosixPath()
+    for path in (Path(base), Path(base).resolve()):
+        if path.is_relative_to(root):
+            name = path.relative_to(root).as_posix()
+            return relative_path(name) or PurePosixPath()
+    return PurePosixPath()
+
+
+def _of_sessions(run: Run) -> Iterator[str]:
+    sessions = run.document.get("sessions")
+    changed = [
+        name
+        for session in (sessions if isinstance(sessions, list) else ())
+        if isinstance(session, Mapping)
+        for name in session.get("changed_sources") or ()
+    ]
+    if changed:
+        yield f"its sessions were made of different sources ({_some(changed)}); those of the last one are taken"
+
+
+def _without_repository(run: Run) -> str:
+    commit = _commit_of(run)
+    why = f"no repository with its commit {commit[:12]} is at hand" if commit else "it was made outside of git"
+    if commit is None and not run.provenance:
+        why = "its record names no commit"
+    return f"{why}: only the recorded sources are restored, no other file of the lab"
+
+
+# ---------------------------------------------------------------------- from git
+
+
+def _take_commit(run: Run, repository: Path, commit: str, folder: Path) -> Iterator[str]:
+    """Write the files of a commit, and what was not committed over them; yield what could not be."""
+    found = _git(["-C", str(repository), "rev-parse", "--absolute-git-dir"])
+    git_dir = "" if found is None else found.stdout.decode(errors="surrogateescape").strip()
+    folder.mkdir(parents=True, exist_ok=True)
+    # An index and a work tree of its own: those of the repository stay as they are. An archive might leave files out.
+    options = ["-c", "core.sparseCheckout=false", "-c", "core.splitIndex=false"]
+    index = folder.absolute().with_name(f".{folder.name}.index")
+    try:
+        for words in (["read-tree", commit], ["checkout-index", "--all", "--force"]):
+            where = [f"--git-dir={git_dir}", f"--work-tree={folder.resolve()}"]
+            done = _git([*where, *options, *words], folder, GIT_INDEX_FILE=str(index))
+            if done is None or done.returncode != 0:
+                raise LaunchError(f"git {words[0]} in {repository} failed: {_said(done)}")
+    finally:
+        index.unlink(missing_ok=True)
+    if run.diff:
+        done = _git(["apply", "--binary", "--whitespace=nowarn", "-"], folder, run.diff)
+        if done is None or done.returncode != 0:
+            yield f"the changes that were not committed cannot be applied ({_said(done)}); recorded sources have them"
+    elif "diff" not in _git_of(run) and _git_of(run).get("dirty"):
+        yield "changes that were not committed are not in its record, except those in recorded sources"
+    untracked = _git_of(run).get("untracked")
+    texts = untracked if isinstance(untracked, Mapping) else {}
+    contents = [_content(str(name), str(text)) for name, text in texts.items()]
+    yield from fetch(contents, folder, overwrite=True).refused
+
+
+def _content(name: str, text: str) -> Content:
+    return Content(name, lambda: io.BytesIO(text.encode(errors="surrogateescape")))
+
+
+def _git(
+    words: Iterable[str], folder: Path | None = None, text: str | None = None, **environment: str
+) -> subprocess.CompletedProcess | None:
+    # In a folder that lies in a repository, `git apply` would pass over all files without a word.
+    limits = {} if folder is None else {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
+    everything = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **limits, **environment}
+    for name in ("GIT_DIR", "GIT_WORK_TREE"):
+        everything.pop(name, None)
+    data = None if text is None else text.encode(errors="surrogateescape")
+    try:
+        return subprocess.run(["git", *words], cwd=folder, input=data, capture_output=True, env=everything, check=False)
+    except OSError:
+        return None
+
+
+def _said(done: subprocess.CompletedProcess | None) -> str:
+    if done is None:
+        return "git is not installed"
+    return " ".join(done.stderr.decode(errors="replace").split())[:300]
+
+
+# ---------------------------------------------------------------------- recorded sources
+
+
+def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_git: bool) -> Iterator[str]:
+    """Write the recorded sources, and yield what of them was not so in git.
+
+    Raises:
+        LaunchError: If one has not its recorded content.
+    """
+    differing, missing, contents = [], [], []
+    for name, content in sources.items():
+        data = _checked(run, content)
+        path = relative_path(name)
+        target = base / path if path is not None else None
+        if in_git and target is not None:
+            if not target.is_file():
+                missing.append(name)
+            elif target.read_bytes() != data:
+                differing.append(name)
+        contents.append(Content(name, content.open))
+    refused = fetch(contents, base, overwrite=True).refused
+    if refused:
+        raise LaunchError(f"run {run.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")
+    if differing:
+        yield f"recorded sources differ from the commit with its changes, and are taken: {_some(differing)}"
+    if missing:
+        yield f"recorded sources are not in the commit with its changes: {_some(missing)}"
+
+
+def _checked(run: Run, content: Content) -> bytes:
+    try:
+        with content.open() as stream:
+            data = stream.read()
+            # GridFS keeps it beside the content, a folder in the name of the file.
+            expected = content.md5 or getattr(stream, "md5", None)
+    except (StoreError, OSError) as error:
+        raise LaunchError(f"run {run.id}: its source {content.name!r} is not there ({error})") from error
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if expected is not None and found != expected:
+        raise LaunchError(
+            f"run {run.id}: its source {content.name!r} has the MD5 {found}, expected {expected}: the store is "
+            "damaged; copy the run anew from where it came"
+        )
+    return data
+
+
+def _some(names: list[str]) -> str:
+    names = list(dict.fromkeys(map(str, names)))
+    return ", ".join(names[:_SHOWN]) + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

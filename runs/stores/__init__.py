@@ -1,0 +1,1 @@
+"""Store and Run, over folders and MongoDB."""

@@ -1,0 +1,183 @@
+"""Removing runs from a folder: a run's folder is moved to where nobody looks for runs, and then deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from observers.record.identity import claimed
+from observers.record.schema import RUN
+from runs.errors import StoreError
+from runs.index.folders import SPOOLED, run_folders
+
+if TYPE_CHECKING:
+    from runs.stores.removing import Removed
+
+__all__ = ["INCOMING", "OUTGOING", "reclaim", "remove_folder"]
+
+# Folders of the store, two levels above what would be taken for a run: what goes, and what is not whole yet.
+OUTGOING, INCOMING = ".removing", ".taking"
+_SHARED = ("_sources", "_resources")
+_CONTENT = re.compile(r".*_[0-9a-f]{32}(\.[^/]*)?", re.DOTALL)
+_UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
+_ASIDE = ".removing-"
+
+
+def remove_folder(store: Path, folder: Path) -> None:
+    """Remove the folder of a run at once; one in a spool together with the contents beside it.
+
+    Raises:
+        StoreError: If it cannot be moved away; then it stays as it was.
+    """
+    outgoing = store / OUTGOING
+    try:
+        with contextlib.ExitStack() as stack:
+            if folder.name == SPOOLED and folder.parent != store:
+                # `runs sync` holds it while it delivers it.
+                stack.enter_context(claimed(folder))
+                folder = folder.parent
+            outgoing.mkdir(exist_ok=True)
+            # A long name of the run and ours together may be too long.
+            target = outgoing / f"{folder.name[:64]}-{secrets.token_hex(4)}"
+            folder.rename(target)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be removed ({error.strerror}); check its permissions") from error
+    _delete(target)
+    with contextlib.suppress(OSError):
+        outgoing.rmdir()
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder, or a link to one; what cannot be deleted stays for the next time."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def reclaim(store: Path, removed: Removed, grace_s: float) -> None:
+    """Delete what was left behind, and contents that no run names and nothing touched for `grace_s` seconds.
+
+    Raises:
+        StoreError: If the folder cannot be read.
+    """
+    oldest = time.time() - grace_s
+    _sweep_leftovers(store, oldest)
+    found = [path for name in _SHARED for path in _contents(store / name, oldest)]
+    named, removed.unreadable = named_contents(store)
+    unused = [path for path in found if path.name not in named]
+    removed.num_young += sum(not _is_older(path, oldest) for path in unused)
+    old = [path for path in unused if _is_older(path, oldest)]
+    if removed.unreadable or not old:
+        return
+    aside = [(path, path.with_name(_ASIDE + path.name)) for path in old]
+    for path, away in aside:
+        with contextlib.suppress(OSError):
+            path.rename(away)
+    # A run that began since then either finds a content gone, and copies it anew, or has touched or named it before.
+    named, unreadable = named_contents(store)
+    for path, away in aside:
+        if unreadable or path.name in named or not _is_older(away, oldest):
+            _put_back(away, path)
+            continue
+        with contextlib.suppress(OSError):
+            num_bytes = away.stat().st_size
+            away.unlink()
+            removed.num_contents += 1
+            removed.num_bytes += num_bytes
+
+
+def _sweep_leftovers(store: Path, oldest: float) -> None:
+    for name in (OUTGOING, INCOMING):
+        with contextlib.suppress(OSError):
+            for path in list((store / name).iterdir()):
+                # What goes is of no use to anybody; what comes may be coming yet.
+                if name == OUTGOING or _last_change(path) < oldest:
+                    _delete(path)
+            (store / name).rmdir()
+    with contextlib.suppress(OSError):
+        for path in store.iterdir():
+            # A number that was taken for a run which never came.
+            if path.name.isdigit() and path.is_dir() and path.stat().st_mtime < oldest:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+
+
+def _last_change(path: Path) -> float:
+    times = [path.lstat().st_mtime]
+    for where, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                times.append(Path(where, name).lstat().st_mtime)
+    return max(times)
+
+
+def _contents(folder: Path, oldest: float) -> Iterator[Path]:
+    """Yield the contents of sources or resources; what was set aside and not deleted is put back first."""
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted
+    except OSError:
+        return
+    for name in names:
+        if name.startswith(_ASIDE):
+            _put_back(folder / name, folder / name.removeprefix(_ASIDE))
+        elif _UNFINISHED.fullmatch(name) and _is_older(folder / name, oldest):
+            _delete(folder / name)
+    for name in sorted({name.removeprefix(_ASIDE) for name in names}):
+        path = folder / name
+        if _CONTENT.fullmatch(name) and path.is_file() and not path.is_symlink():
+            yield path
+
+
+def _put_back(away: Path, path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.exists():
+            away.unlink()  # a run has copied it anew
+        else:
+            away.rename(path)
+
+
+def _is_older(path: Path, oldest: float) -> bool:
+    try:
+        return path.stat().st_mtime < oldest
+    except OSError:
+        return False
+
+
+def named_contents(store: Path) -> tuple[set[str], list[str]]:
+    """Return the last parts of all names that runs' records hold, and the runs whose record cannot be read."""
+    named: set[str] = set()
+    unreadable = []
+    for folder in run_folders(store):
+        try:
+            document = json.loads((folder / RUN).read_bytes())
+            if not isinstance(document, dict):
+                raise ValueError("it is no object")
+        except FileNotFoundError:  # removed since it was listed
+            continue
+        except (OSError, ValueError, RecursionError):
+            unreadable.append(folder.relative_to(store).as_posix())
+        else:
+            named.update(text.rpartition("/")[2].rpartition("\\")[2] for text in _texts(document))
+    return named, unreadable
+
+
+def _texts(value: Any) -> Iterator[str]:
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict):
+            waiting += [*value, *value.values()]
+        elif isinstance(value, list):
+            waiting += value

@@ -1,0 +1,93 @@
+"""Filters and sorts as MongoDB takes them, with the same answers as the index over folders gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pymongo
+
+from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, holds
+from runs.query.names import TIMES, full_name
+
+__all__ = ["query_of", "sort_stages", "stored_path"]
+
+_COMPARISONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
+_NOTHING: dict[str, Any] = {"_id": {"$in": []}}
+
+
+def stored_path(name: str) -> str:
+    """Return the path of a full name in a run's document, where a metric's name holds no dots."""
+    if name.startswith("summary."):
+        metric, _, statistic = name.removeprefix("summary.").rpartition(".")
+        return f"summary.{metric.replace('.', ',')}.{statistic}" if metric else name
+    return name
+
+
+def query_of(tree: Filter, dead: Sequence[Any] = ()) -> dict[str, Any]:
+    """Return a filter as a MongoDB query.
+
+    Args:
+        tree: The filter.
+        dead: `_id` of the runs that say RUNNING and are DEAD.
+    """
+    if isinstance(tree, AllOf):
+        parts = [part for part in (query_of(part, dead) for part in tree.parts) if part]
+        return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
+    if isinstance(tree, OneOf):
+        return {"$or": [query_of(part, dead) for part in tree.parts]} if tree.parts else _NOTHING
+    if isinstance(tree, Not):
+        return {"$nor": [query_of(tree.part, dead)]}
+    if tree.name == "status" and dead:
+        stored = {"$and": [_condition(tree), {"_id": {"$nin": list(dead)}}]}
+        return {"$or": [stored, {"_id": {"$in": list(dead)}}]} if holds(tree, "DEAD") else stored
+    return _condition(tree)
+
+
+def _condition(condition: Condition) -> dict[str, Any]:
+    path, operator, value = stored_path(condition.name), condition.operator, condition.value
+    if operator == "in":
+        return query_of(OneOf(tuple(Condition(condition.name, "==", item) for item in value)))
+    if operator == "!=":
+        return {"$nor": [_condition(Condition(condition.name, "==", value))]}
+    if condition.name == "_id" and operator == "==":
+        both = [value, int(value)] if isinstance(value, str) and value.isdigit() else [value, str(value)]
+        return {"_id": {"$in": both}}
+    if condition.name in TIMES and isinstance(value, str) and operator != "~":
+        value = datetime.fromisoformat(value)
+    if operator == "~":
+        test = {"$regex": value}
+    elif operator == "==":
+        test = {"$eq": value}
+    elif isinstance(value, float) and math.isnan(value):
+        return _NOTHING
+    else:
+        test = {_COMPARISONS[operator]: value}
+    if isinstance(value, list):
+        return {path: test}
+    # MongoDB looks into lists, too.
+    return {path: {**test, "$not": {"$type": "array"}}}
+
+
+def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:
+    """Return condition, path and direction of queries that, one behind the other, give every run once, in order."""
+    if not sort:
+        return [({}, "_id", pymongo.ASCENDING)]
+    name = full_name(sort.removeprefix("-"))
+    path = stored_path(name)
+    direction = pymongo.DESCENDING if sort.startswith("-") else pymongo.ASCENDING
+    if name == "_id":
+        return [({}, path, direction)]
+    if name in TIMES:
+        kinds = [{path: {"$type": "date"}}]
+    else:
+        # A comparison finds numbers only, or texts only; and NaN is none of them.
+        kinds = [
+            {path: {"$gte": -math.inf, "$not": {"$type": "array"}}},
+            {path: {"$in": [False, True], "$not": {"$type": "array"}}},
+            {path: {"$gte": "", "$not": {"$type": "array"}}},
+        ]
+    rest = {"$nor": kinds}
+    return [*((kind, path, direction) for kind in kinds), (rest, "_id", pymongo.ASCENDING)]

@@ -1,0 +1,285 @@
+"""`MongoRun`: one past run in a MongoDB database, ours or stock Sacred's."""
+
+from __future__ import annotations
+
+import functools
+import mimetypes
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import bson
+import gridfs
+import numpy as np
+
+from observers.artifacts.store import ARTIFACTS
+from observers.artifacts.version import ArtifactError
+from observers.mongo.documents import object_id, restore
+from observers.mongo.fetch import fetch
+from observers.record.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
+from runs.errors import StoreError
+from runs.index.folders import true_status
+from runs.stores.content import Content, missing_content
+from runs.stores.media import Medium
+from runs.stores.run import Run, without_pickles
+from runs.stores.stock_series import series_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from observers.artifacts.version import ArtifactVersion
+    from runs.stores.mongo import MongoStore
+
+__all__ = ["MongoRun", "plain"]
+
+_PARTS = ("config", "info", "summary", "provenance", "captured_out")
+# What an entry of media has only here.
+_OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
+# What stands in `captured_out` for the middle of a long output; see `observers.mongo.delivery`.
+_GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
+
+
+class MongoRun(Run):
+    """A run in a database.
+
+    Attributes:
+        key: Its `_id`.
+    """
+
+    store: MongoStore
+
+    def __init__(self, store: MongoStore, key: Any, row: Mapping[str, Any] | None = None) -> None:
+        super().__init__(store, str(key), row)
+        self.key = key
+        self._parts: dict[str, Any] = {}
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        """See `Run.document`."""
+        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))))
+
+    def _whole(self, value: Any) -> Any:
+        """Return a value with what is too large for a document put back in its place."""
+        return restore(value, lambda key: self._content("a large entry", key).read())
+
+    def _whole_list(self, document: Mapping[str, Any], name: str) -> list[Any]:
+        """Return a list of the document, all of it where it was cut off."""
+        value = document.get(f"{name}_file") or document.get(name)
+        value = self._whole(value) if isinstance(value, Mapping) else value
+        return value if isinstance(value, list) else []
+
+    def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
+        with self.store.errors():
+            found = self.store.runs.find_one({"_id": self.key}, projection)
+        if found is None:
+            raise StoreError(f"run {self.id} is no longer in {self.store.where}")
+        return found
+
+    def _part(self, name: str) -> dict[str, Any]:
+        if name not in self._parts:
+            part = self._whole(self._find({name: 1}).get(name))
+            self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
+        if name == "summary" and not self._parts[name]:
+            self._parts[name] = self.computed_summary()
+        return self._parts[name]
+
+    def computed_summary(self, names: set[str] | None = None) -> dict[str, Any]:
+        """Return the summary of what stock Sacred recorded, which keeps none; of all metrics, or of `names`."""
+        query = {"run_id": self.key, **({"name": {"$in": sorted(names)}} if names is not None else {})}
+        found = {}
+        with self.store.errors():
+            for document in self.store.metrics.find(query, {"name": 1, "steps": 1, "values": 1}):
+                series = series_of(document, None)
+                if series is not None and len(series):
+                    found[document["name"]] = summarize(series.values, series.steps)
+        return found
+
+    def add_summary(self, summary: dict[str, Any], names: Iterable[str]) -> None:
+        """Let `names` of the summary come from `summary`."""
+        for name in names:
+            if name == "summary":
+                self._row[name] = summary
+            elif name.startswith("summary."):
+                metric, _, statistic = name.removeprefix("summary.").rpartition(".")
+                self._row[name] = summary.get(metric, {}).get(statistic)
+
+    @property
+    def status(self) -> str:
+        """See `Run.status`."""
+        if self._row.get("status"):
+            return self._row["status"]
+        # Not from the whole document, of which something may be gone.
+        found = plain(self._find({"status": 1, "lease": 1}))
+        return true_status(found, found.get("lease"))
+
+    def _metric_names(self) -> list[str]:
+        with self.store.errors():
+            return self.store.metrics.distinct("name", {"run_id": self.key})
+
+    def _series(self, name: str) -> Series | None:
+        query = {"run_id": self.key, "name": name}
+        with self.store.errors():
+            document = self.store.metrics.find_one(query)
+            chunks = list(self.store.chunks.find(query, {"data": 1, "float_steps": 1}, sort=[("index", 1)]))
+        if document is None:
+            return None
+        start = self._find({"start_time": 1}).get("start_time")
+        series = series_of(document, start if isinstance(start, datetime) else self.start_time)
+        if series is None or not chunks:
+            return series
+        return joined(series, chunks)
+
+    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+        """See `Run.read_output`."""
+        found = self._find({"captured_out": 1, "captured_out_file": 1})
+        if found.get("captured_out_file") is not None:
+            with self._content("captured output", found["captured_out_file"]).open() as stream, self.store.errors():
+                stream.seek(start)
+                data = stream.read()
+                return data, start + len(data)
+        data = str(found.get("captured_out") or "").encode("utf-8", "replace")
+        match = _GAP.search(data)
+        if match is None:
+            return data[start:], max(start, len(data))
+        # Where the tail begins in the whole output.
+        tail = match.start() + int(match["count"])
+        if start <= match.start():
+            return data[start:], tail + len(data) - match.end()
+        missed = b"\n... %d bytes left out here ...\n" % (tail - start) if start < tail else b""
+        return missed + data[match.end() + max(0, start - tail) :], tail + len(data) - match.end()
+
+    @property
+    def artifacts(self) -> dict[str, Content]:
+        """See `Run.artifacts`."""
+        entries = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
+        return {
+            str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id"))
+            for entry in entries
+            if isinstance(entry, Mapping)
+        }
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        """See `Run.lease`."""
+        lease = self._find({"lease": 1}).get("lease")
+        return plain(lease) if isinstance(lease, Mapping) else None
+
+    @property
+    def media(self) -> list[Medium]:
+        """See `Run.media`."""
+        with self.store.errors():
+            entries = list(self.store.media.find({"run_id": self.key}, sort=[("number", 1)]))
+        return [self._medium(self._whole(entry)) for entry in entries]
+
+    def _medium(self, entry: dict[str, Any]) -> Medium:
+        files = [image for image in entry.get("images") or () if isinstance(image, Mapping)]
+        names = [str(image.get("file")).rpartition("/")[2] for image in files]
+        images = {name: self._content(name, image.get("file_id")) for name, image in zip(names, files, strict=True)}
+        content = self._content(str(entry.get("file")), entry.get("file_id"))
+        fields = {key: plain(entry.get(key)) for key in ("name", "kind", "step", "content_type", "meta")}
+        return Medium(**fields, time_s=plain(entry.get("time")), content=content, images=images)
+
+    def stored(self, kind: str) -> list[Content]:
+        """See `Run.stored`."""
+        start = "experiment." if kind == "sources" else ""
+        found: Any = self._find({f"{start}{kind}": 1, f"{start}{kind}_file": 1})
+        found = found.get("experiment") if kind == "sources" else found
+        pairs = self._whole_list(found, kind) if isinstance(found, Mapping) else []
+        pairs = [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
+        return [self._content(str(name), key) for name, key in pairs]
+
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        """See `Run.media_entries`."""
+        with self.store.errors():
+            found = {document["_id"]: document for document in self.store.media.find({"run_id": self.key})}
+        # Their ids tell their places in the run's folder.
+        places = {object_id(str(self.uid), "media", number): number for number in range(len(found))}
+        entries = []
+        for key in sorted(found, key=lambda key: found[key].get("number", places.get(key, len(found)))):
+            images = [image for image in found[key].get("images", ()) if isinstance(image, Mapping)]
+            pairs = [(found[key].get("file"), found[key].get("file_id"))]
+            pairs += [(image.get("file"), image.get("file_id")) for image in images]
+            own = {n: v for n, v in found[key].items() if n not in _OF_MEDIA}
+            entry = plain(self._whole(own)) | ({"images": [image.get("file") for image in images]} if images else {})
+            contents = [self._content(str(file).rpartition("/")[2], file_id) for file, file_id in pairs]
+            entries.append((entry, contents))
+        return entries
+
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        """See `Run.artifact_details`."""
+        listed = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")
+        details = {}
+        for entry in listed:
+            key = entry.get("file_id") if isinstance(entry, Mapping) else None
+            key = bson.ObjectId(key) if isinstance(key, str) and bson.ObjectId.is_valid(key) else key
+            with self.store.errors():
+                file = self.store.database.fs.files.find_one({"_id": key}) if key is not None else None
+            if file is None:
+                continue
+            one: dict[str, Any] = {"metadata": plain(self._whole(file.get("metadata")))}
+            kind = file.get("contentType")
+            if kind != mimetypes.guess_type(str(entry.get("name")))[0]:
+                one["content_type"] = kind
+            if any(one.values()):
+                details[str(entry.get("name"))] = one
+        return details
+
+    def odd_values(self) -> bytes:
+        """See `Run.odd_values`."""
+        key = self._find({"values_file": 1}).get("values_file")
+        return b"" if key is None else self._content("values.jsonl", key).read()
+
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
+        """See `Run.fetch_version`."""
+        reference = f"{entry['name']}@{entry['digest']}"
+        prefix = self.store.runs.name.removesuffix("runs")
+        with self.store.errors():
+            version = fetch(self.store.database, prefix, reference, into / ARTIFACTS)
+        if version is None:
+            raise ArtifactError(f"{reference}: the database does not have it")
+        return version
+
+    def _content(self, name: str, key: Any) -> Content:
+        if key is None:
+            return missing_content(name, "the record names no file")
+
+        if isinstance(key, str) and bson.ObjectId.is_valid(key):  # as JSON holds it
+            key = bson.ObjectId(key)
+
+        def open_() -> BinaryIO:
+            with self.store.errors():
+                try:
+                    return self.store.fs.get(key)
+                except gridfs.errors.NoFile as error:
+                    raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
+
+        return Content(name, open_)
+
+
+def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
+    """Return a series with the points of `metrics_chunks` behind it."""
+    parts = [series]
+    for chunk in chunks:
+        points = np.frombuffer(chunk["data"], POINT)
+        steps = to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps")))
+        parts.append(Series(steps, points["value"], points["time"] / TICKS_PER_S))
+    steps, values, times = zip(*((part.steps, part.values, part.times) for part in parts), strict=True)
+    return Series(np.concatenate(steps), np.concatenate(values), np.concatenate(times))
+
+
+def plain(value: Any) -> Any:
+    """Return what BSON holds as what JSON holds: times in ISO form, other kinds as text."""
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    if isinstance(value, int):
+        return int(value)  # Int64
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bson.Decimal128):
+        return float(value.to_decimal())
+    return str(value)

@@ -1,0 +1,1 @@
+"""Copies, archives, tables and synchronisation of runs."""

@@ -1,0 +1,309 @@
+"""Whole runs as one file, and back.
+
+    export_runs([store.get("3")], Path("runs.zip"))
+    import_runs(Path("runs.zip"), store)
+
+An archive is a ZIP file: a folder of runs in our layout, with the sources, resources and versions of artifacts that its
+runs name, and `manifest.json` with length and SHA-256 of every member. Unpacked by any tool it is a store.
+
+What comes in is not trusted: an archive with anything else in it, or anything that is not as its manifest says, is
+refused as a whole before a run is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+import stat
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from observers.record.atomic_file import replacing
+from observers.record.schema import RUN
+from runs.errors import ArchiveError, RunsError, StoreError
+from runs.stores.folder import FolderStore
+from runs.stores.removing import is_living
+from runs.stores.run import Run
+from runs.stores.store import Store
+from runs.transfer.copying import COPYING, Copied, staging_for, take
+from runs.transfer.unloading import relative_path, unload
+
+__all__ = ["export_runs", "import_runs"]
+
+FORMAT = "sacristan-archive-1"
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 256 * 2**20
+MAX_MEMBERS = 1_000_000
+# Records are no bombs: what unpacks to more than this, and to a hundred times the archive, is none of ours.
+PLAIN_BYTES, MAX_RATIO = 2**30, 100
+_CHUNK_BYTES = 2**20
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_BESIDE = re.compile(
+    r"_(sources|resources)/[^/]+"
+    r"|_artifacts/contents/([0-9a-f]{2})/\2[0-9a-f]{62}"
+    rf"|_artifacts/versions/{_NAME}/(v[1-9]\d{{0,8}}\.json|(made|used)/v[1-9]\d{{0,8}}/{_NAME})"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """What is in an archive.
+
+    Attributes:
+        num_files: How many files.
+        num_bytes: Length of the archive.
+        left_out: What could not be taken over, a sentence each.
+    """
+
+    num_files: int
+    num_bytes: int
+    left_out: tuple[str, ...]
+
+
+# ---------------------------------------------------------------------- out
+
+
+def export_runs(runs: Sequence[Run], path: Path, *, overwrite: bool = False) -> Exported:
+    """Write runs into an archive.
+
+    Raises:
+        StoreError: If a run is running or cannot be read, or the file is there already or cannot be written; then
+            there is no new file.
+    """
+    if path.exists() and not overwrite:
+        raise StoreError(f"{path} is there already; choose another name, or say --force")
+    left_out: list[str] = []
+    try:
+        # On the same disk as the archive, where there is room for it.
+        with staging_beside(path) as base:
+            listed = []
+            for number, run in enumerate(runs, 1):
+                run = run.store.get(run.id)
+                if is_living(run) or run.status in (COPYING, "REMOVING"):
+                    raise StoreError(f"run {run.id} is {run.status}; export it when it is whole")
+                unloaded = unload(run, base, str(number))
+                left_out += [f"run {run.id}: {text}" for text in unloaded.left_out]
+                listed.append({"folder": str(number), "uid": unloaded.uid, "name": run.name, "id": run.id})
+            files = sorted(found for found in base.rglob("*") if found.is_file())
+            with replacing(path) as stream:
+                count = _write(stream, base, files, listed, runs[0].store if runs else None, left_out)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+    return Exported(count, path.stat().st_size, tuple(left_out))
+
+
+@contextlib.contextmanager
+def staging_beside(path: Path) -> Iterator[Path]:
+    """Give a folder for what is not whole yet, beside `path`; it goes in the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name[:64]}.", dir=path.parent) as name:
+        yield Path(name)
+
+
+def _write(
+    stream: BinaryIO, base: Path, files: Sequence[Path], listed: list[dict], store: Store | None, left_out: list[str]
+) -> int:
+    manifest: dict[str, Any] = {"format": FORMAT, "runs": listed, "files": {}}
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+        for number, path in enumerate(files):
+            name = path.relative_to(base).as_posix()
+            if not _is_ours(name, {one["folder"] for one in listed}):
+                left_out.append(f"{name!r}: no file in an archive may be called so")
+                continue
+            if store is not None and number % 100 == 0:
+                store.tell("packing files", number, len(files))
+            digest, length = hashlib.sha256(), 0
+            with path.open("rb") as source, archive.open(_info(name), "w", force_zip64=True) as target:
+                while piece := source.read(_CHUNK_BYTES):
+                    digest.update(piece)
+                    length += len(piece)
+                    target.write(piece)
+            manifest["files"][name] = {"bytes": length, "sha256": digest.hexdigest()}
+        archive.writestr(_info(MANIFEST), json.dumps(manifest, indent=1))
+    if store is not None:
+        store.tell("packing files", len(files), len(files))
+    return len(manifest["files"])
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)  # of 1980: the same runs make the same archive
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.external_attr = (stat.S_IFREG | 0o644) << 16
+    return info
+
+
+def _is_ours(name: str, folders: set[str]) -> bool:
+    """Tell whether a member may be called so."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    path = relative_path(name)
+    if path is None:
+        return False
+    return (len(path.parts) > 1 and path.parts[0] in folders) or _BESIDE.fullmatch(name) is not None
+
+
+# ---------------------------------------------------------------------- in
+
+
+def import_runs(path: Path, store: Store, max_bytes: int | None = None) -> list[Copied]:
+    """Take all runs of an archive into `store`; one that is there already is left as it is.
+
+    Args:
+        path: The archive.
+        store: Where to.
+        max_bytes: How much it may unpack to; by default a hundred times its own length, or a gigabyte.
+
+    Raises:
+        ArchiveError: If it is no archive of runs, or something in it is not as it should be; then no run is taken.
+        StoreError: If a run is damaged, or the store cannot be written.
+    """
+    with staging_for(store) as base:
+        folders = _unpack(path, base / "in", max_bytes, store)
+        with FolderStore(base / "in") as archived:
+            unloaded = []
+            for number, folder in enumerate(folders):
+                store.tell("reading runs", number, len(folders))
+                try:
+                    # Each apart, as taking one moves what is shared.
+                    unloaded.append(unload(archived.get(folder), base / f"out-{number}"))
+                except RunsError as error:
+                    raise ArchiveError(f"{path}: {error}; nothing is imported") from error
+            store.tell("reading runs", len(folders), len(folders))
+        return [take(one, store) for one in unloaded]
+
+
+def _unpack(path: Path, base: Path, max_bytes: int | None, store: Store) -> list[str]:
+    """Unpack an archive into `base`, and return the folders of its runs."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = _checked_members(path, archive)
+            manifest = _manifest(path, archive, members)
+            folders = _folders(path, manifest)
+            _check_names(path, members, manifest["files"], folders)
+            _check_room(path, members, base.parent, max_bytes)
+            for number, (name, expected) in enumerate(manifest["files"].items()):
+                if number % 100 == 0:
+                    store.tell("unpacking files", number, len(members))
+                _extract(path, archive, members[name], base / name, expected)
+            store.tell("unpacking files", len(members), len(members))
+    except FileNotFoundError as error:
+        raise ArchiveError(f"{path}: there is no such file") from error
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError) as error:
+        _refuse(path, f"it is damaged, or no ZIP file ({error})")
+    except OSError as error:
+        _refuse(path, f"it cannot be unpacked ({error.strerror or error})")
+    except Exception as error:
+        # What zlib and struct make of bytes from outside.
+        if isinstance(error, RunsError):
+            raise
+        _refuse(path, f"it is damaged ({type(error).__name__}: {error})")
+    return folders
+
+
+def _checked_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    members: dict[str, zipfile.ZipInfo] = {}
+    if len(archive.infolist()) > MAX_MEMBERS:
+        _refuse(path, f"it has {len(archive.infolist())} members, expected at most {MAX_MEMBERS}")
+    for info in archive.infolist():
+        # `filename` ends at a NUL, and has other separators replaced: only what is written there counts.
+        if relative_path(info.orig_filename) is None or info.orig_filename != info.filename:
+            _refuse(path, f"it has a member {info.orig_filename!r}, which does not stay in its folder")
+        if info.filename in members:
+            _refuse(path, f"it has two members {info.filename!r}")
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG) or info.is_dir():
+            _refuse(path, f"its member {info.filename!r} is no plain file")
+        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            _refuse(path, f"its member {info.filename!r} is encrypted, or packed in another way")
+        members[info.filename] = info
+    return members
+
+
+def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, Any]:
+    info = members.pop(MANIFEST, None)
+    if info is None:
+        _refuse(path, f"it has no {MANIFEST}; it was not made by: python -m runs export")
+    if info.file_size > MAX_MANIFEST_BYTES:
+        _refuse(path, f"its {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        with archive.open(info) as stream:
+            manifest = json.loads(stream.read(MAX_MANIFEST_BYTES))
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"its format is {manifest['format']!r}")
+        for expected in manifest["files"].values():
+            if not isinstance(expected["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", expected["sha256"]):
+                raise ValueError("a file has no length or SHA-256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        _refuse(path, f"its {MANIFEST} makes no sense ({error})")
+    return manifest
+
+
+def _folders(path: Path, manifest: dict[str, Any]) -> list[str]:
+    try:
+        folders = [str(run["folder"]) for run in manifest["runs"]]
+    except (KeyError, TypeError) as error:
+        _refuse(path, f"its {MANIFEST} makes no sense ({error})")
+    odd = [folder for folder in folders if not re.fullmatch(r"[1-9]\d{0,8}", folder)]
+    if (
+        odd
+        or len(set(folders)) != len(folders)
+        or any(f"{folder}/{RUN}" not in manifest["files"] for folder in folders)
+    ):
+        _refuse(path, f"its {MANIFEST} names runs that are not there")
+    return folders
+
+
+def _check_names(
+    path: Path, members: dict[str, zipfile.ZipInfo], files: dict[str, Any], folders: Sequence[str]
+) -> None:
+    known = set(folders)
+    for name in members.keys() - files.keys():
+        _refuse(path, f"its member {name!r} is not in its {MANIFEST}")
+    for name, expected in files.items():
+        if name not in members:
+            _refuse(path, f"{name!r} is in its {MANIFEST}, and not in it")
+        if not _is_ours(name, known):
+            _refuse(path, f"its member {name!r} is none of a run")
+        if members[name].file_size != expected["bytes"]:
+            _refuse(path, f"its member {name!r} has another length than its {MANIFEST} says")
+
+
+def _check_room(path: Path, members: dict[str, zipfile.ZipInfo], folder: Path, max_bytes: int | None) -> None:
+    total = sum(info.file_size for info in members.values())
+    allowed = max(PLAIN_BYTES, MAX_RATIO * path.stat().st_size) if max_bytes is None else max_bytes
+    if total > allowed:
+        _refuse(
+            path, f"it unpacks to {total} bytes, expected at most {allowed}; if you trust it, say --max-bytes {total}"
+        )
+    free = shutil.disk_usage(folder).free
+    if total > free:
+        _refuse(path, f"it unpacks to {total} bytes, and {folder} has room for {free}")
+
+
+def _extract(
+    path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, expected: dict[str, Any]
+) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest, left = hashlib.sha256(), expected["bytes"]
+    with archive.open(info) as source, target.open("xb") as stream:
+        while piece := source.read(_CHUNK_BYTES):
+            left -= len(piece)
+            if left < 0:
+                break
+            digest.update(piece)
+            stream.write(piece)
+    if left or digest.hexdigest() != expected["sha256"]:
+        _refuse(path, f"its member {info.filename!r} is not what its {MANIFEST} says")
+
+
+def _refuse(path: Path, reason: str) -> NoReturn:
+    raise ArchiveError(f"{path}: {reason}; nothing is imported")

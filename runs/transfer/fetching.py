@@ -1,0 +1,101 @@
+"""Files of a run, artifacts or sources, into a folder. Their names are texts from outside, and never lead out of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from observers.record.atomic_file import replacing
+from runs.errors import StoreError
+from runs.stores.run import Content
+from runs.transfer.unloading import relative_path
+
+__all__ = ["Fetched", "choose", "fetch", "length_of"]
+
+
+@dataclasses.dataclass
+class Fetched:
+    """What was written, and what was not.
+
+    Attributes:
+        files: Where the files are.
+        refused: Why others are not, a sentence each.
+    """
+
+    files: list[Path] = dataclasses.field(default_factory=list)
+    refused: list[str] = dataclasses.field(default_factory=list)
+
+
+def choose(contents: Mapping[str, Content], names: Sequence[str]) -> list[Content]:
+    """Return the contents of those names, or all.
+
+    Raises:
+        StoreError: If there is none of a name.
+    """
+    for name in names:
+        if name not in contents:
+            there = ", ".join(map(repr, sorted(contents)[:10])) + (", ..." if len(contents) > 10 else "")
+            raise StoreError(f"got the file name {name!r}, expected one of: {there or 'none, the run has no files'}")
+    return [contents[name] for name in names or contents]
+
+
+def length_of(content: Content) -> int | None:
+    """Return the length of a content; None if it is not there."""
+    try:
+        with content.open() as stream:
+            return stream.seek(0, 2)
+    except (StoreError, OSError):
+        return None
+
+
+def fetch(contents: Iterable[Content], folder: Path, *, overwrite: bool = False) -> Fetched:
+    """Write contents into `folder` under their names, each as a whole or not at all.
+
+    Args:
+        contents: What to write.
+        folder: Where to; made if it is not there.
+        overwrite: Whether files that are there already are replaced; of two contents whose names are one to the file
+            system, the second one never replaces the first.
+
+    Raises:
+        StoreError: If the folder cannot be made.
+    """
+    fetched = Fetched()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made ({error.strerror})") from error
+    written: set[str] = set()
+    for content in contents:
+        try:
+            fetched.files.append(_write(content, folder, written, overwrite=overwrite))
+        except StoreError as error:
+            fetched.refused.append(str(error))
+        except OSError as error:
+            fetched.refused.append(f"{content.name!r} cannot be written ({error.strerror or error})")
+    return fetched
+
+
+def _write(content: Content, folder: Path, written: set[str], *, overwrite: bool) -> Path:
+    path = relative_path(content.name)
+    if path is None:
+        raise StoreError(f"{content.name!r} is not written: it does not stay in the folder, or is no name of a file")
+    target = folder / path
+    with contextlib.suppress(RuntimeError):  # a link to itself
+        target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.parent.resolve().is_relative_to(folder.resolve()):
+        raise StoreError(f"{content.name!r} is not written: a link leads out of {folder}")
+    same = unicodedata.normalize("NFC", content.name).casefold()
+    is_there = target.exists() or target.is_symlink()
+    if is_there and (same in written or not overwrite):
+        raise StoreError(f"{str(target)!r} is there already; choose another folder, or say --force")
+    if target.is_dir() and not target.is_symlink():
+        raise StoreError(f"{str(target)!r} is a folder")
+    with content.open() as source, replacing(target, durable=False) as stream:
+        shutil.copyfileobj(source, stream, 2**20)
+    written.add(same)
+    return target

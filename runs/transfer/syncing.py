@@ -1,0 +1,170 @@
+"""`runs sync` and `runs reap`: what outages and killed processes have left undone."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pymongo
+from pymongo.errors import ConfigurationError, PyMongoError
+
+from observers.mongo.delivery import Delivery
+from observers.mongo.destination import Destination, database_in, explain, read_destination
+from observers.record.identity import claimed, is_alive
+from observers.record.journal import Journal
+from observers.record.schema import RUN
+from runs.errors import StoreError
+from runs.index.folders import SPOOLED, lease_of, read_json, run_folders, true_status
+
+__all__ = ["SyncResult", "reap", "sync"]
+
+# An attempt ends early where somebody else delivers the same run.
+_ATTEMPTS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class SyncResult:
+    """What `sync` did with one run.
+
+    Attributes:
+        folder: The run's folder.
+        outcome: `delivered`, `up to date`, `running` (its own process delivers it), `delivered by another process`,
+            `removed from the database` (somebody removed it there, so it stays away), or `incomplete` (an artifact is
+            damaged, or others deliver it at the same time).
+        run_id: Its id in the database.
+        destination: The database, without credentials.
+    """
+
+    folder: Path
+    outcome: str
+    run_id: Any
+    destination: str
+
+
+def sync(store: Path, url: str | None = None) -> Iterator[SyncResult]:
+    """Deliver every run below `store` that was to go to a MongoDB and is not there as a whole; again without effect.
+
+    Args:
+        store: The folder of runs.
+        url: URL to use in place of the recorded ones, such as one with credentials, which are never recorded. If it
+            names a database, runs that were to go nowhere go there too.
+
+    Raises:
+        StoreError: If the database cannot be reached or refuses.
+    """
+    clients: dict[str | None, pymongo.MongoClient] = {}
+    try:
+        for folder in run_folders(store):
+            destination = _destination(folder, url)
+            if destination is not None:
+                client = clients.get(destination.url) or clients.setdefault(destination.url, _connect(destination))
+                yield _sync_run(folder, destination, client)
+    finally:
+        for client in clients.values():
+            client.close()
+
+
+def _connect(destination: Destination) -> pymongo.MongoClient:
+    try:
+        return destination.connect()
+    except (ConfigurationError, OSError, ValueError) as error:
+        raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+
+
+def _destination(folder: Path, url: str | None) -> Destination | None:
+    recorded = read_destination(folder)
+    if url is None:
+        return recorded
+    try:
+        name = database_in(url) if "://" in url else None
+    except ValueError as error:
+        raise StoreError(f"--url: {error}") from error
+    if recorded is None:
+        return Destination(url, name) if name else None
+    return Destination(url, name or recorded.db_name, recorded.prefix)
+
+
+def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+    lease = lease_of(folder)
+    run = read_json(folder / RUN)
+    if run is not None and run["status"] == "RUNNING" and lease is not None and is_alive(lease):
+        return SyncResult(folder, "running", None, destination.label)
+    if folder.name != SPOOLED:
+        if run is None:
+            raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
+        return _deliver(folder, destination, client)
+    with claimed(folder):
+        # Who had it before may have delivered it, and removed it.
+        if not (folder / RUN).exists():
+            return SyncResult(folder, "delivered by another process", None, destination.label)
+        result = _deliver(folder, destination, client)
+        if result.outcome == "delivered":
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        return result
+
+
+def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+    delivery = Delivery(folder, folder.parent, client[destination.db_name], destination.prefix)
+    if delivery.was_completed():
+        return SyncResult(folder, "up to date", delivery.run_id, destination.label)
+    try:
+        for _ in range(_ATTEMPTS):
+            delivery.advance(last=True)
+            if delivery.was_removed:
+                return SyncResult(folder, "removed from the database", None, destination.label)
+            if delivery.is_complete:
+                return SyncResult(folder, "delivered", delivery.run_id, destination.label)
+    except PyMongoError as error:
+        raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+    return SyncResult(folder, "incomplete", delivery.run_id, destination.label)
+
+
+def reap(store: Path) -> Iterator[tuple[Path, str]]:
+    """Write DEAD into every run below `store` that says RUNNING and whose process is gone; yield folder and uid."""
+    for folder in run_folders(store):
+        if not _is_dead(read_json(folder / RUN), lease_of(folder)):
+            continue
+        # Held, because another process may be about to continue the run.
+        with claimed(folder):
+            uid = _reap(folder)
+        if uid is not None:
+            yield folder, uid
+
+
+def _is_dead(run: Any, lease: Any) -> bool:
+    return run is not None and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
+
+
+def _reap(folder: Path) -> str | None:
+    """Write DEAD into a run whose process is gone, and return its uid; None if it goes on."""
+    run, lease = read_json(folder / RUN), lease_of(folder)
+    if not _is_dead(run, lease):
+        return None
+    stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
+    journal = Journal(folder)
+    journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
+    journal.close()
+    if journal.num_failures:
+        raise StoreError(f"{folder} cannot be written; check its permissions and the disk")
+    return run.get("uid", "")
+
+
+def reap_database(url: str) -> Iterator[tuple[Any, str]]:
+    """Do as `reap` does in a database; yield id and uid."""
+    name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
+    destination = Destination(url, name)
+    with destination.connect() as client:
+        collection = client[name]["runs"]
+        try:
+            for run in collection.find({"status": "RUNNING", "lease": {"$exists": True}}, {"lease": 1, "uid": 1}):
+                if not is_alive(run["lease"]):
+                    stopped = datetime.fromtimestamp(run["lease"]["heartbeat"], UTC).replace(tzinfo=None)
+                    change = {"$set": {"status": "DEAD", "stop_time": stopped}}
+                    collection.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
+                    yield run["_id"], run.get("uid", "")
+        except PyMongoError as error:
+            raise StoreError(f"MongoDB at {destination.label}: {explain(error)}") from error

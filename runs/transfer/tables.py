@@ -1,0 +1,113 @@
+"""Runs, or the points of their metrics, as a table in a file: CSV, JSON, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from observers.record.atomic_file import replacing
+from runs.errors import RunsError, StoreError
+from runs.stores.run import Run
+from runs.stores.store import flat_row
+
+__all__ = ["METRIC_COLUMNS", "metric_rows", "run_rows", "write_csv", "write_json", "write_parquet"]
+
+METRIC_COLUMNS = ("id", "uid", "name", "step", "time_s", "value")
+
+
+def run_rows(runs: Iterable[Run], columns: Sequence[str] | None = None) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return names of columns, and a row for each run.
+
+    Args:
+        runs: The runs.
+        columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
+    """
+    rows = []
+    for run in runs:
+        values = flat_row(run) if columns is None else {n: run.tags if n == "tags" else run[n] for n in columns}
+        rows.append({"id": run.id, **values})
+    return list(dict.fromkeys(name for row in rows for name in row)) or ["id", *(columns or ())], rows
+
+
+def metric_rows(runs: Iterable[Run], names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield a row for each point of each metric, or of `names`, of each run."""
+    for run in runs:
+        for name in run.metrics:
+            if names and name not in names:
+                continue
+            series = run.metric(name)
+            for step, time, value in zip(
+                *(a.tolist() for a in (series.steps, series.times, series.values)), strict=True
+            ):
+                yield dict(zip(METRIC_COLUMNS, (run.id, run.uid, name, step, time, value), strict=True))
+
+
+def write_csv(
+    stream: TextIO, columns: Sequence[str], rows: Iterable[dict[str, Any]], clean: Callable[[str], str] = str
+) -> None:
+    """Write CSV; nothing for what is missing, JSON for lists and mappings.
+
+    Args:
+        stream: Where to.
+        columns: Names.
+        rows: Values by name.
+        clean: What texts go through, for a terminal.
+    """
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([clean(name) for name in columns])
+    for row in rows:
+        values = [_as_text(row.get(name)) for name in columns]
+        writer.writerow([clean(value) if isinstance(value, str) else value for value in values])
+
+
+def write_json(stream: TextIO, rows: Iterable[dict[str, Any]], strict: Callable[[Any], Any]) -> None:
+    """Write a list of rows as JSON, row by row."""
+    start = "[\n"
+    for row in rows:
+        stream.write(start + json.dumps(strict(row), allow_nan=False))
+        start = ",\n"
+    stream.write("[]\n" if start == "[\n" else "\n]\n")
+
+
+def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
+    """Write Parquet; a column of several kinds of values becomes text, as JSON.
+
+    Raises:
+        RunsError: If the package for it is missing.
+        StoreError: If the file cannot be written.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise RunsError(
+            "parquet needs the package 'pyarrow', which is not installed; write pip install -e '.[parquet]'"
+        ) from error
+    import pandas
+
+    frame = pandas.DataFrame(list(rows), columns=list(columns))
+    found = {name: _column(frame[name].tolist()) for name in columns}
+    table = pa.table({name: pa.array(values) for name, values in found.items()})
+    try:
+        with replacing(path) as stream:
+            pq.write_table(table, stream)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+
+
+def _as_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, dict | list) else value
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Return values of one kind."""
+    there = [value for value in values if value is not None]
+    kinds = {type(value) for value in there}
+    if kinds <= {str} or kinds <= {bool} or (kinds == {int} and all(-(2**63) <= value < 2**63 for value in there)):
+        return values
+    if kinds <= {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [value if value is None or isinstance(value, str) else json.dumps(value, default=str) for value in values]

@@ -1,0 +1,577 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sklearn_metrics
+from torch import nn
+from torch.nn import functional
+
+from experiments.training.loop import backward, evaluate, fit, grouped, predict, steps_per_epoch
+from experiments.training.monitor import Monitor
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.checkpoints.files import load_checkpoint
+from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError
+from ingredients.losses.building import build_loss
+from ingredients.optimizer import build_optimizer
+from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.scheduler import build_schedule
+
+CPU = torch.device("cpu")
+_GENERATOR = torch.Generator().manual_seed(0)
+INPUTS = torch.randn(36, 4, generator=_GENERATOR)
+LABELS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
+VALUES = torch.stack([INPUTS[:, 0] * 2 + 1, INPUTS[:, 1] - INPUTS[:, 2]], -1)
+
+
+class Log(list):
+    """The metrics that were logged, as (name, value, step)."""
+
+    def __call__(self, name, value, step):
+        self.append((name, value, step))
+
+    def of(self, name):
+        return [value for other, value, _ in self if other == name]
+
+    def steps(self, name):
+        return [step for other, _, step in self if other == name]
+
+
+@pytest.fixture
+def data(tensor_data):
+    return tensor_data((INPUTS[:20], LABELS[:20]), (INPUTS[20:30], LABELS[20:30]), (INPUTS[30:], LABELS[30:]))
+
+
+def make_model(num_outputs=3, *layers):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *layers, nn.Linear(8, num_outputs))
+
+
+def loss_for(data, name=None, options={}, class_weights=None):
+    return build_loss(name, options, class_weights, data, CPU)
+
+
+def weights(model):
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def gradients(model):
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def train(data, model=None, optimizer=None, *, name="SGD", lr=0.5, epochs=2, loss=None, schedule={}, **settings):
+    """Train as the main experiment does, and return the model, what was logged, and the result."""
+    model, log = model or make_model(data.num_targets), Log()
+    optimizer = optimizer or build_optimizer(model, name, lr)
+    amp = settings.get("amp")
+    steps = steps_per_epoch(data.train, amp.accumulate if amp else 1)
+    scheduler = build_schedule(optimizer, epochs, steps, **schedule)
+    result = fit(
+        model, data, loss or loss_for(data), optimizer, scheduler=scheduler, log=log, epochs=epochs, **settings
+    )
+    return model, log, result
+
+
+def test_fit_is_the_plain_loop_of_torch(data):
+    model, log, result = train(data, epochs=3, log_interval=4)
+    plain, losses, norms = make_model(), [], []
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.5)
+    for _ in range(3):
+        for start in (0, 8, 16):
+            loss = functional.cross_entropy(
+                plain(INPUTS[start : min(start + 8, 20)]), LABELS[start : min(start + 8, 20)]
+            )
+            loss.backward()
+            norms.append(gradients(plain).norm().item())
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert torch.equal(weights(model), weights(plain))
+    assert (result.epochs, result.steps, result.stopped_early) == (3, 9, False)
+    assert log.of("train/loss") == pytest.approx([np.mean(losses[:4]), np.mean(losses[4:8]), losses[8]])
+    assert log.of("train/grad_norm") == pytest.approx([norms[3], norms[7], norms[8]])
+
+
+@pytest.mark.parametrize("name", ["train/loss", "train/grad_norm", "train/lr"])
+@pytest.mark.parametrize(("interval", "steps"), [(1, [1, 2, 3, 4, 5, 6]), (2, [2, 4, 6]), (4, [4, 6]), (50, [6])])
+def test_fit_logs_the_training_every_interval_and_at_the_end(data, name, interval, steps):
+    assert train(data, log_interval=interval)[1].steps(name) == steps
+
+
+@pytest.mark.parametrize(("interval", "steps"), [(1, [3, 6, 9, 12, 15]), (2, [6, 12, 15]), (9, [15])])
+def test_fit_logs_the_validation_every_interval_and_at_the_end(data, interval, steps):
+    log = train(data, epochs=5, val_interval=interval)[1]
+    assert log.steps("val/loss") == log.steps("val/accuracy") == steps
+
+
+def test_fit_logs_the_validation_that_evaluate_measures(data):
+    model, log, _ = train(data)
+    assert {name: log.of(f"val/{name}")[-1] for name in ("loss", "accuracy")} == evaluate(
+        model, data.val, loss_for(data)
+    )
+
+
+def test_fit_logs_the_rate_of_each_step(data):
+    schedule = {"name": "StepLR", "options": {"step_size": 1, "gamma": 0.5}, "interval": "step"}
+    assert train(data, lr=1.0, log_interval=1, schedule=schedule)[1].of("train/lr") == [0.5**k for k in range(6)]
+
+
+def test_fit_logs_the_rate_of_the_config_before_that_of_a_group(data):
+    model = make_model()
+    optimizer = build_optimizer(model, "SGD", 0.5, groups=[{"match": "0.*", "lr": 0.1}])
+    assert set(train(data, model, optimizer)[1].of("train/lr")) == {0.5}
+
+
+def test_fit_steps_the_schedule_each_epoch(data):
+    schedule = {"name": "StepLR", "options": {"step_size": 1, "gamma": 0.5}}
+    rates = train(data, lr=1.0, log_interval=1, schedule=schedule)[1].of("train/lr")
+    assert rates == [1.0] * 3 + [0.5] * 3
+
+
+def test_fit_without_float16_logs_no_scale(data):
+    assert {name for name, _, _ in train(data)[1]} == {
+        "train/loss",
+        "train/grad_norm",
+        "train/lr",
+        "val/loss",
+        "val/accuracy",
+    }
+
+
+def test_fit_again_with_the_same_generator_gives_the_same_bits(data):
+    found = []
+    for seed in (0, 0, 1):
+        model = make_model(3, nn.Dropout(0.5))
+        torch.manual_seed(seed)
+        _, log, _ = train(data, model)
+        found.append((weights(model).tolist(), log))
+    assert found[0] == found[1] != found[2]
+
+
+def test_fit_of_a_model_in_evaluation_mode_trains_all_of_it(data):
+    model = train(data, make_model(3, nn.BatchNorm1d(8)).eval())[0]
+    assert model.training
+    assert model[2].num_batches_tracked == 6
+
+
+def test_fit_clips_and_logs_the_norm_before(data):
+    log = train(data, lr=1e-9, amp=MixedPrecision(CPU, clip_norm=1e-3), log_interval=1)[1]
+    free = train(data, lr=1e-9, log_interval=1)[1]
+    assert log.of("train/grad_norm") == pytest.approx(free.of("train/grad_norm"))
+    assert min(free.of("train/grad_norm")) > 1e-3
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_fit_in_low_precision_comes_close_to_float32(data, dtype):
+    _, log, _ = train(data, epochs=10, amp=MixedPrecision(CPU, dtype))
+    expected = evaluate(train(data, epochs=10)[0], data.val, loss_for(data))["loss"]
+    assert log.of("val/loss")[-1] == pytest.approx(expected, rel=0.05)
+
+
+def test_fit_under_overflow_skips_counts_and_goes_on_without_moving_the_schedule(data):
+    amp = MixedPrecision(CPU, "float16", init_scale=2.0**120, backoff_factor=2.0**-56)
+    schedule = {"name": "StepLR", "options": {"step_size": 1, "gamma": 0.5}, "interval": "step"}
+    model, log, result = train(data, amp=amp, log_interval=1, schedule=schedule)
+    assert (result.steps, amp.num_skipped) == (6, 2)
+    assert log.of("train/lr") == [0.5, 0.5, 0.5, 0.25, 0.125, 0.0625]
+    assert log.of("amp/skipped") == [1, 2, 2, 2, 2, 2]
+    assert log.of("amp/scale") == [2.0**120, 2.0**64] + [2.0**8] * 4
+    assert weights(model).isfinite().all()
+
+
+def test_fit_with_lbfgs_trains(tensor_data):
+    data, model = tensor_data((INPUTS, LABELS), batch_size=36), make_model()
+    optimizer = build_optimizer(model, "LBFGS", 0.5, options={"line_search_fn": "strong_wolfe"})
+    log = train(data, model, optimizer, epochs=3, log_interval=1)[1]
+    assert log.of("train/loss") == sorted(log.of("train/loss"), reverse=True)
+    assert log.of("train/loss")[-1] < log.of("train/loss")[0] / 2
+
+
+def test_fit_with_lbfgs_and_accumulation_is_that_of_big_batches(tensor_data):
+    found = []
+    for batch_size, accumulate in ((20, 1), (8, 3)):
+        data, model = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=batch_size), make_model()
+        optimizer = build_optimizer(model, "LBFGS", 0.1, options={"max_iter": 3})
+        train(data, model, optimizer, epochs=1, amp=MixedPrecision(CPU, accumulate=accumulate))
+        found.append(weights(model))
+    assert torch.allclose(*found, atol=1e-5)
+
+
+def test_fit_with_lbfgs_under_float16_raises(data):
+    with pytest.raises(PrecisionError, match=r"amp.dtype: LBFGS recomputes its loss, which float16 cannot scale"):
+        train(data, name="LBFGS", amp=MixedPrecision(CPU, "float16"))
+
+
+def test_fit_with_sparse_gradients_trains(tensor_data):
+    words = torch.arange(20.0).reshape(20, 1) % 5
+    data = tensor_data((words, words[:, 0].long() % 2))
+
+    class Words(nn.Embedding):
+        def forward(self, inputs):
+            return super().forward(inputs[:, 0].long())
+
+    log = train(data, Words(5, 2, sparse=True), name="SparseAdam", lr=0.1, log_interval=1, epochs=5)[1]
+    assert log.of("train/loss")[-1] < log.of("train/loss")[0]
+    assert min(log.of("train/grad_norm")) > 0
+
+
+# Losses that need care when the mean of a batch is put together from those of its parts.
+COMPOSED = {
+    "plain": ("cross_entropy", {}, None),
+    "weighted": ("cross_entropy", {}, [1.0, 2.0, 5.0]),
+    "ignored": ("cross_entropy", {"ignore_index": 1}, None),
+    "ignored and weighted": ("cross_entropy", {"ignore_index": 1}, [1.0, 2.0, 5.0]),
+    "smoothed and weighted": ("cross_entropy", {"label_smoothing": 0.2}, [1.0, 2.0, 5.0]),
+    "focal and weighted": ("focal", {"gamma": 2.0}, [1.0, 2.0, 5.0]),
+}
+
+
+def gradients_of(data, loss, parts, num_outputs=3, amp=None):
+    model, inputs, targets = make_model(num_outputs), data.train.inputs, data.train.targets
+    group = list(zip(inputs.split(parts), targets.split(parts), strict=True))
+    value = backward(model, group, loss, amp or MixedPrecision(CPU)).item()
+    return gradients(model), value
+
+
+@pytest.mark.parametrize("parts", [[5, 5, 5, 5], [8, 8, 4], [19, 1]])
+@pytest.mark.parametrize("composed", COMPOSED)
+def test_accumulated_gradients_are_those_of_one_big_batch(data, composed, parts):
+    loss = loss_for(data, *COMPOSED[composed])
+    whole, value = gradients_of(data, loss, [20])
+    accumulated, mean = gradients_of(data, loss, parts)
+    assert torch.allclose(accumulated, whole, atol=1e-6)
+    assert mean == pytest.approx(value)
+
+
+@pytest.mark.parametrize("name", ["mse", "l1", "smooth_l1"])
+def test_accumulated_gradients_of_values_are_those_of_one_big_batch(tensor_data, name):
+    data = tensor_data((INPUTS[:20], VALUES[:20]))
+    loss = loss_for(data, name)
+    whole, accumulated = (gradients_of(data, loss, parts, 2)[0] for parts in ([20], [8, 8, 4]))
+    assert torch.allclose(accumulated, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("weight", [{}, {"pos_weight": 3.0}])
+def test_accumulated_gradients_of_labels_are_those_of_one_big_batch(tensor_data, weight):
+    data = tensor_data((INPUTS[:20], (VALUES[:20] > 0).float()), task="multilabel", classes="ab")
+    loss = loss_for(data, "bce", weight)
+    whole, accumulated = (gradients_of(data, loss, parts, 2)[0] for parts in ([20], [8, 8, 4]))
+    assert torch.allclose(accumulated, whole, atol=1e-6)
+
+
+@pytest.mark.parametrize("class_weights", [None, [1.0, 2.0, 5.0]])
+def test_accumulated_gradients_with_a_part_all_ignored_are_those_of_one_big_batch(data, class_weights):
+    data.train.targets = data.train.targets.sort().values
+    num_ignored = int((data.train.targets == 0).sum())
+    loss = loss_for(data, "cross_entropy", {"ignore_index": 0}, class_weights)
+    whole, value = gradients_of(data, loss, [20])
+    accumulated, mean = gradients_of(data, loss, [num_ignored, 20 - num_ignored])
+    assert torch.allclose(accumulated, whole, atol=1e-6)
+    assert mean == pytest.approx(value)
+
+
+def test_fit_with_accumulation_is_that_of_big_batches(data, tensor_data):
+    halves = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=4)
+    one, log, result = train(data, log_interval=1)
+    other, accumulated, same = train(halves, log_interval=1, amp=MixedPrecision(CPU, accumulate=2))
+    assert torch.allclose(weights(one), weights(other), atol=1e-6)
+    assert accumulated.of("train/loss") == pytest.approx(log.of("train/loss"))
+    assert (result.steps, same.steps) == (6, 6)
+
+
+def test_grouped_yields_lists_with_a_shorter_last_one():
+    assert list(grouped("abcde", 2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(grouped("", 2)) == []
+
+
+@pytest.mark.parametrize(("accumulate", "steps"), [(1, 3), (2, 2), (3, 1), (9, 1)])
+def test_steps_per_epoch_count_a_shorter_last_one(data, accumulate, steps):
+    assert steps_per_epoch(data.train, accumulate) == steps
+
+
+def test_fit_with_patience_stops_when_nothing_improves(data, tmp_path):
+    keeper = Checkpointer(tmp_path, {}, interval=100)
+    _, log, result = train(data, lr=1e-12, epochs=9, patience=2, min_delta=1e-3, checkpointer=keeper)
+    assert (result.epochs, result.stopped_early, result.best_epoch) == (3, True, 1)
+    assert result.best == log.of("val/loss")[0]
+    assert load_checkpoint(keeper.last_path)["epoch"] == 3
+
+
+def test_fit_without_patience_goes_on(data):
+    result = train(data, lr=1e-12, epochs=5)[2]
+    assert (result.epochs, result.stopped_early) == (5, False)
+
+
+@pytest.mark.parametrize(("monitor", "choose"), [("val/loss", min), ("val/accuracy", max)])
+def test_fit_keeps_the_best_epoch_and_restores_it(data, tmp_path, monitor, choose):
+    keeper, model = Checkpointer(tmp_path, {}), train(data, epochs=20)[0]
+    data.train.targets = (data.train.targets + 1) % 3
+    _, log, result = train(data, model, lr=0.1, epochs=9, monitor=monitor, checkpointer=keeper)
+    values = log.of(monitor)
+    keeper.restore_best(model)
+    assert result.best == choose(values) != values[-1]
+    assert result.best_epoch == values.index(choose(values)) + 1
+    assert evaluate(model, data.val, loss_for(data))[monitor.removeprefix("val/")] == choose(values)
+
+
+def test_fit_keeps_the_newest_state_of_every_part(data, tmp_path):
+    keeper, amp = Checkpointer(tmp_path, {"seed": 3}), MixedPrecision(CPU, "float16")
+    model, _, result = train(data, epochs=3, checkpointer=keeper, amp=amp, schedule={"name": "CosineAnnealingLR"})
+    state = load_checkpoint(keeper.last_path)
+    parts = {"model", "optimizer", "scheduler", "amp", "monitor", "streams"}
+    assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "data", "config", "format"}
+    assert (state["epoch"], state["batch"], state["step"], state["config"]) == (3, 0, 9, {"seed": 3})
+    assert torch.equal(state["model"]["0.weight"], model[0].weight)
+    assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": 3 - result.best_epoch}
+
+
+def refused(data, error, message, model=None, **settings):
+    """Check that training is refused before anything happened."""
+    model = model or make_model(data.num_targets)
+    before = weights(model)
+    with pytest.raises(error, match=message):
+        train(data, model, **settings)
+    assert torch.equal(weights(model), before)
+
+
+def test_fit_with_a_monitor_that_is_not_measured_raises_before_the_first_step(data):
+    message = r"training.monitor: got 'val/acuracy', which is not measured; there are: val/loss, val/accuracy"
+    refused(data, ConfigError, message, monitor="val/acuracy")
+
+
+def test_fit_of_values_with_a_monitor_of_classes_raises_before_the_first_step(tensor_data):
+    data = tensor_data((INPUTS, VALUES), (INPUTS, VALUES))
+    message = r"got 'val/accuracy', which is not measured; there are: val/loss, val/r2, val/mae, val/rmse"
+    refused(data, ConfigError, message, monitor="val/accuracy")
+
+
+def test_fit_with_a_plateau_of_what_is_not_measured_raises_before_the_first_step(data):
+    schedule = {"name": "ReduceLROnPlateau", "metric": "val/acuracy"}
+    refused(data, SchedulerError, r"scheduler.metric: got 'val/acuracy', which is not measured", schedule=schedule)
+
+
+def test_fit_with_a_plateau_without_a_validation_part_raises_before_the_first_step(tensor_data):
+    data = tensor_data((INPUTS, LABELS))
+    refused(
+        data, SchedulerError, r"ReduceLROnPlateau looks at validations, but", schedule={"name": "ReduceLROnPlateau"}
+    )
+
+
+def test_fit_with_patience_without_a_validation_part_raises_before_the_first_step(tensor_data):
+    data = tensor_data((INPUTS, LABELS))
+    refused(data, ConfigError, r"training.patience: got a number, but there is no validation part", patience=3)
+
+
+@pytest.mark.parametrize("name", ["epochs", "val_interval", "log_interval"])
+def test_fit_with_a_number_below_one_raises(data, name):
+    refused(data, ConfigError, f"training.{name}: got 0, expected at least 1", **{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"patience": 0}, "training.patience: got 0, expected at least 1, or None to never stop early"),
+        ({"min_delta": -0.1}, "training.min_delta: got -0.1, expected 0 or more"),
+    ],
+)
+def test_fit_with_impossible_stopping_raises(data, settings, message):
+    refused(data, ConfigError, message, **settings)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "message"),
+    [
+        (19, r"the last training batch holds one sample, which BatchNorm1d cannot take; set data.drop_last=True"),
+        (1, r"every training batch holds one sample, which BatchNorm1d cannot take; raise data.batch_size"),
+    ],
+)
+def test_fit_with_batchnorm_and_a_batch_of_one_sample_raises(tensor_data, batch_size, message):
+    data = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=batch_size)
+    refused(data, ModelError, message, make_model(3, nn.BatchNorm1d(8)))
+
+
+def test_fit_with_batchnorm_that_drops_the_last_batch_trains(tensor_data):
+    data = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=19)
+    data.train.drop_last = True
+    assert train(data, make_model(3, nn.BatchNorm1d(8)))[2].steps == 2
+
+
+def test_fit_with_a_loss_that_does_not_fit_raises_before_the_first_step(data):
+    refused(data, LossError, r"loss.name: nll needs log-probabilities", loss=loss_for(data, "nll"))
+
+
+def test_fit_without_a_validation_part_trains_and_keeps_no_best(tensor_data, tmp_path):
+    keeper = Checkpointer(tmp_path, {})
+    _, log, result = train(tensor_data((INPUTS, LABELS)), checkpointer=keeper)
+    assert {name for name, _, _ in log} == {"train/loss", "train/grad_norm", "train/lr"}
+    assert (result.best_epoch, math.isnan(result.best)) == (0, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "step-000000005.pt"]
+
+
+def followed(values, **options):
+    """Return after which values a monitor had a new best, and after which it was exhausted."""
+    monitor = Monitor("val/x", **options)
+    found = [(monitor.update({"val/x": value}, k + 1), monitor.exhausted) for k, value in enumerate(values)]
+    return [k for k, (better, _) in enumerate(found) if better], [k for k, (_, end) in enumerate(found) if end]
+
+
+@pytest.mark.parametrize(
+    ("options", "best", "exhausted"),
+    [
+        ({"mode": "min"}, [0, 1, 3], []),
+        ({"mode": "max"}, [0, 4], []),
+        ({"mode": "min", "min_delta": 0.5}, [0, 1], []),
+        ({"mode": "min", "patience": 1}, [0, 1, 3], [2, 4]),
+        ({"mode": "max", "patience": 3}, [0, 4], [3]),
+        ({"mode": "min", "min_delta": 0.5, "patience": 2}, [0, 1], [3, 4]),
+    ],
+)
+def test_monitor_follows_its_metric(options, best, exhausted):
+    assert followed([3.0, 2.0, 2.0, 1.75, 4.0], **options) == (best, exhausted)
+
+
+@pytest.mark.parametrize(
+    ("name", "larger"),
+    [("val/loss", False), ("val/mae", False), ("val/rmse", False), ("val/accuracy", True), ("val/r2", True)],
+)
+def test_monitor_knows_which_way_is_better(name, larger):
+    assert Monitor(name).larger_is_better is larger
+
+
+def test_monitor_takes_any_number_for_better_than_nan():
+    assert followed([math.nan, math.nan, 5.0, math.nan, 4.0], patience=2) == ([0, 2, 4], [])
+
+
+def test_monitor_that_meets_only_nan_is_exhausted():
+    assert followed([math.nan] * 4, patience=2) == ([0], [2, 3])
+
+
+def test_monitor_goes_on_from_its_state():
+    monitor, again = Monitor("val/x", patience=3), Monitor("val/x", patience=3)
+    for epoch, value in enumerate([2.0, 1.0, 3.0], 1):
+        monitor.update({"val/x": value}, epoch)
+    again.load_state_dict(monitor.state_dict())
+    assert (again.value, again.epoch, again.waited) == (1.0, 2, 1)
+
+
+def test_evaluate_of_classes_is_the_hand_computation_over_all_samples(data):
+    model, loss = make_model(), loss_for(data)
+    scores = model(INPUTS[20:30])
+    assert data.val.last_batch_size == 2
+    assert evaluate(model, data.val, loss) == {
+        "loss": pytest.approx(functional.cross_entropy(scores, LABELS[20:30]).item()),
+        "accuracy": (scores.argmax(-1) == LABELS[20:30]).double().mean().item(),
+    }
+
+
+@pytest.mark.parametrize("composed", COMPOSED)
+def test_evaluate_with_weights_is_the_loss_of_one_big_batch(data, composed):
+    model, loss = make_model(), loss_for(data, *COMPOSED[composed])
+    expected = loss(model(INPUTS[20:30]), LABELS[20:30]).item()
+    assert evaluate(model, data.val, loss)["loss"] == pytest.approx(expected)
+
+
+def test_evaluate_with_a_batch_all_ignored_is_the_loss_of_the_others(data):
+    model, loss = make_model(), loss_for(data, "cross_entropy", {"ignore_index": 1})
+    data.val.targets = torch.tensor([0, 2] * 4 + [1, 1])
+    expected = loss(model(INPUTS[20:30]), data.val.targets).item()
+    assert evaluate(model, data.val, loss)["loss"] == pytest.approx(expected)
+
+
+def test_evaluate_of_labels_counts_each(tensor_data):
+    labels = (VALUES > 0).float()
+    data = tensor_data((INPUTS, labels), (INPUTS[:10], labels[:10]), task="multilabel", classes="ab")
+    model, loss = make_model(2), loss_for(data)
+    outputs = model(INPUTS[:10])
+    assert evaluate(model, data.val, loss) == {
+        "loss": pytest.approx(functional.binary_cross_entropy_with_logits(outputs, labels[:10]).item()),
+        "accuracy": pytest.approx(((outputs > 0) == (labels[:10] > 0)).float().mean().item()),
+    }
+
+
+@pytest.mark.parametrize("num_values", [1, 2])
+def test_evaluate_of_values_is_that_of_scikit_learn_in_their_own_unit(tensor_data, num_values):
+    values = VALUES[:, :num_values] * 50 + 300
+    mean, std = values[:20].mean(0), values[:20].std(0)
+    normalized = (values - mean) / std
+    data = tensor_data((INPUTS[:20], normalized[:20]), (INPUTS[20:], normalized[20:]), target_mean=mean, target_std=std)
+    model, _, _ = train(data, make_model(num_values), lr=0.1, epochs=10)
+    found = evaluate(model, data.val, loss_for(data))
+    true, guess = values[20:].numpy(), (model(INPUTS[20:]).detach() * std + mean).numpy()
+    assert found == {
+        "loss": pytest.approx(functional.mse_loss(model(INPUTS[20:]), normalized[20:]).item()),
+        "r2": pytest.approx(sklearn_metrics.r2_score(true, guess, multioutput="variance_weighted"), rel=1e-4),
+        "mae": pytest.approx(sklearn_metrics.mean_absolute_error(true, guess), rel=1e-4),
+        "rmse": pytest.approx(sklearn_metrics.root_mean_squared_error(true.ravel(), guess.ravel()), rel=1e-4),
+    }
+
+
+def test_evaluate_of_values_that_are_all_the_same_has_no_r2(tensor_data):
+    data = tensor_data((INPUTS, VALUES), (INPUTS, torch.ones(36, 2)))
+    assert math.isnan(evaluate(make_model(2), data.val, loss_for(data))["r2"])
+
+
+@pytest.mark.parametrize("function", [evaluate, predict])
+def test_evaluate_and_predict_of_an_empty_part_are_empty(tensor_data, function):
+    data = tensor_data((INPUTS, LABELS))
+    assert function(make_model(), data.test, loss_for(data)) == {}
+
+
+@pytest.mark.parametrize("function", [evaluate, predict])
+def test_evaluate_and_predict_leave_every_module_in_its_mode(data, function):
+    model = make_model(3, nn.Dropout(0.5), nn.BatchNorm1d(8))
+    model[3].eval()
+    modes = [module.training for module in model.modules()]
+    function(model, data.val, loss_for(data))
+    assert [module.training for module in model.modules()] == modes
+    assert model[3].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("function", [evaluate, predict])
+def test_evaluate_and_predict_that_fail_leave_the_mode(tensor_data, function):
+    data, model = tensor_data((INPUTS[:, :2], LABELS)), make_model()
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        function(model, data.train, loss_for(data))
+    assert model.training
+
+
+def test_evaluate_is_without_dropout(data):
+    model, loss = make_model(3, nn.Dropout(0.9)), loss_for(data)
+    assert evaluate(model, data.val, loss) == evaluate(model, data.val, loss)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_evaluate_computes_in_the_precision(data, dtype):
+    model, loss = make_model(), loss_for(data)
+    exact, rounded = (evaluate(model, data.val, loss, amp)["loss"] for amp in (None, MixedPrecision(CPU, dtype)))
+    assert exact != rounded == pytest.approx(exact, rel=0.02)
+
+
+def test_predict_is_in_the_order_of_the_samples(data):
+    model = make_model()
+    found = predict(model, data.test, loss_for(data))
+    scores = model(INPUTS[30:]).detach()
+    assert torch.equal(found["targets"], LABELS[30:])
+    assert torch.equal(found["predictions"], scores.argmax(-1))
+    assert torch.allclose(found["probabilities"], scores.softmax(-1), atol=1e-6)
+
+
+def test_predict_of_values_is_in_their_own_unit_without_probabilities(tensor_data):
+    mean, std = torch.tensor([300.0, 0.0]), torch.tensor([50.0, 2.0])
+    data = tensor_data((INPUTS, VALUES), target_mean=mean, target_std=std)
+    model = make_model(2)
+    found = predict(model, data.train, loss_for(data))
+    assert found.keys() == {"predictions", "targets"}
+    assert torch.allclose(found["targets"], VALUES * std + mean)
+    assert torch.allclose(found["predictions"], model(INPUTS).detach() * std + mean, atol=1e-4)
+
+
+def test_predict_of_labels_gives_targets_and_predictions_alike(tensor_data):
+    labels = (VALUES > 0).float()
+    data = tensor_data((INPUTS, labels), task="multilabel", classes="ab")
+    found = predict(make_model(2), data.train, loss_for(data))
+    assert torch.equal(found["targets"], labels.long())
+    assert found["targets"].dtype == found["predictions"].dtype
+    assert torch.equal(found["predictions"], (found["probabilities"] > 0.5).long())

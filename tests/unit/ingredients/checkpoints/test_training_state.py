@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import collections
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from experiments.training.monitor import Monitor
+from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
+from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, snapshot
+from ingredients.config.seed import seed_globals
+from ingredients.errors import CheckpointError
+from ingredients.optimizer import build_optimizer
+from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.scheduler import build_schedule
+
+CPU = torch.device("cpu")
+CONFIG = {
+    "seed": 0,
+    "data": {"batch_size": 8},
+    "model": {"name": "mlp"},
+    "loss": {"name": None},
+    "optimizer": {"name": "AdamW", "lr": 0.1},
+    "scheduler": {"name": "ExponentialLR"},
+    "training": {"epochs": 5, "monitor": "val/loss", "mode": "auto"},
+    "amp": {"dtype": "float16", "accumulate": 1},
+}
+
+
+def make_parts(config=CONFIG, gamma=0.5, seed=0):
+    torch.manual_seed(seed)
+    model = nn.Linear(2, 1)
+    optimizer = build_optimizer(model, config["optimizer"]["name"], config["optimizer"]["lr"])
+    schedule = build_schedule(optimizer, config["training"]["epochs"], 4, "ExponentialLR", {"gamma": gamma})
+    amp = MixedPrecision(CPU, "float16", init_scale=8.0)
+    monitor = Monitor("val/loss")
+    return {"model": model, "optimizer": optimizer, "scheduler": schedule, "amp": amp, "monitor": monitor}
+
+
+@pytest.fixture
+def state(tmp_path):
+    """The state of a training after two epochs of four steps, and one step."""
+    parts = make_parts(seed=1)
+    seed_globals(5)
+    for step in range(9):
+        parts["model"](torch.ones(3, 2)).sum().backward()
+        parts["optimizer"].step()
+        if step in (3, 7):
+            parts["scheduler"].after_epoch({"val/loss": 1.0})
+            parts["monitor"].update({"val/loss": 0.5}, step)
+    parts["amp"].num_skipped = 3
+    return {**capture(Place(2, 1, 9, [0.25]), parts), "config": CONFIG}
+
+
+def branched(state, tmp_path, gamma=0.5, **changes):
+    config = {**CONFIG, **changes}
+    config |= {name: {**CONFIG[name], **value} for name, value in changes.items() if isinstance(value, dict)}
+    parts = make_parts(config, gamma)
+    return parts, branch(parts, state, tmp_path / "last.pt", config)
+
+
+def lr(parts):
+    return parts["optimizer"].param_groups[0]["lr"]
+
+
+def momenta(parts):
+    return parts["optimizer"].state[parts["model"].weight].get("exp_avg")
+
+
+@pytest.mark.parametrize("changes", [{}, {"data": {"num_workers": 3}}])
+def test_branch_without_a_change_has_the_whole_state(state, tmp_path, changes):
+    parts, place = branched(state, tmp_path, **changes)
+    assert vars(place) == {"epoch": 2, "batch": 1, "step": 9, "losses": [0.25]}
+    assert torch.equal(parts["model"].weight, state["model"]["weight"])
+    assert lr(parts) == 0.025
+    assert momenta(parts) is not None
+    assert (parts["amp"].num_skipped, parts["monitor"].value) == (3, 0.5)
+    assert torch.equal(torch.get_rng_state(), state["streams"]["torch"])
+
+
+def test_branch_with_another_lr_keeps_momenta_and_follows_the_schedule_from_it(state, tmp_path):
+    parts, _ = branched(state, tmp_path, optimizer={"lr": 0.8})
+    assert lr(parts) == 0.2
+    assert torch.equal(momenta(parts), state["optimizer"]["state"][0]["exp_avg"])
+
+
+def test_branch_with_another_schedule_is_where_that_would_be(state, tmp_path):
+    parts, _ = branched(state, tmp_path, gamma=0.1, scheduler={"options": {"gamma": 0.1}})
+    assert lr(parts) == pytest.approx(0.001)
+    parts["scheduler"].after_epoch({})
+    assert lr(parts) == pytest.approx(0.0001)
+
+
+def test_branch_with_other_groups_keeps_the_momenta_of_each_parameter(tmp_path):
+    def make(**options):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3))
+        return {"model": model, "optimizer": build_optimizer(model, "AdamW", 0.1, **options)}
+
+    def momenta(parts):
+        return {name: parts["optimizer"].state[one]["exp_avg"] for name, one in parts["model"].named_parameters()}
+
+    first = make()
+    first["model"](torch.ones(2, 3)).square().sum().backward()
+    first["optimizer"].step()
+    state = {**capture(Place(1, 0, 1), first), "config": CONFIG}
+    parts = make(decay_bias_and_norm=False)
+    assert len(parts["optimizer"].param_groups) == 2
+    branch(parts, state, tmp_path / "last.pt", {**CONFIG, "optimizer": {"name": "AdamW"}})
+    assert momenta(parts).keys() == momenta(first).keys()
+    assert all(torch.equal(momenta(parts)[name], one) for name, one in momenta(first).items())
+
+
+def test_branch_with_more_epochs_keeps_the_rate_that_a_plateau_led_to(tmp_path):
+    def make(epochs):
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        optimizer = build_optimizer(model, "SGD", 0.5)
+        schedule = build_schedule(optimizer, epochs, 4, "ReduceLROnPlateau", {"patience": 0})
+        return {"model": model, "optimizer": optimizer, "scheduler": schedule}
+
+    first = make(5)
+    for _ in range(3):
+        first["scheduler"].after_epoch({"val/loss": 1.0})
+    state = {**capture(Place(3, 0, 12), first), "config": CONFIG}
+    parts = make(9)
+    branch(parts, state, tmp_path / "last.pt", {**CONFIG, "training": {**CONFIG["training"], "epochs": 9}})
+    assert lr(parts) == lr(first) == pytest.approx(0.005)
+
+
+def test_branch_with_another_optimizer_has_no_momenta_and_says_so(state, tmp_path, caplog):
+    parts, _ = branched(state, tmp_path, optimizer={"name": "SGD"})
+    assert momenta(parts) is None
+    assert "optimizer.name is another than in" in caplog.text
+
+
+@pytest.mark.parametrize("changes", [{"data": {"batch_size": 4}}, {"seed": 1}, {"amp": {"accumulate": 2}}])
+def test_branch_with_another_order_starts_the_epoch_anew_and_says_so(state, tmp_path, caplog, changes):
+    _, place = branched(state, tmp_path, **changes)
+    assert (place.epoch, place.batch, place.step, place.losses) == (2, 0, 9, [])
+    assert "epoch 3 starts anew" in caplog.text
+
+
+def test_branch_with_another_seed_has_streams_of_its_own(state, tmp_path):
+    branched(state, tmp_path, seed=1)
+    assert not torch.equal(torch.get_rng_state(), state["streams"]["torch"])
+
+
+def test_branch_with_another_metric_to_follow_starts_the_best_anew(state, tmp_path):
+    parts, _ = branched(state, tmp_path, training={"monitor": "val/accuracy"})
+    assert parts["monitor"].epoch == 0
+
+
+def test_branch_with_another_scale_of_the_loss_starts_with_that(state, tmp_path):
+    parts, _ = branched(state, tmp_path, amp={"init_scale": 8.0})
+    assert parts["amp"].num_skipped == 0
+
+
+def test_branch_of_a_loop_of_ones_own_has_all_its_parts(tmp_path):
+    def make(seed):
+        torch.manual_seed(seed)
+        model, critic = nn.Linear(2, 1), nn.Linear(2, 3)
+        return {"model": model, "critic": critic, "critic_optimizer": build_optimizer(critic, "SGD", 0.1 * (seed + 1))}
+
+    state = {**capture(Place(1, 0, 4), make(0)), "config": CONFIG}
+    parts = make(1)
+    branch(parts, state, tmp_path / "last.pt", CONFIG)
+    assert torch.equal(parts["critic"].weight, state["critic"]["weight"])
+    assert parts["critic_optimizer"].param_groups[0]["lr"] == 0.1
+
+
+def test_branch_whose_weights_do_not_fit_raises(state, tmp_path):
+    parts = {**make_parts(), "model": nn.Linear(3, 1)}
+    with pytest.raises(
+        CheckpointError, match=r"last.pt: does not fit this model: weight is \[1, 2\] there and \[1, 3\]"
+    ):
+        branch(parts, state, tmp_path / "last.pt", CONFIG)
+
+
+def test_branch_whose_optimizer_does_not_fit_raises(state, tmp_path):
+    state["optimizer"]["param_groups"][0]["params"] = [0]
+    with pytest.raises(CheckpointError, match=r"last.pt: its optimizer does not fit this training \(ValueError: "):
+        branched(state, tmp_path)
+
+
+def test_state_of_weights_alone_is_not_whole(state, tmp_path):
+    check_whole(state, make_parts(), tmp_path)
+    message = "best.pt: holds no amp, batch, losses, .*, so it is no state of this training; expected one saved as"
+    with pytest.raises(CheckpointError, match=message):
+        check_whole({"model": {}, "epoch": 1}, make_parts(), tmp_path / "best.pt")
+
+
+def test_snapshot_of_a_number_of_numpy_can_be_loaded_again(tmp_path):
+    save_checkpoint({"model": {}, **snapshot({"value": np.float64(0.5), "count": [np.int64(3)]})}, tmp_path / "last.pt")
+    state = load_checkpoint(tmp_path / "last.pt")
+    assert (state["value"], state["count"]) == (0.5, [3])
+
+
+def test_snapshot_is_not_reached_by_later_changes():
+    counter = collections.Counter({3: 1})
+    original = {"t": torch.zeros(2), "l": [torch.zeros(1), (torch.zeros(1), 4)], "c": counter}
+    copied = snapshot(original)
+    original["t"] += 1
+    original["l"][0] += 1
+    original["l"][1][0].add_(1)
+    counter[3] = 7
+    assert copied["t"].tolist() == [0, 0]
+    assert copied["l"][0].tolist() == copied["l"][1][0].tolist() == [0]
+    assert copied["c"] == collections.Counter({3: 1})

@@ -1,0 +1,176 @@
+"""Images in folders, one folder per class."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ingredients.datasets.preparation import fingerprint
+from ingredients.datasets.sources import TEST, TRAIN, VAL, load_source
+from ingredients.errors import DataError
+
+
+def write_image(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def grey(seed=0, height=6, width=8):
+    return np.random.default_rng(seed).integers(0, 256, (height, width), dtype=np.uint8)
+
+
+def colour(seed=0, height=6, width=8):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def animals(tmp_path):
+    """A folder with two classes of three grey images each."""
+    for number, name in enumerate(["cat", "cat", "cat", "dog", "dog", "dog"]):
+        write_image(tmp_path / "animals" / name / f"{number}.png", grey(number))
+    return tmp_path / "animals"
+
+
+def read(folder, image_size=None):
+    return load_source("image_folder", str(folder), image_size=image_size)
+
+
+def test_class_folders_become_labels_in_order_of_name(animals):
+    source = read(animals)
+    assert source.classes == ("cat", "dog")
+    assert source.targets.tolist() == [0, 0, 0, 1, 1, 1]
+    assert source.part is None
+
+
+def test_grey_images_have_one_channel_in_0_to_1(animals):
+    values, label = read(animals).inputs[4]
+    assert values.shape == (1, 6, 8)
+    assert values.dtype == np.float32
+    np.testing.assert_allclose(values[0], grey(4) / 255, rtol=1e-6)
+    assert label == 1
+
+
+def test_colour_images_have_channels_first(tmp_path):
+    write_image(tmp_path / "a" / "0.png", colour())
+    values, _ = read(tmp_path).inputs[0]
+    np.testing.assert_allclose(values, np.moveaxis(colour(), -1, 0) / 255, rtol=1e-6)
+
+
+def test_grey_among_colour_images_gets_three_channels(tmp_path):
+    write_image(tmp_path / "a" / "0.png", colour())
+    write_image(tmp_path / "b" / "0.png", grey())
+    values, _ = read(tmp_path).inputs[1]
+    np.testing.assert_allclose(values, np.stack([grey() / 255] * 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_16_bit_images_keep_their_depth(suffix, tmp_path):
+    pixels = (np.arange(48).reshape(6, 8) * 1000).astype(np.uint16)
+    write_image(tmp_path / "a" / f"0.{suffix}", pixels)
+    values, _ = read(tmp_path).inputs[0]
+    np.testing.assert_allclose(values[0], pixels / 65535, rtol=1e-6)
+
+
+def test_16_bit_among_8_bit_images_is_as_bright(tmp_path):
+    write_image(tmp_path / "a" / "0.png", np.full((6, 8), 128, np.uint8))
+    write_image(tmp_path / "b" / "0.png", np.full((6, 8), 128 * 257, np.uint16))
+    images = read(tmp_path).inputs
+    np.testing.assert_allclose(images[1][0], images[0][0], rtol=1e-6)
+
+
+def test_16_bit_among_colour_images_gets_three_channels(tmp_path):
+    write_image(tmp_path / "a" / "0.png", colour())
+    write_image(tmp_path / "b" / "0.png", np.full((6, 8), 1000, np.uint16))
+    np.testing.assert_allclose(read(tmp_path).inputs[1][0], np.full((3, 6, 8), 1000 / 65535), rtol=1e-6)
+
+
+def test_files_of_every_depth_below_a_class_belong_to_it(animals):
+    write_image(animals / "dog" / "more" / "deeper" / "9.bmp", grey(9))
+    assert read(animals).targets.tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+def test_files_that_are_no_images_by_name_and_hidden_folders_are_passed_over(animals):
+    (animals / "cat" / "notes.txt").write_text("a note")
+    write_image(animals / ".thumbnails" / "0.png", grey())
+    assert len(read(animals).targets) == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (("train", "val", "test"), [TRAIN, VAL, TEST]),
+        (("train", "valid"), [TRAIN, VAL]),
+        (("train", "test"), [TRAIN, TEST]),
+    ],
+)
+def test_part_folders_become_parts(words, parts, tmp_path):
+    for word in words:
+        for name in ("cat", "dog"):
+            write_image(tmp_path / word / name / "0.png", grey())
+    source = read(tmp_path)
+    assert source.classes == ("cat", "dog")
+    assert source.part.tolist() == [part for part in parts for _ in range(2)]
+
+
+def test_different_sizes_are_refused_with_the_setting(animals):
+    write_image(animals / "dog" / "9.png", grey(9, height=7))
+    with pytest.raises(DataError, match=r"0.png is \(8, 6\) and .*9.png is \(8, 7\) pixels; .*data.image_size=N"):
+        read(animals)
+
+
+def test_different_sizes_are_resized_with_image_size(animals):
+    write_image(animals / "dog" / "9.png", grey(9, height=7))
+    images = read(animals, image_size=5).inputs
+    assert {images[index][0].shape for index in range(len(images))} == {(1, 5, 5)}
+
+
+def test_image_size_of_zero_is_refused(animals):
+    with pytest.raises(DataError, match=r"data.image_size: got 0, expected at least 1"):
+        read(animals, image_size=0)
+
+
+def test_file_that_is_no_image_is_refused_by_name(animals):
+    (animals / "cat" / "0.png").write_text("no image")
+    with pytest.raises(DataError, match=r"data.path: .*cat/0.png cannot be read as an image"):
+        read(animals)
+
+
+def test_truncated_image_is_refused_by_name(animals):
+    path = animals / "cat" / "0.png"
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(DataError, match=r"data.path: .*cat/0.png cannot be read as an image"):
+        read(animals).inputs[0]
+
+
+def test_image_of_floats_is_refused(tmp_path):
+    write_image(tmp_path / "a" / "0.tiff", np.ones((4, 4), np.float32))
+    with pytest.raises(
+        DataError, match=r"0.tiff holds floating-point pixels, expected 8 or 16 bits; use data.name=npz"
+    ):
+        read(tmp_path)
+
+
+def test_folder_without_images_is_refused(tmp_path):
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(DataError, match=r"data.path: .* has no images in it; expected files like CLASS/name.png"):
+        read(tmp_path)
+
+
+def test_file_in_place_of_the_folder_is_refused(animals):
+    with pytest.raises(DataError, match=r"data.path: .*0.png is a file, expected a folder"):
+        read(animals / "cat" / "0.png")
+
+
+def test_fingerprint_is_that_of_the_content(animals, tmp_path):
+    one = fingerprint(read(animals))
+    animals.rename(tmp_path / "moved")
+    assert fingerprint(read(tmp_path / "moved")) == one
+    pixels = grey(0)
+    pixels[2, 3] ^= 1
+    write_image(tmp_path / "moved" / "cat" / "0.png", pixels)
+    assert fingerprint(read(tmp_path / "moved")) != one
+
+
+def test_fingerprint_notices_an_image_in_another_class(animals):
+    one = fingerprint(read(animals))
+    (animals / "cat" / "2.png").rename(animals / "dog" / "2.png")
+    assert fingerprint(read(animals)) != one

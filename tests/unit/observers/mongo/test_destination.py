@@ -1,0 +1,32 @@
+import pytest
+
+from observers.mongo.destination import parse_mongo_option, redact
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sacred", {"db_name": "sacred"}),
+        ("host.example:27018", {"url": "mongodb://host.example:27018"}),
+        ("127.0.0.1:27018:db", {"url": "mongodb://127.0.0.1:27018", "db_name": "db"}),
+        ("db.coll", {"db_name": "db", "collection": "coll"}),
+        ("db.coll:12!-3", {"db_name": "db", "collection": "coll", "overwrite": 12, "priority": -3}),
+        ("h:1:db!5", {"url": "mongodb://h:1", "db_name": "db", "priority": 5}),
+        ("mongodb://u:p@h:1/db?authSource=x", {"url": "mongodb://u:p@h:1/db?authSource=x", "db_name": "db"}),
+        ("mongodb://h", {"url": "mongodb://h", "db_name": "sacred"}),
+        ("mongodb+srv://u:p@cluster.example/db", {"url": "mongodb+srv://u:p@cluster.example/db", "db_name": "db"}),
+    ],
+)
+def test_parse_mongo_option_takes_sacreds_forms_and_urls(text, expected):
+    assert parse_mongo_option(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "two words", "host:port:db", "db.coll:x"])
+def test_parse_mongo_option_refuses_the_rest(text):
+    with pytest.raises(ValueError, match="expected db_name, host:port:db_name or mongodb://"):
+        parse_mongo_option(text)
+
+
+def test_redact_takes_out_users_and_passwords_alone():
+    text = "cannot reach mongodb://me:s3cret@h1:1,h2:2/db?tls=true&tlsCertificateKeyFilePassword=pw now"
+    assert redact(text) == "cannot reach mongodb://h1:1,h2:2/db?tls=true now"

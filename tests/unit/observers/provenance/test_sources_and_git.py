@@ -1,0 +1,70 @@
+import hashlib
+import subprocess
+import sys
+import types
+
+import pytest
+
+from observers.provenance import sources_and_git as provenance
+
+
+@pytest.fixture
+def git(tmp_path):
+    def run(*arguments):
+        author = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"]
+        command = ["git", "-C", str(tmp_path), *author, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    run("init", "-q", "-b", "master")
+    return run
+
+
+def test_repository_without_a_commit_has_its_branch_and_what_is_untracked(tmp_path, git):
+    (tmp_path / "a.py").write_text("a = 1\n")
+    state = provenance.git_state(tmp_path)
+    assert (state["root"], state["commit"], state["branch"]) == (str(tmp_path), None, "master")
+    assert state["dirty"]
+    assert state["untracked"] == {"a.py": "a = 1\n"}
+
+
+def test_branch_and_detached_commit_are_told_from_a_folder_below_the_root(tmp_path, git):
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "a.py").write_text("a = 1\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "All")
+    git("checkout", "-q", "-b", "feature/new")
+    state = provenance.git_state(tmp_path / "part")
+    assert (state["root"], state["commit"]) == (str(tmp_path), git("rev-parse", "HEAD"))
+    assert (state["branch"], state["dirty"]) == ("feature/new", False)
+    git("checkout", "-q", "--detach")
+    assert provenance.git_state(tmp_path)["branch"] is None
+
+
+def test_folder_outside_of_a_repository_has_no_state(tmp_path):
+    assert provenance.git_state(tmp_path) is None
+
+
+def test_sources_are_found_through_links_and_those_that_links_lead_away_are_not(tmp_path, monkeypatch):
+    lab, elsewhere = tmp_path / "lab", tmp_path / "elsewhere"
+    for folder in (lab / "parts", elsewhere):
+        folder.mkdir(parents=True)
+        (folder / "part.py").write_text("part = 1\n")
+    (tmp_path / "link").symlink_to(lab)
+    (lab / "away").symlink_to(elsewhere)
+    for number, path in enumerate((tmp_path / "link" / "parts", lab / "away")):
+        module = types.ModuleType(f"linked{number}")
+        module.__file__ = str(path / "part.py")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    digest = hashlib.md5(b"part = 1\n").hexdigest()
+    assert provenance.imported_sources(lab) == [("parts/part.py", digest)]
+
+
+def test_packages_are_those_that_the_metadata_name_and_no_line_of_a_readme(tmp_path, monkeypatch):
+    folder = tmp_path / "part-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: part\nVersion: 1.0\n\nName: readme\nVersion: 2.0\n")
+    (tmp_path / "half-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = provenance.packages()
+    assert found["part"] == "1.0"
+    assert not {"readme", "half"} & set(found)

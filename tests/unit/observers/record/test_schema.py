@@ -1,0 +1,71 @@
+import math
+
+import numpy as np
+import pytest
+
+from observers.record.journal import Journal
+from observers.record.schema import POINT, read_json_lines, read_metrics, read_points, summarize
+
+
+def ticks(count):
+    return np.arange(count, dtype=np.uint32)
+
+
+def test_point_takes_24_bytes():
+    assert POINT.itemsize == 24
+
+
+def test_read_metrics_of_an_empty_folder_is_empty(tmp_path):
+    assert read_metrics(tmp_path) == {}
+    assert len(read_points(tmp_path)) == 0
+
+
+def test_read_metrics_gives_back_what_was_logged(tmp_path):
+    journal = Journal(tmp_path)
+    journal.add_points("a", [0, 1, 5], [0.5, math.nan, -math.inf], ticks(3))
+    journal.add_points("b", [2**40], [3], ticks(1))
+    journal.add_points("a", [6], [1e-300], ticks(1))
+    journal.close()
+    found = read_metrics(tmp_path)
+    assert found["a"].steps.tolist() == [0, 1, 5, 6]
+    assert np.array_equal(found["a"].values, [0.5, math.nan, -math.inf, 1e-300], equal_nan=True)
+    assert found["b"].steps.tolist() == [2**40]
+    assert found["a"].times.tolist() == [0.0, 0.01, 0.02, 0.0]
+
+
+def test_read_metrics_merges_int_and_float_steps_in_the_order_of_logging(tmp_path):
+    journal = Journal(tmp_path)
+    journal.add_points("a", [0, 1], [1, 2], ticks(2))
+    journal.add_points("a", [1.5], [3], ticks(1))
+    journal.add_points("a", [2], [4], ticks(1))
+    journal.close()
+    found = read_metrics(tmp_path)["a"]
+    assert found.steps.tolist() == [0, 1, 1.5, 2]
+    assert found.values.tolist() == [1, 2, 3, 4]
+
+
+def test_read_json_lines_passes_over_a_torn_tail(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n{"a"')
+    assert list(read_json_lines(path)) == [{"a": 1}, {"a": 2}]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 7])
+def test_summarize_in_pieces_equals_summarize_at_once(cut):
+    values = np.array([3.0, math.nan, -1.0, math.inf, 7.0, -1.0, 2.0])
+    steps = np.arange(7) * 10
+    summary = None
+    for start in range(0, 7, cut):
+        summary = summarize(values[start : start + cut], steps[start : start + cut], summary)
+    assert summary == {
+        "count": 7,
+        "first": 3.0,
+        "finite": 5,
+        "mean": pytest.approx(2.0),
+        "last": 2.0,
+        "last_step": 60,
+        "min": -1.0,
+        "min_step": 20,
+        "max": math.inf,
+        "max_step": 30,
+    }

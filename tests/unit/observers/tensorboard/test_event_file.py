@@ -1,0 +1,86 @@
+import resource
+import signal
+import struct
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
+from tensorboard.compat.tensorflow_stub import pywrap_tensorflow
+
+from observers.tensorboard.event_file import EventFile, crc32c
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 9, 4095, 4096, 4097, 65536, 100_003])
+def test_crc32c_is_that_of_tensorboard(length):
+    data = np.random.default_rng(length).integers(0, 256, length, np.uint8).tobytes()
+    assert crc32c(data) == pywrap_tensorflow.u32(pywrap_tensorflow.crc32c(data))
+
+
+def test_crc32c_is_that_of_the_standard():
+    assert crc32c(b"123456789") == 0xE3069283  # RFC 3720's check value
+    assert crc32c(bytes(32)) == 0x8A9136AA
+    assert crc32c(b"\xff" * 32) == 0x62A8AB43
+
+
+def read(path):
+    return list(RawEventFileLoader(str(path)).Load())
+
+
+def test_records_are_read_by_tensorboard(tmp_path):
+    file = EventFile(tmp_path / "folder" / "tfevents")
+    records = [b"", b"one", b"x" * 50_000]
+    for record in records:
+        file.add(record)
+    file.flush()
+    assert read(file.path) == records
+    file.add(b"late")
+    file.close()
+    assert read(file.path) == [*records, b"late"]
+
+
+def test_torn_record_is_passed_over(tmp_path):
+    file = EventFile(tmp_path / "tfevents")
+    file.add(b"one")
+    file.add(b"two")
+    file.close()
+    file.path.write_bytes(file.path.read_bytes()[:-3])
+    assert read(file.path) == [b"one"]
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond 3000 bytes: as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, before[1]))
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_full_disk_delays_records_and_loses_none(tmp_path, small_files, caplog):
+    file = EventFile(tmp_path / "tfevents")
+    for number in range(100):
+        file.add(struct.pack("<Q", number) * 10)
+        file.flush()
+    assert len(read(file.path)) == 3000 // 96
+    small_files()
+    file.flush()
+    assert [struct.unpack("<Q", record[:8])[0] for record in read(file.path)] == list(range(100))
+    assert caplog.text.count("cannot be written") == 1
+    assert file.num_lost == 0
+
+
+def test_disk_that_is_full_for_too_long_loses_whole_records(tmp_path, small_files, caplog, monkeypatch):
+    monkeypatch.setattr("observers.tensorboard.event_file._MAX_PENDING_BYTES", 1000)
+    file = EventFile(tmp_path / "tfevents")
+    for number in range(100):
+        file.add(struct.pack("<Q", number) * 10)
+        file.flush()
+    small_files()
+    file.close()
+    kept = [struct.unpack("<Q", record[:8])[0] for record in read(file.path)]
+    assert kept == list(range(len(kept)))
+    assert file.num_lost == 100 - len(kept)
+    assert 3000 // 96 < len(kept) < 100
+    assert "not all events could be written" in caplog.text

@@ -1,0 +1,208 @@
+import json
+import math
+
+import pytest
+
+from runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN, Tolerance, judge
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.fixture
+def judge_runs(write_store):
+    """Judge two runs, given as `write_store` takes them."""
+
+    def run(old, new, tolerance=None):
+        store = write_store(old, new)
+        return judge(store.get("1"), store.get("2"), tolerance)
+
+    return run
+
+
+def metrics(**series):
+    return {"metrics": {name.replace("_", "/"): values for name, values in series.items()}}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ([0.5, 0.25], [0.5, 0.25], IDENTICAL),
+        ([NAN, 1.0], [NAN, 1.0], IDENTICAL),
+        ([INF, -INF], [INF, -INF], IDENTICAL),
+        ([1.0], [math.nextafter(1.0, 2)], WITHIN),
+        ([0.0], [-0.0], WITHIN),
+        ([1000.0], [1001.0], WITHIN),
+        ([1000.0], [1001.1], DIVERGED),
+        ([0.0], [1e-300], DIVERGED),
+        ([NAN], [1.0], DIVERGED),
+        ([1.0], [NAN], DIVERGED),
+        ([INF], [-INF], DIVERGED),
+        ([INF], [1.0], DIVERGED),
+        ([1.0], [INF], DIVERGED),
+        ([(1, 0.5)], [(2, 0.5)], DIVERGED),
+        ([(0, 0.5), (1, 0.5)], [(0, 0.5)], DIVERGED),
+        ([(0, 0.5)], [(0, 0.5), (1, 0.5)], DIVERGED),
+    ],
+)
+def test_points_of_a_metric_are_judged(judge_runs, old, new, expected):
+    assert judge_runs(metrics(loss=old), metrics(loss=new)).verdict == expected
+
+
+def test_first_deviation_is_the_earliest_step_of_all_metrics(judge_runs):
+    old = metrics(train_loss=[(0, 3.0), (50, 2.0), (100, 1.0)], val_loss=[(50, 1.5)], a=[(100, 1.0)])
+    new = metrics(train_loss=[(0, 3.0), (50, 2.5), (100, 9.0)], val_loss=[(50, 1.6)], a=[(100, 7.0)])
+    found = judge_runs(old, new)
+    assert (found.first.metric, found.first.step, found.first.old, found.first.new) == ("val/loss", 50, 1.5, 1.6)
+    assert found.text == "DIVERGED: val/loss at step 50: recorded 1.5, now 1.6"
+    assert {one.name: one.verdict for one in found.metrics} == dict.fromkeys(["a", "train/loss", "val/loss"], DIVERGED)
+
+
+def test_deviations_are_stated_per_metric(judge_runs):
+    found = judge_runs(metrics(loss=[1.0, 2.0, 4.0], acc=[1.0]), metrics(loss=[1.0, 2.001, 4.001], acc=[1.0]))
+    one = next(one for one in found.metrics if one.name == "loss")
+    assert (one.verdict, one.num_deviating, one.num_points, one.rtol) == (WITHIN, 2, 3, 1e-3)
+    assert one.largest_relative == pytest.approx(5e-4)
+    assert one.largest_absolute == pytest.approx(1e-3)
+    assert found.text == "WITHIN TOLERANCE (0.001 relative): at most 0.0005, in loss"
+
+
+def test_tolerance_of_a_metric_is_its_own(judge_runs):
+    old, new = metrics(loss=[1.0], time=[5.0, 0.0]), metrics(loss=[1.1], time=[9.0])
+    tolerance = Tolerance(rtol=1e-6, by_metric={"loss": 0.2, "time": INF})
+    assert judge_runs(old, new, tolerance).verdict == WITHIN
+
+
+def test_absolute_tolerance_is_for_values_near_zero(judge_runs):
+    assert judge_runs(metrics(loss=[0.0]), metrics(loss=[1e-9]), Tolerance(atol=1e-8)).verdict == WITHIN
+
+
+def test_metrics_of_one_run_alone_diverge(judge_runs):
+    found = judge_runs(metrics(a=[1.0, 2.0], b=[1.0]), metrics(b=[1.0], c=[3.0]))
+    assert found.verdict == DIVERGED
+    assert found.reasons == (
+        "a: the new run did not log it; recorded 2 points",
+        "c: only the new run logged it, 1 point",
+    )
+
+
+def test_missing_points_are_told_with_their_step(judge_runs):
+    found = judge_runs(metrics(a=[(10, 1.0), (20, 2.0)]), metrics(a=[(10, 1.0)]))
+    assert found.text == "DIVERGED: a: recorded 2 points, now 1; the first only in the recorded run is at step 20"
+
+
+def test_metrics_of_the_machine_never_count(judge_runs):
+    old, new = {"metrics": {"system/cpu": [1.0]}}, {"metrics": {"system/cpu": [2.0], "system/gpu": [1.0]}}
+    assert judge_runs(old, new).verdict == IDENTICAL
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (0.5, 0.5, IDENTICAL),
+        (None, None, IDENTICAL),
+        (NAN, NAN, IDENTICAL),
+        ({"a": [1, {"b": 2.0}]}, {"a": [1, {"b": 2.0}]}, IDENTICAL),
+        (1.0, 1.0005, WITHIN),
+        ({"a": [1, {"b": 2.0}]}, {"a": [1, {"b": 2.001}]}, WITHIN),
+        (1.0, 1.1, DIVERGED),
+        (1.0, None, DIVERGED),
+        ("good", "bad", DIVERGED),
+        (1, True, DIVERGED),
+        ({"a": 1}, {"a": 1, "b": 1}, DIVERGED),
+        ([1], [1, 2], DIVERGED),
+    ],
+)
+def test_result_is_judged(judge_runs, old, new, expected):
+    found = judge_runs({"result": old}, {"result": new})
+    assert found.verdict == expected
+    assert bool(found.reasons) == (expected == DIVERGED)
+
+
+def test_status_counts(judge_runs):
+    found = judge_runs({"status": "COMPLETED"}, {"status": "INTERRUPTED"})
+    assert found.text == "DIVERGED: the status differs: recorded COMPLETED, now INTERRUPTED"
+
+
+def test_failures_alike_are_reproduced(write_store):
+    store = write_store(*[{"status": "FAILED"}] * 3)
+    for run, cause in zip("123", ("ValueError: a", "ValueError: a", "ValueError: b"), strict=True):
+        path = store.folder / run / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "fail_trace": ["File x, line 1\n", f"{cause}\n"]}))
+    runs = [store.get(key) for key in "123"]
+    assert judge(runs[0], runs[1]).verdict == IDENTICAL
+    assert judge(runs[0], runs[2]).reasons == (
+        "both failed, and not alike: recorded 'ValueError: a', now 'ValueError: b'",
+    )
+
+
+@pytest.mark.parametrize(("value", "expected"), [(2.0, IDENTICAL), (5.0, DIVERGED)])
+def test_of_a_run_that_was_cut_off_its_own_points_count(judge_runs, value, expected):
+    old = {"status": "INTERRUPTED", "metrics": {"a": [1.0, 2.0]}}
+    new = {"status": "COMPLETED", "metrics": {"a": [1.0, value, 3.0], "b": [1.0]}, "result": 1.0}
+    found = judge_runs(old, new)
+    assert found.verdict == expected
+    assert "INTERRUPTED: only what it logged up to then is compared" in found.notes[0]
+
+
+def artifacts(store, run, **files):
+    path = store.folder / run / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "artifacts": list(files)}))
+    for name, text in files.items():
+        (store.folder / run / name).write_text(text)
+
+
+def test_artifacts_are_compared_by_content(write_store):
+    store = write_store({}, {}, {})
+    artifacts(store, "1", a="one", b="two", c="three")
+    artifacts(store, "2", a="one", b="two", c="three")
+    artifacts(store, "3", a="one", b="2", d="four")
+    assert judge(store.get("1"), store.get("2")).verdict == IDENTICAL
+    found = judge(store.get("1"), store.get("3"))
+    assert found.verdict == DIVERGED
+    assert [reason.partition(":")[0].partition(" differs")[0] for reason in found.reasons] == [
+        "artifact 'b'",
+        "artifact 'c'",
+        "artifact 'd'",
+    ]
+
+
+def test_versions_of_artifacts_are_compared_by_digest(write_store):
+    store = write_store({}, {})
+    for run, digest in (("1", "a" * 64), ("2", "b" * 64)):
+        path = store.folder / run / "run.json"
+        entry = {"name": "model", "version": int(run), "digest": digest}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "artifacts_logged": [entry]}))
+    assert "versions of the artifact 'model'" in judge(store.get("1"), store.get("2")).reasons[0]
+
+
+def test_values_that_are_no_numbers_are_compared_without_their_times(write_store):
+    store = write_store({}, {}, {})
+    for run, (time, value) in {"1": (1, "x"), "2": (2, "x"), "3": (1, "y")}.items():
+        row = {"name": "a", "step": 0, "time": time, "value": value}
+        (store.folder / run / "values.jsonl").write_text(json.dumps(row) + "\n")
+    assert judge(store.get("1"), store.get("2")).verdict == IDENTICAL
+    assert judge(store.get("1"), store.get("3")).reasons == ("logged values that are no numbers differ",)
+
+
+def test_media_are_told_and_do_not_count(write_store):
+    store = write_store({}, {})
+    for run in "12":
+        row = {"name": "image", "kind": "image", "step": 3, "sha256": run * 64, "file": f"media/{run * 64}.png"}
+        (store.folder / run / "media.jsonl").write_text(json.dumps(row) + "\n")
+    found = judge(store.get("1"), store.get("2"))
+    assert found.verdict == IDENTICAL
+    assert "1 of 1 images, tables and so on differ, which does not count: image at step 3" in found.notes
+
+
+@pytest.mark.parametrize("status", ["COMPLETED", "INTERRUPTED"])
+def test_nothing_to_compare_is_said(judge_runs, status):
+    assert any("there was nothing to compare" in note for note in judge_runs({"status": status}, {}).notes)
+
+
+def test_verdict_is_strict_json(judge_runs):
+    from runs.commands.terminal import strict
+
+    found = judge_runs(metrics(loss=[0.0]), metrics(loss=[NAN]))
+    document = json.loads(json.dumps(strict(found.as_json()), allow_nan=False))
+    assert document["first"] == {"metric": "loss", "step": 0, "old": 0.0, "new": "NaN", "new_step": 0}
+    assert document["metrics"][0]["largest_absolute"] == "Infinity"
