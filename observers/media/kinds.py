@@ -14,9 +14,6 @@ Errors:
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -27,14 +24,13 @@ import numpy as np
 from observers.media.histograms import binned, count_values
 from observers.media.png import png_bytes, png_size
 from observers.media.snapshots import Snapshot
+from observers.record.media_entry import Content
 
 __all__ = [
-    "Content",
     "Figure",
     "Histogram",
     "Image",
     "Media",
-    "MediaEntry",
     "MediaError",
     "Text",
     "are_numbers",
@@ -47,54 +43,6 @@ _TOLERANCE = 1e-4
 
 class MediaError(ValueError):
     """What was given cannot be shown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Content:
-    """A file of media.
-
-    Attributes:
-        data: The bytes.
-        suffix: Its suffix, such as `.png`.
-        content_type: Its MIME type.
-        meta: What is worth knowing without opening it; JSON.
-        images: Contents that it refers to by their `file`.
-    """
-
-    data: bytes
-    suffix: str
-    content_type: str
-    meta: dict[str, Any]
-    images: tuple[Content, ...] = ()
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        """SHA-256 of the bytes."""
-        return hashlib.sha256(self.data).hexdigest()
-
-    @property
-    def file(self) -> str:
-        """Name of the file: made from its content."""
-        return f"{self.sha256}{self.suffix}"
-
-
-@dataclasses.dataclass(frozen=True)
-class MediaEntry:
-    """Media as observers get them.
-
-    Attributes:
-        name: Name of the series.
-        kind: image, figure, histogram, text or table.
-        step: Its step.
-        time: When it was logged, seconds since 1970.
-        content: The file; None if it could not be made.
-    """
-
-    name: str
-    kind: str
-    step: int | float
-    time: float
-    content: Content | None
 
 
 class Media:

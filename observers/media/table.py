@@ -7,8 +7,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from observers.media.kinds import Content, Image, Media, MediaError, are_numbers, snapshot
+from observers.media.kinds import Image, Media, MediaError, are_numbers, snapshot
 from observers.media.snapshots import Snapshot
+from observers.record.media_entry import Content
 
 __all__ = ["Table"]
 

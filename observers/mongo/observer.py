@@ -228,6 +228,11 @@ class MongoObserver(RunObserver):
         if self._spool is not None:
             self._spool.artifact_event(name, filename, metadata, content_type)
 
+    @property
+    def label(self) -> str:
+        """What the database is called in messages, without credentials."""
+        return self.destination.label
+
     def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
         """Return a version of an artifact from the database, its contents in the store at `root`; None if it has none.
 

@@ -21,9 +21,9 @@ from typing import Any
 from sacred.observers import RunObserver
 
 from observers.file.observer import journal_of
-from observers.media.kinds import MediaEntry
 from observers.record.guarding import guarded
 from observers.record.identity import new_uid
+from observers.record.media_entry import MediaEntry
 from observers.record.rewinding import Position
 from observers.record.schema import read_metrics
 from observers.tensorboard.event_file import EventFile

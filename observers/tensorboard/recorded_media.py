@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from observers.media.kinds import Content, MediaEntry
+from observers.record.media_entry import Content, MediaEntry
 from observers.record.schema import MEDIA, media_path, read_json_lines
 
 __all__ = ["recorded_media"]
