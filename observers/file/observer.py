@@ -18,18 +18,19 @@ from typing import Any
 
 from sacred.observers import RunObserver
 
+from observers.errors import ResumeError
+from observers.file.info_file import InfoFile
+from observers.file.run_file import RunFile, command_line, new_entry
+from observers.file.sacred_form import plain, sacred_metrics, to_ticks
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import guarded
 from observers.record.identity import RECORD_TO_VARIABLE, lease
-from observers.record.info_file import InfoFile
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
-from observers.record.resuming import ResumeError, continued_entry, open_for_continuing
+from observers.record.resuming import continued_entry, open_for_continuing
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step
-from observers.record.run_file import RunFile, command_line, new_entry
-from observers.record.sacred_form import plain, sacred_metrics, to_ticks
 from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 from observers.record.stored_files import copy_file, keep
 
@@ -154,7 +155,8 @@ class FileObserver(RunObserver):
             else:
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            self._gathering = Gathering(self.journal, self._run, self._lock, ex_info["base_dir"])
+            note_changes = self._run.note_environment if self.is_resumed else None
+            self._gathering = Gathering(self.journal, self._lock, ex_info["base_dir"], note_changes)
             return number
 
     def _folder_beside(self, first: FileObserver | None) -> Path | None:

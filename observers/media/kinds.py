@@ -6,10 +6,6 @@
 Each takes a copy of what it is given when it is made, and refuses what it cannot show; a tensor on a GPU is copied
 there, and fetched on the thread of the run's beats. That thread makes the files, too: PNG, JSON, text. Only figures are
 rendered at once, because matplotlib may be used by one thread only.
-
-Errors:
-
-    MediaError(ValueError)      what was given cannot be shown
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from observers.errors import MediaError
 from observers.media.histograms import binned, count_values
 from observers.media.png import png_bytes, png_size
 from observers.media.snapshots import Snapshot
@@ -31,7 +28,6 @@ __all__ = [
     "Histogram",
     "Image",
     "Media",
-    "MediaError",
     "Text",
     "are_numbers",
     "snapshot",
@@ -39,10 +35,6 @@ __all__ = [
 
 # Floats that a calculation put this far outside of [0, 1] are meant to be inside.
 _TOLERANCE = 1e-4
-
-
-class MediaError(ValueError):
-    """What was given cannot be shown."""
 
 
 class Media:

@@ -20,6 +20,7 @@ from typing import Any
 
 from sacred.observers import RunObserver
 
+from observers.errors import MissingExtraError
 from observers.file.observer import journal_of
 from observers.record.guarding import guarded
 from observers.record.identity import new_uid
@@ -50,12 +51,12 @@ class TensorBoardObserver(RunObserver):
         num_errors: Events that failed.
 
     Raises:
-        RuntimeError: If TensorBoard is not installed.
+        MissingExtraError: If TensorBoard is not installed.
     """
 
     def __init__(self, logdir: str | Path | None = None, priority: int = 35) -> None:
         if importlib.util.find_spec("tensorboard") is None:
-            raise RuntimeError(
+            raise MissingExtraError(
                 "TensorBoardObserver needs the package 'tensorboard', which is not installed; "
                 "write pip install -e '.[tensorboard]'"
             )
