@@ -296,7 +296,7 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     refused("runs are recorded in .*other; record in .*runs", observers=[FileObserver(tmp_path / "other")])
     refused("nothing here records in one; attach a FileObserver", observers=[])
     url = "mongodb://127.0.0.1:9"
-    refused("A run in MongoDB alone cannot be continued", observers=[MongoObserver(url, "x", failure_dir=tmp_path)])
+    refused("A run in MongoDB alone cannot be resumed", observers=[MongoObserver(url, "x", failure_dir=tmp_path)])
     with claimed(folder):
         refused("another process continues or removes it")
     assert (folder / "run.json").read_bytes() == before
