@@ -30,11 +30,10 @@ from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
-from observers.artifacts.version import ArtifactError
+from observers.errors import ObserversError
 from observers.mongo.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
-from observers.record.resuming import ResumeError
 
 __all__ = ["Experiment"]
 
@@ -79,7 +78,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         **options: Further arguments of `sacred.Experiment`.
 
     Raises:
-        ValueError: If `system_metrics_s` is less than a second.
+        ConfigError: If `system_metrics_s` is less than a second.
     """
 
     current_run: LabRun | None  # type: ignore[assignment]  # Sacred's begins with None, and has a run from then on
@@ -137,7 +136,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Run a command; see `sacred.Experiment.run`."""
         try:
             return super().run(*args, **kwargs)
-        except (LabError, ArtifactError, ResumeError) as error:
+        except (LabError, ObserversError) as error:
             if self._on_command_line and not self._debugging(kwargs.get("options")):
                 _leave(str(error), 1)
             raise
