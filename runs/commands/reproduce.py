@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.arguments import Commands, add_command, add_json, add_run, open_given, where_of
-from runs.commands.terminal import Cell, Column, harmless, print_json, print_table, print_text
+from runs.commands.terminal.arguments import add_json, add_run, open_given, where_of
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text, print_to_stderr, print_unified
+from runs.commands.terminal.values import value_text
+from runs.errors import LaunchError, RunsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,16 +25,15 @@ if TYPE_CHECKING:
     from runs.rerun.verdict import Tolerance, Verdict
     from runs.stores.run import Run
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments", "main"]
 
 _EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if it could not be run. Times,
 output and metrics named system/... are not compared."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    help = "run a past run again from its record, and judge whether the same comes out"
-    parser = add_command(commands, "reproduce", help, _reproduce, epilog=_EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
     add_run(parser)
     parser.add_argument(
         "--in-place", action="store_true", help="take today's sources in the place of the recorded ones"
@@ -64,7 +67,8 @@ def _tolerance(text: str) -> tuple[str, float]:
     return name, _bound(number)
 
 
-def _reproduce(arguments: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
+    """Run it again, and print the verdict."""
     from runs.rerun.reproducing import planned, reproduce
     from runs.rerun.verdict import DIVERGED, Tolerance
 
@@ -92,8 +96,6 @@ def _refuse_unknown(run: Run, tolerance: Tolerance) -> None:
     Raises:
         RunsError: If there is one.
     """
-    from runs.errors import RunsError
-
     known = [*run.metrics, "result"]
     for name in tolerance.by_metric:
         if name not in known:
@@ -106,7 +108,7 @@ def _refuse_unknown(run: Run, tolerance: Tolerance) -> None:
 
 def _tell(sentences: Iterable[str]) -> None:
     for sentence in sentences:
-        print(harmless(sentence), file=sys.stderr)
+        print_to_stderr(sentence)
 
 
 def _announce(plan: Plan) -> None:
@@ -158,7 +160,6 @@ def _print_sentences(title: str, sentences: Iterable[str]) -> None:
 
 
 def _write_environment(run: Run, arguments: argparse.Namespace) -> int:
-    from runs.errors import LaunchError
     from runs.rerun.environment import python_of, requirements
 
     text = requirements(run)
@@ -192,7 +193,6 @@ def _harmless_where(arguments: argparse.Namespace) -> str:
 
 
 def _print(done: Reproduction) -> None:
-    from runs.commands.differing import print_unified
     from runs.rerun.verdict import COLOURS, DIVERGED, IDENTICAL
 
     verdict = done.verdict
@@ -212,7 +212,6 @@ def _print(done: Reproduction) -> None:
 
 
 def _print_metrics(verdict: Verdict) -> None:
-    from runs.commands.wording import value_text
     from runs.rerun.verdict import COLOURS
 
     titles = (Column("  metric"), Column("verdict", is_kept=True))

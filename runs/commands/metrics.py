@@ -6,26 +6,27 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.arguments import Commands, add_command, add_json, add_run, complete_metric, open_given
-from runs.commands.terminal import Cell, Column, is_terminal, print_json, print_table, print_text
-from runs.commands.wording import duration_text, value_text
+from runs.commands.terminal.arguments import add_json, add_metrics, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import is_terminal, print_text
+from runs.commands.terminal.values import duration_text, value_text
+from runs.errors import RunsError
 
 if TYPE_CHECKING:
     from observers.record.schema import Series
     from runs.stores.run import Run
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments", "main"]
 
 _STATISTICS = ("count", "last", "last_step", "min", "min_step", "max", "max_step", "mean")
 _ON_A_SCREEN = 20
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "metrics", "show the metrics of a run, or the points of some", _metrics)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
     add_run(parser)
-    names = parser.add_argument("names", nargs="*", metavar="NAME", help="metrics whose points to show")
-    names.completer = complete_metric  # type: ignore[attr-defined]
+    add_metrics(parser, "metrics whose points to show")
     help = f"at most N points, those of the extremes among them, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--points", type=int, metavar="N", help=help)
     group = parser.add_mutually_exclusive_group()
@@ -35,9 +36,8 @@ def add_parser(commands: Commands) -> None:
     add_json(group)
 
 
-def _metrics(arguments: argparse.Namespace) -> int:
-    from runs.errors import RunsError
-
+def main(arguments: argparse.Namespace) -> int:
+    """Print a summary of all metrics, or the points of those that are named."""
     count = arguments.points
     if count is None:
         count = _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0

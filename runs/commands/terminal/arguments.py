@@ -1,4 +1,4 @@
-"""What the commands have in common: the store they look at, ids of runs, and errors of one line."""
+"""Arguments that commands share: the store, runs, `--json`; and errors of one line."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from runs.errors import StoreError
+from runs.errors import RunsError, StoreError
 
 if TYPE_CHECKING:
     from runs.stores.store import Store
 
 __all__ = [
-    "Commands",
     "Parser",
-    "add_command",
     "add_json",
+    "add_metrics",
     "add_run",
-    "complete_metric",
-    "complete_run",
+    "add_runs",
+    "add_store",
+    "add_store_place",
     "folder_of",
     "is_url",
     "open_given",
     "where_of",
 ]
 
-Commands = Any  # what argparse's `add_subparsers` returns has no public name
+_STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
 
 
 class Parser(argparse.ArgumentParser):
@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **options})
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Take `--sort -start`, too, where argparse wants `--sort=-start`, and keep the rest apart."""
         given = list(sys.argv[1:] if args is None else args)
         if self.rest_begins:
@@ -57,44 +57,54 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and end with exit code 2."""
-        from runs.commands.terminal import harmless
+        from runs.commands.terminal.text import harmless
 
         self.exit(2, f"error: {harmless(message)}; see {self.prog} --help\n")
 
 
-def add_command(
-    commands: Commands, name: str, help: str, run: Callable[[argparse.Namespace], int], **options: Any
-) -> argparse.ArgumentParser:
-    """Add a command, and return its parser.
+# ---------------------------------------------------------------------- what is typed
+
+
+def add_store(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
+    """Add `--store`; without a default of its own, so that what stands ahead of the command holds."""
+    parser.add_argument("--store", default=default, metavar="WHERE", help=_STORE_HELP)
+
+
+def add_store_place(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the store as an argument that needs no `--store`.
 
     Args:
-        commands: What `add_subparsers` returned.
-        name: What people type.
-        help: One line.
-        run: Gets the arguments and returns the exit code.
-        options: For the parser, such as `epilog`.
+        parser: Of the command.
+        what: Which stores the command takes.
     """
-    options = {"description": f"{help[0].upper()}{help[1:]}.", **options}
-    parser = commands.add_parser(name, help=help, **options)
-    # Without a default of its own: what stands ahead of the command holds.
-    parser.add_argument("--store", default=argparse.SUPPRESS, metavar="WHERE", help=STORE_HELP)
-    parser.set_defaults(command=run)
-    return parser
-
-
-STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
+    help = f"{what}; the same as --store"
+    parser.add_argument("store", nargs="?", default=argparse.SUPPRESS, metavar="STORE", help=help)
 
 
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
     """Add the argument for a run."""
     help = help or "id, uid, the beginning of a uid, or latest"
-    parser.add_argument(name, metavar=name.upper(), help=help).completer = complete_run  # type: ignore[attr-defined]
+    _complete(parser.add_argument(name, metavar=name.upper(), help=help), _run_ids)
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add `--json`."""
+def add_runs(parser: argparse.ArgumentParser, nargs: str = "+", help: str = "") -> None:
+    """Add the argument for several runs."""
+    help = help or "ids, uids, beginnings of uids, or latest"
+    _complete(parser.add_argument("runs", nargs=nargs, metavar="RUN", help=help), _run_ids)
+
+
+def add_metrics(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add the argument for names of metrics of the run that is named before."""
+    _complete(parser.add_argument("names", nargs="*", metavar="NAME", help=help), _metric_names)
+
+
+def add_json(parser: argparse._ActionsContainer) -> None:
+    """Add `--json`, to a parser or to a group of options that exclude each other."""
     help = 'print strict JSON; NaN and infinities are the texts "NaN", "Infinity", "-Infinity"'
     parser.add_argument("--json", action="store_true", help=help)
+
+
+# ---------------------------------------------------------------------- what is meant
 
 
 def where_of(arguments: argparse.Namespace) -> str:
@@ -123,7 +133,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 
 def open_given(arguments: argparse.Namespace) -> Store:
     """Return the store that is meant, which says on the terminal how far long work is."""
-    from runs.commands.terminal import Progress
+    from runs.commands.terminal.progress import Progress
     from runs.stores.store import open_store
 
     store = open_store(where_of(arguments))
@@ -131,9 +141,15 @@ def open_given(arguments: argparse.Namespace) -> Store:
     return store
 
 
-def complete_metric(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Return the metrics of the run that is named; for a shell."""
-    from runs.errors import RunsError
+# ---------------------------------------------------------------------- for a shell
+
+
+def _complete(action: argparse.Action, completer: Callable[..., list[str]]) -> None:
+    action.completer = completer  # type: ignore[attr-defined]  # where argcomplete looks for it
+
+
+def _metric_names(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the metrics of the run that is named."""
     from runs.stores.store import open_store
 
     try:
@@ -143,9 +159,8 @@ def complete_metric(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> l
         return []
 
 
-def complete_run(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """Return the ids of the newest runs; for a shell."""
-    from runs.errors import RunsError
+def _run_ids(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the ids of the newest runs."""
     from runs.stores.store import open_store
 
     try:

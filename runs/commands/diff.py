@@ -6,27 +6,27 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.arguments import Commands, add_command, add_json, add_run, open_given
-from runs.commands.terminal import Cell, Column, print_json, print_table, print_text
-from runs.commands.wording import is_number, value_text
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text, print_unified
+from runs.commands.terminal.values import is_number, value_text
 
 if TYPE_CHECKING:
     from runs.compare.difference import Difference
     from runs.query.flattening import Changes
     from runs.stores.run import Run
 
-__all__ = ["add_parser", "print_unified"]
+__all__ = ["add_arguments", "main"]
 
 _SECTIONS = ("command", "config", "git", "packages", "outcome", "metrics")
-_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 _EPILOG = """The exit code is 0 if a difference was looked for and found or not; with --exit-code it is 0 if the runs
 are the same, 1 if they differ, and 2 after an error. Times, hosts and metrics named system/... are not compared."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    help = "show what differs between two runs: config, sources, packages, git, results, metrics"
-    parser = add_command(commands, "diff", help, _diff, epilog=_EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
     add_run(parser, "a", "id, uid, the beginning of a uid, or latest")
     add_run(parser, "b", "the other one")
     parser.add_argument("--output", action="store_true", help="compare what they wrote to their terminals, too")
@@ -34,7 +34,8 @@ def add_parser(commands: Commands) -> None:
     add_json(parser)
 
 
-def _diff(arguments: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
+    """Print the differences."""
     from runs.compare.difference import compare_output, difference
 
     if arguments.exit_code:
@@ -92,9 +93,3 @@ def _print_changes(part: Changes, section: str, old: str, new: str) -> None:
 
 def _text(value: Any) -> str:
     return "None" if value is None else value_text(value, exact=not isinstance(value, float))
-
-
-def print_unified(text: str) -> None:
-    """Print a unified diff."""
-    for line in text.splitlines():
-        print_text(f"  {line}", _STYLES.get(line[:1], ""))

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from runs.commands.arguments import Commands, add_command
-
-__all__ = ["add_parser"]
+__all__ = ["add_arguments", "main"]
 
 _EPILOG = """bash: eval "$(runs completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit;
 fish: runs completion fish > ~/.config/fish/completions/runs.fish"""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    help = "print what makes a shell complete `runs`"
-    parser = add_command(commands, "completion", help, _completion, epilog=_EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 
 
-def _completion(arguments: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
+    """Print the script for the shell."""
     import argcomplete
 
     print(argcomplete.shellcode(["runs"], shell=arguments.shell))

@@ -1,4 +1,4 @@
-"""`show` and `config`: all that matters of one run on one screen, and its config."""
+"""`show`: all that matters of one run on one screen."""
 
 from __future__ import annotations
 
@@ -7,63 +7,29 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.arguments import Commands, add_command, add_json, add_run, open_given
-from runs.commands.terminal import Cell, Column, harmless, print_json, print_table, print_text
-from runs.commands.wording import STATUS_STYLES, duration_text, time_text, utc, value_text
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text
+from runs.commands.terminal.values import STATUS_STYLES, duration_text, time_text, utc, value_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments", "main"]
 
 _MAX_LINES = 12
 _STATISTICS = ("count", "last", "min", "max")
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the commands."""
-    show = add_command(commands, "show", "show one run: times, config, result, metrics, and why it failed", _show)
-    add_run(show)
-    add_json(show)
-    config = add_command(commands, "config", "print the config of a run as YAML, for `with FILE.yaml`", _config)
-    add_run(config)
-    config.add_argument("name", nargs="?", metavar="NAME", help="only this entry, such as optimizer.lr")
-    add_json(config)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_run(parser)
+    add_json(parser)
 
 
-def _config(arguments: argparse.Namespace) -> int:
-    from runs.errors import RunsError
-    from runs.query.flattening import dotted
-
-    with open_given(arguments) as store:
-        run = store.get(arguments.run)
-        value: Any = run.config.to_dict()
-        if arguments.name:
-            value = run[f"config.{arguments.name}"]
-            if value is None and arguments.name not in dotted(run.config):
-                raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; all of it: config {run.id}")
-    if arguments.json:
-        print_json(value)
-    elif isinstance(value, dict):
-        print(_yaml(value), end="")
-    else:
-        print_text(value_text(value, exact=True))
-    return 0
-
-
-def _yaml(document: dict[str, Any]) -> str:
-    import yaml
-
-    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
-    if any(harmless(line) != line for line in text.splitlines()):
-        text = yaml.safe_dump(document, sort_keys=False, width=120)
-    return text
-
-
-# ---------------------------------------------------------------------- show
-
-
-def _show(arguments: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
+    """Show the run."""
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         if arguments.json:
@@ -129,11 +95,11 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     if parent:
         there = run.parent
         yield "parent", Cell(f"{there.id} ({parent})" if there else f"{parent}, which is not in this store")
-    yield "children", Cell(_some([child.id for child in run.children()]))
+    yield "children", Cell(_listed([child.id for child in run.children()]))
     for entry in run.reproductions:
         yield from _reproduction(run, entry)
-    yield "artifacts", Cell(_some(list(run.artifacts)))
-    yield "resources", Cell(_some(list(run.resources)))
+    yield "artifacts", Cell(_listed(list(run.artifacts)))
+    yield "resources", Cell(_listed(list(run.resources)))
 
 
 def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
@@ -178,7 +144,7 @@ def _session_changes(session: Mapping[str, Any]) -> str:
     names = [*(session.get("changed_sources") or ())]
     for part, entries in changes.items():
         names += [f"{part} {name}" for name in entries] if isinstance(entries, Mapping) else []
-    return _some([str(name) for name in names])
+    return _listed([str(name) for name in names])
 
 
 def _status(run: Run) -> str:
@@ -194,7 +160,7 @@ def _git(run: Run) -> str:
     return f"{git['commit']}{branch}{', with changes that are not committed' if git.get('dirty') else ''}"
 
 
-def _some(names: list[str]) -> str:
+def _listed(names: list[str]) -> str:
     more = f", and {len(names) - _MAX_LINES} more" if len(names) > _MAX_LINES else ""
     return ", ".join(names[:_MAX_LINES]) + more
 

@@ -8,16 +8,28 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.arguments import Commands, add_command, add_json, open_given
-from runs.commands.terminal import Cell, Column, is_terminal, print_json, print_row, print_table, print_text
-from runs.commands.wording import MISSING, STATUS_STYLES, duration_text, is_number, time_text, utc, value_text
+from runs.commands.terminal.arguments import add_json, open_given
+from runs.commands.terminal.selection import add_selection, names_in, selection_of
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_row, print_table
+from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
+from runs.commands.terminal.values import (
+    MISSING,
+    STATUS_STYLES,
+    count_text,
+    duration_text,
+    is_number,
+    time_text,
+    utc,
+    value_text,
+)
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
     from runs.stores.selection import Selection
     from runs.stores.store import Store
 
-__all__ = ["add_parser", "add_selection", "selection_of"]
+__all__ = ["add_arguments", "main"]
 
 _COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
 _ON_A_SCREEN = 50
@@ -25,9 +37,9 @@ _EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val
 (optimizer.lr, val/loss.min, host); a condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "ls", "list runs, newest first", _ls, epilog=_EPILOG)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
     add_selection(parser)
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
     help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
@@ -38,30 +50,12 @@ def add_parser(commands: Commands) -> None:
     add_json(parser)
 
 
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which runs are meant, for any command that takes more than one."""
-    help = "a condition, such as 'optimizer.lr<1e-3'; may be repeated"
-    parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
-    parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
-    parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
-
-
-def selection_of(arguments: argparse.Namespace, columns: Sequence[str], limit: int | None = None) -> Selection:
-    """Return which runs `add_selection`'s options mean.
-
-    Raises:
-        FilterError: If they make no sense.
-    """
-    from runs.stores.selection import Selection, conditions
-
-    return Selection(conditions(arguments.where, arguments.tag), arguments.sort, limit, columns)
-
-
-def _ls(arguments: argparse.Namespace) -> int:
+def main(arguments: argparse.Namespace) -> int:
+    """List the runs, once or for ever."""
     from runs.errors import FilterError
 
     given = arguments.columns
-    columns = [name.strip() for name in given.split(",") if name.strip()] if given else list(_COLUMNS)
+    columns = names_in(given) if given else _COLUMNS
     limit = arguments.limit
     if limit is None:
         limit = _ON_A_SCREEN if is_terminal() and not arguments.json else 0
@@ -170,8 +164,8 @@ def _cell(name: str, value: Any) -> Cell:
 
 def _note_broken(broken: dict[str, str]) -> None:
     if broken:
-        what = "1 run" if len(broken) == 1 else f"{len(broken)} runs"
-        print(f"note: {what} cannot be read as a whole; ls without conditions says why", file=sys.stderr)
+        what = count_text(len(broken), "run")
+        print_to_stderr(f"note: {what} cannot be read as a whole; ls without conditions says why")
 
 
 # ---------------------------------------------------------------------- following

@@ -1,81 +1,17 @@
-"""What commands print: tables that fit, colours on a terminal only, JSON, and nothing that a terminal would obey."""
+"""Tables: they fit into the terminal, and go whole into pipes and files."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import json
-import math
-import os
-import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "Cell",
-    "Column",
-    "Progress",
-    "harmless",
-    "is_coloured",
-    "is_terminal",
-    "print_json",
-    "print_row",
-    "print_table",
-    "print_text",
-    "strict",
-]
+from runs.commands.terminal.text import console, harmless, is_coloured, is_terminal, print_text
 
-# What a terminal obeys (controls of ASCII and of Latin-1), what turns the order of a line round, what ends a line, and
-# what is no character at all.
-_HARMFUL = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-_SHORT = {"\n": r"\n", "\t": r"\t", "\r": r"\r"}
+__all__ = ["Cell", "Column", "fit", "print_row", "print_table"]
+
 _GAP, _LEAST = 2, 8
-
-
-def harmless(text: str) -> str:
-    r"""Return a text with all that a terminal would obey made visible: `\x1b` for the escape character."""
-    return _HARMFUL.sub(lambda match: _SHORT.get(match[0]) or _escaped(ord(match[0])), text)
-
-
-def _escaped(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def is_terminal() -> bool:
-    """Tell whether what is printed goes to a terminal."""
-    return sys.stdout.isatty()
-
-
-def is_coloured() -> bool:
-    """Tell whether it may be coloured; see https://no-color.org."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-# ---------------------------------------------------------------------- JSON
-
-
-def strict(value: Any) -> Any:
-    """Return a document as strict JSON can hold it; what is no finite number becomes a text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [strict(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def print_json(value: Any, *, in_one_line: bool = False) -> None:
-    """Print a document as strict JSON, in ASCII."""
-    indent = None if in_one_line else 2
-    print(json.dumps(strict(value), indent=indent, allow_nan=False), flush=in_one_line)
-
-
-# ---------------------------------------------------------------------- text and tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,15 +40,6 @@ class Column:
     title: str = ""
     is_number: bool = False
     is_kept: bool = False
-
-
-def print_text(text: str, style: str = "") -> None:
-    """Print one line, made harmless."""
-    text = harmless(text)
-    if style and is_coloured():
-        _console().print(_styled(text, style), soft_wrap=True)
-    else:
-        print(text)
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], indent: int = 0) -> list[int]:
@@ -205,7 +132,7 @@ def _print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[
     for position, (text, style) in enumerate(parts):
         line.append(text if position == len(parts) - 1 else text + " " * _GAP, style)
     line.rstrip()
-    _console().print(line, soft_wrap=True)
+    console().print(line, soft_wrap=True)
 
 
 def _width(text: str) -> int:
@@ -226,33 +153,3 @@ def _cut(text: str, width: int) -> str:
 
 def _terminal_width() -> int:
     return max(20, shutil.get_terminal_size().columns)
-
-
-@functools.cache
-def _console() -> Any:
-    from rich.console import Console
-
-    # Nothing is read as markup, and no text is coloured for what it looks like.
-    return Console(highlight=False, markup=False, emoji=False)
-
-
-def _styled(text: str, style: str) -> Any:
-    from rich.text import Text
-
-    return Text(text, style)
-
-
-class Progress:
-    """Says on the terminal how far long work is; the line goes when it is done, and never comes if that is at once."""
-
-    def __init__(self) -> None:
-        self._is_shown = False
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Say that `done` of `total` is done."""
-        if not sys.stderr.isatty() or (done >= total and not self._is_shown):
-            return
-        self._is_shown = done < total
-        line = f"{harmless(what)}: {done:,} of {total:,}" if self._is_shown else ""
-        sys.stderr.write(f"\r{line}\x1b[K")
-        sys.stderr.flush()

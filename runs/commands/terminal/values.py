@@ -1,16 +1,29 @@
-"""Values of runs as people read them: numbers with the digits that matter, local times, durations."""
+"""Values as people read them: numbers with the digits that matter, local times, durations, lengths, counts."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from runs.commands.terminal import strict
+from runs.commands.terminal.strict_json import strict
 
-__all__ = ["MISSING", "STATUS_STYLES", "duration_text", "is_number", "time_text", "utc", "value_text"]
+__all__ = [
+    "MISSING",
+    "STATUS_STYLES",
+    "count_text",
+    "duration_text",
+    "is_number",
+    "list_text",
+    "size_text",
+    "time_text",
+    "utc",
+    "value_text",
+]
 
 MISSING = "-"
+_LISTED = 5
 STATUS_STYLES = {
     "COMPLETED": "green",
     "RUNNING": "cyan",
@@ -81,3 +94,23 @@ def utc(text: Any) -> Any:
         return text + "Z" if datetime.fromisoformat(text).tzinfo is None else text
     except ValueError:
         return text
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a length with three digits and its unit."""
+    power = 0
+    while num_bytes >= 999.5 and power < 4:
+        num_bytes /= 1000
+        power += 1
+    unit = ("bytes", "kB", "MB", "GB", "TB")[power]
+    return f"{num_bytes:.3g} {unit}" if power else f"{num_bytes:.0f} {unit}"
+
+
+def count_text(number: int, what: str) -> str:
+    """Return a number of things, such as `2 runs`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def list_text(names: Sequence[str]) -> str:
+    """Return the first of many names, with commas between."""
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")
