@@ -9,7 +9,7 @@ from typing import Any
 
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactError, ArtifactNotFoundError, ArtifactVersion, parse_reference
-from observers.file.observer import FileObserver, journal_of
+from observers.file.observer import FileObserver, recorder_of
 
 __all__ = ["log_artifact", "use_artifact"]
 
@@ -39,7 +39,7 @@ def use_artifact(run: Any, reference: str) -> ArtifactVersion:
 def _recorders(run: Any) -> list[FileObserver]:
     """Return what records `run` in folders, or else the spool of a MongoObserver."""
     own = [observer for observer in run.observers if isinstance(observer, FileObserver) and observer.is_recording]
-    spool = journal_of(run.meta_info.get("uid"))
+    spool = recorder_of(run.meta_info.get("uid"))
     found = own or ([spool] if spool is not None else [])
     if not found:
         raise ArtifactError(

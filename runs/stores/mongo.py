@@ -13,6 +13,7 @@ import gridfs
 import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
+from observers.mongo.collections import Collections
 from observers.mongo.destination import Destination, explain
 from runs.errors import StoreError
 from runs.index.fields import LEFT_OUT, flatten
@@ -50,11 +51,9 @@ class MongoStore(Store):
             raise StoreError(f"the store's URL: {explain(error)}") from error
         self.where = f"{destination.label}#{prefix}" if prefix else destination.label
         self.database = self._client[name]
-        start = f"{prefix}_" if prefix else ""
-        self.runs = self.database[f"{start}runs"]
-        self.metrics = self.database[f"{start}metrics"]
-        self.chunks = self.database[f"{start}metrics_chunks"]
-        self.media = self.database[f"{start}media"]
+        self.collections = Collections(self.database, prefix)
+        self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        self.chunks, self.media = self.collections.chunks, self.collections.media
         self.fs = gridfs.GridFS(self.database)
         try:
             with self.errors():

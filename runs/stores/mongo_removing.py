@@ -9,14 +9,13 @@ that are about to go.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import bson
 
-from observers.mongo.delivery import REMOVED
+from observers.mongo.collections import may_name_files
 from observers.mongo.documents import object_id
 from runs.errors import StoreError
 
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Remover"]
 
 REMOVING = "REMOVING"
-# Collections that name no file, and entries that name files of their own run alone.
-_NAMELESS = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
+# Entries that name files of their own run alone.
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
 _NOTED = 100_000
 # Owners of what is of no one run: large entries of media and of artifacts.
@@ -42,10 +40,8 @@ class Remover:
         self.store = store
         self.database = store.database
         self.runs, self.metrics, self.chunks = store.runs, store.metrics, store.chunks
-        prefix = store.runs.name.removesuffix("runs")
-        self.media = store.media
-        self.removed = self.database[f"{prefix}{REMOVED}"]
-        self.files, self.pieces = self.database.fs.files, self.database.fs.chunks
+        self.media, self.removed = store.media, store.collections.removed
+        self.files, self.pieces = store.collections.files, store.collections.file_chunks
 
     def remove(self, key: Any) -> None:
         """Remove a run's document and all that is the run's alone; repeated, it finishes what was begun.
@@ -162,7 +158,7 @@ class Remover:
                     yield file["_id"], file
 
     def _names(self) -> list[str]:
-        return [name for name in self.database.list_collection_names() if not _NAMELESS.fullmatch(name)]
+        return [name for name in self.database.list_collection_names() if may_name_files(name)]
 
     def _named(self) -> tuple[set[bson.ObjectId], list[str]]:
         """Return all ids that documents name, of any collection, and the documents of which not all can be read."""

@@ -233,9 +233,8 @@ class MongoRun(Run):
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         """See `Run.fetch_version`."""
         reference = f"{entry['name']}@{entry['digest']}"
-        prefix = self.store.runs.name.removesuffix("runs")
         with self.store.errors():
-            version = fetch(self.store.database, prefix, reference, into / ARTIFACTS)
+            version = fetch(self.store.collections, reference, into / ARTIFACTS)
         if version is None:
             raise ArtifactError(f"{reference}: the database does not have it")
         return version

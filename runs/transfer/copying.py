@@ -195,9 +195,7 @@ def _take_into_database(unloaded: Unloaded, store: MongoStore) -> Copied:
     with store.errors():
         Remover(store).forget(unloaded.uid)
         path.write_text(json.dumps({**record, "status": COPYING}))
-        delivery = Delivery(
-            unloaded.folder, unloaded.folder.parent, store.database, store.runs.name.removesuffix("runs").rstrip("_")
-        )
+        delivery = Delivery(unloaded.folder, unloaded.folder.parent, store.database, store.collections.prefix)
         _deliver(delivery, store)
         notes = read_json(unloaded.folder / "notes.json")
         if notes:

@@ -290,11 +290,12 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 remove(store, store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
+                from observers.mongo.collections import Collections
                 from observers.mongo.contents import Contents
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})
-                Contents(database).store(folder / "data.csv", "data.csv")
+                Contents(Collections(database)).store(folder / "data.csv", "data.csv")
                 remove(store, store.find())
                 left = [file["filename"] for file in database.fs.files.find({})]
         assert len(left) == 1
