@@ -12,7 +12,7 @@ from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
 
 if TYPE_CHECKING:
-    from runs.compare.comparison import Comparison
+    from runs.comparison.compare import Comparison
 
 __all__ = ["add_arguments", "main"]
 
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Compare the groups, and print what came out."""
-    from runs.compare.comparison import compare
-    from runs.compare.reporting import as_document, as_latex
+    from runs.comparison.compare import compare
+    from runs.comparison.reporting import as_document, as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     selection = selection_of(arguments, (*by, *over, arguments.metric, "status", "config"))
@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _print(comparison: Comparison) -> None:
-    from runs.compare.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+    from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
     better = "greater is better" if comparison.larger_is_better else "less is better"

@@ -22,7 +22,7 @@ from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactError
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
 from observers.record.schema import RUN
-from runs.compare.difference import difference
+from runs.comparison.difference import diff
 from runs.errors import LaunchError, StoreError
 from runs.index.folders import read_json
 from runs.rerun.environment import Differing, Environment, compare_environment, compare_switches
@@ -157,7 +157,7 @@ def reproduce(plan: Plan, tolerance: Tolerance | None = None, output: int | None
         )
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
-    changed = difference(old, new).sources
+    changed = diff(old, new).sources
     switches = tuple(compare_switches(old, new))
     notes = list(verdict.notes)
     if changed and plan.mode == RESTORED:
