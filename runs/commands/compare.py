@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.selection import add_conditions, names_in, selection_of
+from runs.commands.terminal.selection import add_conditions, find_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
@@ -48,10 +48,10 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.comparison.reporting import as_document, as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
-    selection = selection_of(arguments, (*by, *over, arguments.metric, "status", "config"))
+    columns = (*by, *over, arguments.metric, "status", "config")
     with open_given(arguments) as store:
         comparison = compare(
-            selection.find(store),
+            find_chosen(store, arguments, columns),
             by,
             over,
             arguments.metric,
