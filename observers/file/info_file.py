@@ -6,8 +6,8 @@ import json
 import time
 from typing import Any
 
+from observers.file.sacred_form import plain
 from observers.record.journal import Journal
-from observers.record.sacred_form import plain
 from observers.record.schema import INFO
 
 __all__ = ["InfoFile"]

@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from observers.mongo.destination import redact
+from observers.file.sacred_form import plain
 from observers.record.identity import new_uid, parent_uid
 from observers.record.journal import Journal
-from observers.record.sacred_form import plain
+from observers.record.redaction import redact
 from observers.record.schema import FORMAT, RUN
 
 __all__ = ["RunFile", "command_line", "new_entry"]
