@@ -20,7 +20,7 @@ from observers.mongo.delivery import Delivery
 from observers.record.identity import claimed, lease
 from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
 from runs.__main__ import main as runs_command
-from runs.stores.store import open_store
+from runs.stores.opening import open_store
 from runs.transfer.syncing import reap, reap_database, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
