@@ -11,21 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 
 from observers.mongo.collections import may_name_files
 from observers.mongo.documents import object_id
 from runs.errors import StoreError
-
-if TYPE_CHECKING:
-    from runs.stores.mongo import MongoStore
-    from runs.stores.removing import Removed
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.run import REMOVING
+from runs.stores.store import Removed
 
 __all__ = ["Remover"]
 
-REMOVING = "REMOVING"
 # Entries that name files of their own run alone.
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
 _NOTED = 100_000
@@ -34,14 +32,14 @@ _SHARED_OWNERS = ("media", "artifacts")
 
 
 class Remover:
-    """Removes runs from the database of a store."""
+    """Removes runs from a database."""
 
-    def __init__(self, store: MongoStore) -> None:
-        self.store = store
-        self.database = store.database
-        self.runs, self.metrics, self.chunks = store.runs, store.metrics, store.chunks
-        self.media, self.removed = store.media, store.collections.removed
-        self.files, self.pieces = store.collections.files, store.collections.file_chunks
+    def __init__(self, mongo: MongoDatabase) -> None:
+        self.mongo = mongo
+        self.database = mongo.database
+        self.runs, self.metrics, self.chunks = mongo.runs, mongo.metrics, mongo.chunks
+        self.media, self.removed = mongo.media, mongo.collections.removed
+        self.files, self.pieces = mongo.collections.files, mongo.collections.file_chunks
 
     def remove(self, key: Any) -> None:
         """Remove a run's document and all that is the run's alone; repeated, it finishes what was begun.
@@ -51,7 +49,7 @@ class Remover:
         """
         document = self.runs.find_one({"_id": key}, {"uid": 1, "lease": 1, "status": 1, "removing": 1})
         if document is None:
-            raise StoreError(f"run {key} is no longer in {self.store.where}")
+            raise StoreError(f"run {key} is no longer in {self.mongo.where}")
         if not document.get("removing"):
             uid = document.get("uid")
             if isinstance(uid, str):
@@ -169,7 +167,7 @@ class Remover:
                 named.update(_ids(document))
                 for listed in _cut_off(document):
                     try:
-                        named.update(_ids(json.loads(self.store.fs.get(listed).read())))
+                        named.update(_ids(json.loads(self.mongo.fs.get(listed).read())))
                     except Exception:  # whatever it is, the list may name anything
                         unreadable.append(str(document["_id"]))
         return named, unreadable
