@@ -148,7 +148,9 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Read its pipes until nobody holds them any more, wait for its end, and return what it wrote."""
+        """Close its stdin, read its pipes until nobody holds them any more, wait for its end; return what it wrote."""
+        if self.stdin is not None:
+            self.stdin.close()
         deadline = None if timeout is None else time.monotonic() + timeout
         streams = [stream for stream in (self.stdout, self.stderr) if stream is not None]
         found: dict[Any, bytes] = dict.fromkeys(streams, b"")
@@ -246,8 +248,8 @@ def _server() -> tuple[subprocess.Popen, socket.socket]:
 
 
 def _can_be_warm(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Tell whether a command is a Python script or module, and its environment as that of the warm process."""
-    if words[0] != sys.executable or not (words[1] == "-m" or words[1].endswith(".py")):
+    """Tell whether a command is a Python script, module or text, and its environment as that of the warm process."""
+    if words[0] != sys.executable or not (words[1] in ("-c", "-m") or words[1].endswith(".py")):
         return False
     there = _environment()
     names = {name for name in (*env, *there) if name.startswith(_READ_AT_START) and name != "PYTHONPATH"}

@@ -174,18 +174,19 @@ def run(request: dict[str, Any]) -> None:
     open_streams()
     forget_random_state()
     gc.enable()
-    is_module = command[1] == "-m"
-    name, sys.argv[:] = command[1 + is_module], command[1 + is_module :]
-    sys.orig_argv[:] = command
     here = Path.cwd()
+    kind, place = (command[1], 2) if command[1] in ("-c", "-m") else ("", 1)
+    name, sys.argv[:] = command[place], ["-c", *command[3:]] if kind == "-c" else command[place:]
+    sys.orig_argv[:] = command
+    first = {"": str(Path(name).resolve().parent), "-m": str(here), "-c": ""}[kind]
     paths = [str(here / path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [str(here if is_module else Path(name).resolve().parent), *dict.fromkeys(paths), *sys.path]
+    sys.path[:] = [first, *dict.fromkeys(paths), *sys.path]
     importlib.invalidate_caches()
     try:
-        if is_module:
+        if kind == "-m":
             runpy.run_module(name, run_name="__main__", alter_sys=True)
         else:
-            run_script(here / name)
+            run_main(name if kind else (here / name).read_bytes(), None if kind else str(here / name))
     except SystemExit as error:
         end(error.code)
     except BaseException as error:
@@ -197,12 +198,13 @@ def run(request: dict[str, Any]) -> None:
     end(0)
 
 
-def run_script(path: Path) -> None:
-    """Run a script as `__main__`; `runpy.run_path` would change `sys.argv[0]` where it is a relative path."""
+def run_main(text: str | bytes, path: str | None) -> None:
+    """Run a program as `__main__`; `runpy.run_path` would change `sys.argv[0]` where that is a relative path."""
     main = types.ModuleType("__main__")
-    main.__file__, main.__loader__ = str(path), importlib.machinery.SourceFileLoader("__main__", str(path))
+    if path is not None:
+        main.__file__, main.__loader__ = path, importlib.machinery.SourceFileLoader("__main__", path)
     sys.modules["__main__"] = main
-    exec(compile(path.read_bytes(), str(path), "exec"), vars(main))
+    exec(compile(text, path or "<string>", "exec"), vars(main))
 
 
 def open_streams() -> None:
