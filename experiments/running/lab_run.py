@@ -26,7 +26,7 @@ from experiments.running.signals import Signals
 from experiments.running.system_metrics import Sampler
 from observers.artifacts.version import ArtifactVersion
 from observers.media.kinds import Media
-from observers.record.protocols import ResumableObserver
+from observers.record.protocols import LeasedObserver, ResumableObserver
 from observers.record.resuming import ResumeError
 
 __all__ = ["LabRun"]
@@ -202,6 +202,9 @@ class LabRun(Run):
                 f"{wanted} cannot be continued: a run goes on in the folder of its record, and nothing here records in "
                 f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"
             )
+        for observer in self.observers:
+            if isinstance(observer, LeasedObserver):
+                observer.beat_interval_s = self.beat_interval
         super()._emit_started()
         for observer in self.observers:
             if isinstance(observer, ResumableObserver) and observer.is_resumed:

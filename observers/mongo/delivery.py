@@ -33,7 +33,7 @@ from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in,
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
 from observers.record.atomic_file import replacing
-from observers.record.identity import new_uid
+from observers.record.identity import is_time, new_uid
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, RUN, SUMMARY, VALUES
 
 __all__ = ["MARKER", "REMOVED", "Delivery"]
@@ -266,10 +266,12 @@ class Delivery:
                 document.pop(key, None)
         times = {key: value for key, value in document.items() if isinstance(value, datetime)}
         document = {key: packer.entry(value) for key, value in document.items()} | times
-        lease = self._read(LEASE)
-        if lease is not None:
+        lease = None
+        with contextlib.suppress(ValueError):  # a power cut may have taken what was in it
+            lease = self._read(LEASE)
+        if isinstance(lease, dict):
             document["lease"] = packer.entry(lease)
-            if document.get("status") == "RUNNING":
+            if document.get("status") == "RUNNING" and is_time(lease.get("heartbeat")):
                 document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
         for key in ("command_line", "fail_trace"):
             if isinstance(run.get(key), list):

@@ -7,7 +7,6 @@ its own in a spool, and tries for ever.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import threading
@@ -28,7 +27,7 @@ from observers.mongo.destination import DESTINATION_FILE, Destination, explain, 
 from observers.mongo.fetch import fetch
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
-from observers.record.identity import claimed, new_uid
+from observers.record.identity import new_uid
 from observers.record.rewinding import Position
 
 __all__ = ["MongoObserver", "Shipper"]
@@ -118,10 +117,21 @@ class Shipper(threading.Thread):
 
 
 class _Spool(FileObserver):
-    """Records where it is told to: its folder is removed once it is delivered, so it must be one of its own."""
+    """Records where it is told to: its folder is removed once it is delivered, so it must be one of its own.
+
+    The lock on it is held until `let_go`: `runs sync` removes a spool that it has delivered, but not one that
+    is locked.
+    """
 
     def _elsewhere(self) -> None:
         return None
+
+    def _release(self) -> None:
+        pass
+
+    def let_go(self) -> None:
+        """Leave what is there to others."""
+        super()._release()
 
 
 class MongoObserver(RunObserver):
@@ -137,6 +147,9 @@ class MongoObserver(RunObserver):
         client: A client to use in place of `url`.
         failure_dir: Where the spool is, by default `my_runs/_spool`.
         **kwargs: Options of `pymongo.MongoClient`.
+
+    Attributes:
+        beat_interval_s: Seconds between two heartbeats; see `FileObserver`.
 
     Raises:
         DestinationError: If two arguments exclude each other.
@@ -168,7 +181,7 @@ class MongoObserver(RunObserver):
         self._spool: FileObserver | None = None
         self._shipper: Shipper | None = None
         self._folder = Path()
-        self._claim = contextlib.ExitStack()
+        self.beat_interval_s: float | None = None
 
     # ------------------------------------------------------------------ a run begins
 
@@ -187,10 +200,9 @@ class MongoObserver(RunObserver):
         journal = journal_of(given["meta_info"].get("uid"))
         if journal is None:
             self._spool = _Spool(self.spool_dir / new_uid())
+            self._spool.beat_interval_s = self.beat_interval_s
             getattr(self._spool, event)(ex_info, command, host_info, **{**given, "_id": "run"})
             journal = self._spool
-            # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
-            self._claim.enter_context(claimed(Path(journal.dir)))
         folder, base = Path(journal.dir), Path(journal.basedir)
         journal.journal.write(DESTINATION_FILE, self.destination.written())
         self._folder, self._own_client = folder, self._client is None
@@ -293,7 +305,8 @@ class MongoObserver(RunObserver):
             self._client = None
         if delivered and self._spool is not None:
             shutil.rmtree(self._spool.basedir, ignore_errors=True)
-        self._claim.close()
+        if self._spool is not None:
+            self._spool.let_go()
         if delivered:
             return
         delivery = shipper.delivery

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.identity import is_alive
-from observers.record.schema import LEASE, RUN
+from observers.record.schema import RUN
 from runs.errors import StoreError
 
 __all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders", "true_status"]
@@ -56,8 +56,3 @@ def true_status(run: dict[str, Any], lease: dict[str, Any] | None) -> str:
         if status == "RUNNING" and lease is not None and not is_alive(lease):
             return "DEAD"
     return status if status is None or isinstance(status, str) else str(status)
-
-
-def lease_of(folder: Path) -> dict[str, Any] | None:
-    """Return the lease of the run in `folder`."""
-    return read_json(folder / LEASE)

@@ -21,11 +21,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from observers.record.identity import read_lease
 from runs.index import questions as finding
 from runs.index import scanning
 from runs.index.fields import OF_RUN, TEXT, fields_of, read_documents
 from runs.index.file import IndexFile, clear, transaction
-from runs.index.folders import lease_of, true_status
+from runs.index.folders import true_status
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
 
@@ -218,7 +219,7 @@ class Index:
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
         dead = []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
-            lease = lease_of(self.store / os.fsdecode(name))
+            lease = read_lease(self.store / os.fsdecode(name))
             if true_status({"status": "RUNNING"}, lease) == "DEAD":
                 dead.append((number,))
         connection.execute("DELETE FROM temp.dead")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
 from observers.record.atomic_file import replacing
+from observers.record.identity import read_lease
 from observers.record.schema import (
     CONFIG,
     INFO,
@@ -31,7 +32,7 @@ from observers.record.schema import (
     read_names,
 )
 from runs.errors import StoreError
-from runs.index.folders import lease_of, true_status
+from runs.index.folders import true_status
 from runs.index.index import Index
 from runs.query.filters import parse_filter
 from runs.query.names import full_name
@@ -159,7 +160,7 @@ class FolderRun(Run):
     @property
     def status(self) -> str:
         """See `Run.status`."""
-        return self._row.get("status") or true_status(self.document, lease_of(self.folder))
+        return self._row.get("status") or true_status(self.document, read_lease(self.folder))
 
     def _metric_names(self) -> list[str]:
         if (self.folder / POINTS).exists():
@@ -193,8 +194,7 @@ class FolderRun(Run):
     @property
     def lease(self) -> dict[str, Any] | None:
         """See `Run.lease`."""
-        lease = lease_of(self.folder)
-        return lease if isinstance(lease, dict) else None
+        return read_lease(self.folder)
 
     @property
     def media(self) -> list[Medium]:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactError
 from observers.mongo.delivery import Delivery
-from observers.record.identity import claimed
+from observers.record.locking import claimed
 from observers.record.numbered_folder import make_numbered_folder
 from observers.record.schema import MEDIA_FOLDER, OWN_FILES, RUN
 from runs.errors import StoreError
