@@ -28,6 +28,7 @@ __all__ = [
     "new_uid",
     "parent_uid",
     "read_lease",
+    "true_status",
 ]
 
 _log = logging.getLogger(__name__)
@@ -156,6 +157,23 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
 def is_time(value: Any) -> TypeGuard[float]:
     """Tell whether a value from a lease is a number of seconds that a clock can show: up to the year 9999."""
     return isinstance(value, int | float) and 0 <= value < 2.5e11
+
+
+def true_status(run: dict[str, Any], lease: Any) -> str | None:
+    """Return the status of a run: RUNNING without a living process is DEAD.
+
+    Args:
+        run: What is in its `run.json`.
+        lease: Its lease, from `read_lease` or a database; anything, as others may have written there.
+
+    Returns:
+        The status as text; None if it is recorded as null.
+    """
+    status = run.get("status", "RUNNING")
+    # A lease that is no lease says nothing.
+    if status == "RUNNING" and isinstance(lease, Mapping) and not is_alive(lease):
+        return "DEAD"
+    return status if status is None or isinstance(status, str) else str(status)
 
 
 def _boot_id() -> str:

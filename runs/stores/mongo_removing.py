@@ -12,21 +12,18 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 
-from observers.mongo.delivery import REMOVED
 from observers.mongo.documents import object_id
 from runs.errors import StoreError
-
-if TYPE_CHECKING:
-    from runs.stores.mongo import MongoStore
-    from runs.stores.removing import Removed
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.run import REMOVING
+from runs.stores.store import Removed
 
 __all__ = ["Remover"]
 
-REMOVING = "REMOVING"
 # Collections that name no file, and entries that name files of their own run alone.
 _NAMELESS = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
@@ -36,15 +33,13 @@ _SHARED_OWNERS = ("media", "artifacts")
 
 
 class Remover:
-    """Removes runs from the database of a store."""
+    """Removes runs from a database."""
 
-    def __init__(self, store: MongoStore) -> None:
-        self.store = store
-        self.database = store.database
-        self.runs, self.metrics, self.chunks = store.runs, store.metrics, store.chunks
-        prefix = store.runs.name.removesuffix("runs")
-        self.media = store.media
-        self.removed = self.database[f"{prefix}{REMOVED}"]
+    def __init__(self, mongo: MongoDatabase) -> None:
+        self.mongo = mongo
+        self.database = mongo.database
+        self.runs, self.metrics, self.chunks = mongo.runs, mongo.metrics, mongo.chunks
+        self.media, self.removed = mongo.media, mongo.removed
         self.files, self.pieces = self.database.fs.files, self.database.fs.chunks
 
     def remove(self, key: Any) -> None:
@@ -55,7 +50,7 @@ class Remover:
         """
         document = self.runs.find_one({"_id": key}, {"uid": 1, "lease": 1, "status": 1, "removing": 1})
         if document is None:
-            raise StoreError(f"run {key} is no longer in {self.store.where}")
+            raise StoreError(f"run {key} is no longer in {self.mongo.where}")
         if not document.get("removing"):
             uid = document.get("uid")
             if isinstance(uid, str):
@@ -173,7 +168,7 @@ class Remover:
                 named.update(_ids(document))
                 for listed in _cut_off(document):
                     try:
-                        named.update(_ids(json.loads(self.store.fs.get(listed).read())))
+                        named.update(_ids(json.loads(self.mongo.fs.get(listed).read())))
                     except Exception:  # whatever it is, the list may name anything
                         unreadable.append(str(document["_id"]))
         return named, unreadable

@@ -14,12 +14,12 @@ from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, database_in, explain, read_destination
-from observers.record.identity import is_alive, is_time, read_lease
+from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import locked
 from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.folders import SPOOLED, read_json, run_folders, true_status
+from runs.index.folders import SPOOLED, read_json, run_folders
 
 __all__ = ["SyncResult", "reap", "sync"]
 

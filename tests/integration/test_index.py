@@ -70,11 +70,10 @@ def content(index):
         JOIN key ON key.id = key ORDER BY 1, 2, 3"""
 
     def ask(connection):
-        index._catch_up(connection)
         runs = connection.execute("SELECT name, is_readable, problems FROM run ORDER BY 1").fetchall()
         return connection.execute(query).fetchall(), runs
 
-    return index._file.reliably(ask)
+    return index._asked(ask)
 
 
 # Questions

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from observers.record.identity import is_alive, read_lease
+from observers.record.identity import is_alive, read_lease, true_status
 from observers.record.schema import read_metrics, read_points
-from runs.index.folders import true_status
 from runs.transfer.syncing import reap, sync
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -43,9 +42,8 @@ def main(_run):
 """
 JUDGE = """
 import json, pathlib, sys
-from observers.record.identity import is_alive, read_lease
-from runs.index.folders import true_status
-from runs.stores.store import open_store
+from observers.record.identity import is_alive, read_lease, true_status
+from runs.stores.opening import open_store
 from runs.transfer.syncing import reap
 folder = pathlib.Path(sys.argv[1])
 run, lease = json.loads((folder / "run.json").read_bytes()), read_lease(folder)

@@ -284,7 +284,7 @@ def test_version_that_is_nowhere_and_a_server_that_is_gone_are_told_apart(tmp_pa
     def uses(_run):
         _run.use_artifact("digits:v7")
 
-    with pytest.raises(ArtifactNotFoundError, match=r"has no artifact digits.*neither has MongoDB at"):
+    with pytest.raises(ArtifactNotFoundError, match=r"has no artifact digits.*neither is it at"):
         record(uses, FileObserver(tmp_path / "a"), mongo_of(database, mongo_url))
     gone = MongoObserver("mongodb://127.0.0.1:9", db_name="none", serverSelectionTimeoutMS=200)
     monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.5)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runs.stores.store import open_store
+from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
 
