@@ -9,6 +9,7 @@ LabError                    one clear sentence; Sacred prints it without a trace
 ├── SchedulerError          the learning-rate schedule cannot be built
 ├── PrecisionError          mixed precision as asked for is not to be had
 ├── DeviceError             the device does not exist here
+├── TrainingError           the training has diverged: its loss or its weights are NaN or infinite
 ├── CheckpointError         a checkpoint is missing, damaged, or does not fit
 └── MissingDependencyError  an optional package is not installed
 """
@@ -29,6 +30,7 @@ __all__ = [
     "OptimizerError",
     "PrecisionError",
     "SchedulerError",
+    "TrainingError",
 ]
 
 
@@ -69,6 +71,10 @@ class PrecisionError(LabError, ValueError):
 
 class DeviceError(LabError, ValueError):
     """The device asked for does not exist on this machine."""
+
+
+class TrainingError(LabError, ArithmeticError):
+    """The training has diverged: its loss or its weights are NaN or infinite."""
 
 
 class CheckpointError(LabError, ValueError):

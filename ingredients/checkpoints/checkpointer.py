@@ -80,6 +80,7 @@ class Checkpointer:
         self.is_branch = False
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._check_before_saving: Callable[[Place], None] | None = None
         # After which step the newest state on the disk was saved.
         self._saved_step: int | None = None
 
@@ -95,7 +96,7 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ a training begins
 
-    def begin(self, parts: Mapping[str, Any]) -> Place:
+    def begin(self, parts: Mapping[str, Any], *, check: Callable[[Place], None] | None = None) -> Place:
         """Bring `parts` and the record to the state to go on from, and return the place of the training.
 
         That is what an earlier session of the run left, if it is to be resumed; else the state at `start`; else none,
@@ -105,10 +106,12 @@ class Checkpointer:
             parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of. Among
                 them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
                 follow a config that changed, other names are taken as they were.
+            check: Called with the place before a state is saved; where it raises, the states before stay.
 
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits.
         """
+        self._check_before_saving = check
         found = None
         if self.resume:
             self.files.clear()
@@ -258,6 +261,8 @@ class Checkpointer:
         best = best if self.best else None
         if best is not None or last:
             self.wait()
+            if self._check_before_saving is not None:
+                self._check_before_saving(place)
             jobs: list[Callable[[], None]] = []
             state = self._state(place, parts) if last else {"model": snapshot(parts["model"].state_dict())}
             if best is not None:
@@ -312,6 +317,11 @@ class Checkpointer:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def newest(self) -> tuple[Path, int] | None:
+        """Return where the newest state is, once it is written, and its step; None if none was saved."""
+        self._join()
+        return None if self._saved_step is None else (self.last_path, self._saved_step)
 
     def _join(self) -> None:
         if self._thread is not None:
