@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import re
 import sys
@@ -61,7 +60,7 @@ class _Frames:
 
     @staticmethod
     def stack() -> list[tuple[FrameType]]:
-        return [(frame,) for frame, _ in traceback.walk_stack(inspect.currentframe().f_back)]
+        return [(frame,) for frame, _ in traceback.walk_stack(sys._getframe(1))]
 
 
 class Experiment(LabFunctions, sacred.Experiment):
@@ -91,7 +90,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         system_metrics_s: float | None = 15.0,
         **options: Any,
     ) -> None:
-        caller = inspect.currentframe().f_back.f_globals
+        caller = sys._getframe(1).f_globals
         mainfile = caller.get("__file__")
         if name is None and mainfile is not None and not options.get("interactive"):
             name = Path(mainfile).stem
@@ -100,7 +99,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("base_dir", Path(mainfile).parent if mainfile else Path.cwd())
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
         guard_sacred()
-        sacred_experiment.inspect = _Frames
+        sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases: dict[str, str] = {}
         self._on_command_line = False
         self._system_metrics_s = check_interval(system_metrics_s)
@@ -111,6 +110,10 @@ class Experiment(LabFunctions, sacred.Experiment):
         self.mainfile, self.sources, self.dependencies = gather_sources_and_dependencies(
             caller, self.save_git_info, self.base_dir
         )
+
+    @property
+    def _config_path(self) -> str:
+        return ""
 
     def command(self, function: Callable | None = None, prefix: str | None = None, unobserved: bool = False) -> Any:
         """Add a command, as Sacred does; `print_config` and `save_config` are the lab's own."""

@@ -26,6 +26,7 @@ from experiments.running.signals import Signals
 from experiments.running.system_metrics import Sampler
 from observers.artifacts.version import ArtifactVersion
 from observers.media.kinds import Media
+from observers.record.protocols import ResumableObserver
 from observers.record.resuming import ResumeError
 
 __all__ = ["LabRun"]
@@ -195,17 +196,18 @@ class LabRun(Run):
 
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
-        if wanted is not None and not any(hasattr(observer, "is_continued") for observer in self.observers):
+        if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
             self.start_time = datetime.now(UTC).replace(tzinfo=None)  # Sacred counts from it how long it took to fail
             raise ResumeError(
                 f"{wanted} cannot be continued: a run goes on in the folder of its record, and nothing here records in "
                 f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"
             )
         super()._emit_started()
-        continued = next((observer for observer in self.observers if getattr(observer, "is_continued", False)), None)
-        if continued is not None:
-            position = continued.journal.position()
-            self._go_on_from(position, position)
+        for observer in self.observers:
+            if isinstance(observer, ResumableObserver) and observer.is_resumed:
+                position = observer.position()
+                self._go_on_from(position, position)
+                break
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""

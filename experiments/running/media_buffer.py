@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from observers.media.kinds import Content, Media, MediaEntry
+from observers.media.kinds import Media
+from observers.record.media_entry import Content, MediaEntry
 
 __all__ = ["MAX_WAITING_BYTES", "MediaBuffer"]
 
@@ -54,7 +55,7 @@ class MediaBuffer:
         held, num_bytes = media, media.num_bytes
         if self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
             held = _encode(name, step, media)
-            num_bytes = 0 if held is None else len(held.data) + sum(len(image.data) for image in held.images)
+            num_bytes = 0 if held is None else held.num_bytes
         with self._lock:
             self._waiting.append(((name, media.kind, step, at), held, num_bytes))
             self._waiting_bytes += num_bytes

@@ -11,8 +11,10 @@ import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import sacred
+from sacred.commandline_options import CLIOption
 from sacred.utils import (
     convert_to_nested_dict,
     get_by_dotted_path,
@@ -26,11 +28,6 @@ from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer, nearest
 from ingredients.config.files import read_config_file
 from ingredients.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sacred.commandline_options import CLIOption
-
-    from experiments.experiment import Experiment
 
 __all__ = ["check_assignments", "check_known", "check_options", "check_updates", "nested"]
 
@@ -92,7 +89,7 @@ def nested(config_updates: Mapping[str, Any]) -> dict:
 
 
 def check_updates(
-    experiment: Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
+    experiment: sacred.Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
 ) -> None:
     """Check what can be checked before the config is computed.
 
@@ -110,7 +107,7 @@ def check_updates(
                 _check_seed(experiment, path, values["seed"], force)
 
 
-def _paths(experiment: Experiment) -> list[str]:
+def _paths(experiment: sacred.Experiment) -> list[str]:
     """Return the dotted path of every ingredient, and first the experiment's, which is empty.
 
     A list, because Sacred lets no one traverse the ingredients again after a traversal that was broken off.
@@ -118,7 +115,7 @@ def _paths(experiment: Experiment) -> list[str]:
     return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
 
 
-def _check_seed(experiment: Experiment, path: str, seed: Any, force: bool) -> None:
+def _check_seed(experiment: sacred.Experiment, path: str, seed: Any, force: bool) -> None:
     name = join_paths(path, "seed")
     if type(seed) is not int or not 0 <= seed <= _MAX_SEED:
         raise ConfigError(f"{name}: got {seed!r}, expected an int from 0 to {_MAX_SEED}; write for example {name}=1")
@@ -126,7 +123,7 @@ def _check_seed(experiment: Experiment, path: str, seed: Any, force: bool) -> No
         raise ConfigError(f"{name}: got {seed}, but {path} draws no random numbers of its own; set seed={seed}")
 
 
-def _draws(experiment: Experiment, path: str) -> bool:
+def _draws(experiment: sacred.Experiment, path: str) -> bool:
     """Tell whether a function of the ingredient `path`, or of one below it, depends on Sacred's seed for it."""
     below = [part for part, _ in experiment.traverse_ingredients() if part.path == path or is_prefix(path, part.path)]
     captured = [function for part in below for function in part.captured_functions]
@@ -141,7 +138,7 @@ def _check_group(path: str, values: Any) -> None:
         )
 
 
-def _check_named_configs(experiment: Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
+def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
     known = dict(experiment.gather_named_configs())
     for position, name in enumerate(names):
         if name in known or Path(name).is_file():
@@ -167,7 +164,7 @@ def _check_named_configs(experiment: Experiment, updates: Mapping[str, Any], nam
         )
 
 
-def _entry_names(experiment: Experiment) -> set[str]:
+def _entry_names(experiment: sacred.Experiment) -> set[str]:
     """Return the dotted names of all entries of the default config."""
     from sacred.initialize import create_run
 
@@ -175,7 +172,7 @@ def _entry_names(experiment: Experiment) -> set[str]:
     return set(_dotted(create_run(experiment, command, {}, force=True).config))
 
 
-def check_known(experiment: Experiment, run: Any) -> None:
+def check_known(experiment: sacred.Experiment, run: Any) -> None:
     """Check that every entry that was set exists, now that the config is computed.
 
     An entry that only the command about to run takes, as an argument, exists too.
@@ -217,7 +214,7 @@ def _check_parameter(name: str, value: Any, default: Any) -> None:
         ) from None
 
 
-def _parameters(experiment: Experiment, command: Any) -> Iterator[tuple[str, Any]]:
+def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, Any]]:
     """Yield name and default of every entry that only a captured function's signature declares.
 
     The arguments of the command count, and those of other functions when they have a default: what has none is

@@ -96,8 +96,8 @@ def fit(
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, loss, keeper, amp.accumulate, on_nan)
     place = keeper.begin(parts, check=check.state)
-    if keeper.is_branch:
-        _check_left(keeper.start, place.epoch, epochs, best)
+    if keeper.branched_from is not None:
+        _check_left(keeper.branched_from, place.epoch, epochs, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
     num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)

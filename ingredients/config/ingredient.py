@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,13 +38,15 @@ class _MapSignature(Signature):
         return super().construct_arguments(args, kwargs, frozen, bound)
 
 
-class LabFunctions:
+class LabFunctions(sacred.Ingredient):
     """The decorators of an ingredient or experiment, as the lab wants them.
 
     `_config` and every argument that the config fills with a dict arrive as a `configs.Map`; a dict passed
     explicitly in place of a config entry does too, so that a function body sees one type. Other explicit
     arguments are passed on untouched.
     """
+
+    path: str
 
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
@@ -57,7 +59,8 @@ class LabFunctions:
 
     @property
     def _config_path(self) -> str:
-        return "" if isinstance(self, sacred.Experiment) else self.path
+        """Where the entries stand in the whole config, for messages."""
+        return self.path
 
     def config(self, function: Callable) -> Scope:
         """Add a config scope; see `ingredients.config.scope` for what it may declare."""
@@ -98,7 +101,7 @@ def _entries(cfg_or_file: Any, entries: dict) -> dict:
     return to_plain(cfg_or_file if cfg_or_file is not None else entries)
 
 
-class Ingredient(LabFunctions, sacred.Ingredient):
+class Ingredient(LabFunctions):
     """A reusable part of experiments: config, named configs, captured functions, commands.
 
     Args:
@@ -107,7 +110,7 @@ class Ingredient(LabFunctions, sacred.Ingredient):
     """
 
     def __init__(self, path: str, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
-        caller = inspect.currentframe().f_back.f_globals
+        caller = sys._getframe(1).f_globals
         options.setdefault("save_git_info", False)
         self._globals = options.pop("_caller_globals", caller)
         super().__init__(path, ingredients, _caller_globals=self._globals, **options)
@@ -127,15 +130,15 @@ class Ingredient(LabFunctions, sacred.Ingredient):
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.
-            function = captured.__wrapped__
+            function, name = captured.__wrapped__, captured.__name__
             names = modules.setdefault(id(function.__globals__), dict(function.__globals__))
             again = twin.capture(_copy_function(function, names), prefix=captured.prefix)
-            if names.get(captured.__name__) is captured:
+            if names.get(name) is captured:
                 # The twin's functions call each other, not the original's.
-                names[captured.__name__] = again
-            if captured.__name__ in self.commands:
+                names[name] = again
+            if name in self.commands:
                 again.unobserved = captured.unobserved
-                twin.commands[captured.__name__] = again
+                twin.commands[name] = again
             for mine, its in (self.pre_run_hooks, twin.pre_run_hooks), (self.post_run_hooks, twin.post_run_hooks):
                 if captured in mine:
                     its.append(again)

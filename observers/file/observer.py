@@ -18,18 +18,19 @@ from typing import Any
 
 from sacred.observers import RunObserver
 
-from observers.media.kinds import MediaEntry
+from observers.errors import ResumeError
+from observers.file.info_file import InfoFile
+from observers.file.run_file import RunFile, command_line, new_entry
+from observers.file.sacred_form import plain, sacred_metrics, to_ticks
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import guarded
 from observers.record.identity import RECORD_TO_VARIABLE, lease
-from observers.record.info_file import InfoFile
 from observers.record.journal import Journal
+from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
-from observers.record.resuming import ResumeError, continued_entry, open_for_continuing
+from observers.record.resuming import continued_entry, open_for_continuing
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step
-from observers.record.run_file import RunFile, command_line, new_entry
-from observers.record.sacred_form import plain, sacred_metrics, to_ticks
 from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 from observers.record.stored_files import copy_file, keep
 
@@ -110,7 +111,7 @@ class FileObserver(RunObserver):
         return {} if self._run is None else self._run.entry
 
     @property
-    def is_continued(self) -> bool:
+    def is_resumed(self) -> bool:
         """Whether the run goes on in the record of an earlier session."""
         return self._run is not None and self._run.session is not None
 
@@ -154,12 +155,13 @@ class FileObserver(RunObserver):
             else:
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            self._gathering = Gathering(self.journal, self._run, self._lock, ex_info["base_dir"])
+            note_changes = self._run.note_environment if self.is_resumed else None
+            self._gathering = Gathering(self.journal, self._lock, ex_info["base_dir"], note_changes)
             return number
 
     def _folder_beside(self, first: FileObserver | None) -> Path | None:
         """Return where the run that another observer continues is recorded below this one's folder, too."""
-        if first is None or not first.is_continued:
+        if first is None or not first.is_resumed:
             return None
         uid = first.run_entry["uid"]
         for path in Path(self.basedir).glob(f"*/{RUN}"):
@@ -220,10 +222,14 @@ class FileObserver(RunObserver):
     @property
     def elapsed_s(self) -> float:
         """Seconds that a continued run has behind it: no sample of the machine was taken at a later step."""
-        if not self.is_continued:
+        if not self.is_resumed:
             return 0.0
         steps = [row["last_step"] for name, row in self.journal.summary.items() if not is_rewound(name)]
         return max((datetime.now(UTC) - self._start).total_seconds(), max(steps, default=0) + 1.0)
+
+    def position(self) -> Position:
+        """Return how much the record holds of each metric and each series of media."""
+        return self.journal.position()
 
     def _make_folder(self, _id: Any) -> Any:
         """Make the run's folder, and return its id."""
@@ -273,7 +279,7 @@ class FileObserver(RunObserver):
             self.journal.close()
 
     @guarded
-    def media_event(self, entries: list[MediaEntry]) -> None:
+    def media_event(self, entries: Sequence[MediaEntry]) -> None:
         """Write down images, figures, histograms, texts and tables."""
         for entry in entries:
             self.journal.media.add(entry, entry.time - self._start.timestamp())

@@ -30,7 +30,8 @@ from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactDamagedError, ArtifactError, ArtifactVersion
+from observers.artifacts.version import ArtifactVersion
+from observers.errors import ArtifactDamagedError, ArtifactError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
 

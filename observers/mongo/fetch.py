@@ -11,14 +11,8 @@ import gridfs
 from pymongo.database import Database
 
 from observers.artifacts.intake import Incoming
-from observers.artifacts.version import (
-    ArtifactDamagedError,
-    ArtifactError,
-    ArtifactVersion,
-    Reference,
-    from_manifest,
-    parse_reference,
-)
+from observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
+from observers.errors import ArtifactDamagedError, ArtifactError
 from observers.mongo.artifacts import content_id
 
 __all__ = ["fetch"]

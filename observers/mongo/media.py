@@ -17,6 +17,7 @@ import pymongo
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
+from observers.errors import RecordError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
 from observers.record.schema import MEDIA, media_path
@@ -108,7 +109,7 @@ class MediaDelivery:
         try:
             path = media_path(self.folder, file)
             file_id = self.contents.store(path, path.name)
-        except ValueError:
+        except RecordError:
             reason = "is no name of a content"
         if file_id == object_id("sha256", Path(file).stem):
             return file_id

@@ -20,7 +20,8 @@ from typing import Any
 from pymongo.errors import PyMongoError
 from sacred.observers import RunObserver
 
-from observers.artifacts.version import ArtifactError, ArtifactVersion
+from observers.artifacts.version import ArtifactVersion
+from observers.errors import ArtifactError, DestinationError
 from observers.file.observer import FileObserver, journal_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import DESTINATION_FILE, Destination, explain, is_refusal
@@ -136,6 +137,9 @@ class MongoObserver(RunObserver):
         client: A client to use in place of `url`.
         failure_dir: Where the spool is, by default `my_runs/_spool`.
         **kwargs: Options of `pymongo.MongoClient`.
+
+    Raises:
+        DestinationError: If two arguments exclude each other.
     """
 
     def __init__(
@@ -151,9 +155,9 @@ class MongoObserver(RunObserver):
         **kwargs: Any,
     ) -> None:
         if client is not None and url is not None:
-            raise ValueError("MongoObserver: got both a client and a url; give one of them")
+            raise DestinationError("MongoObserver: got both a client and a url; give one of them")
         if collection != "runs" and collection_prefix:
-            raise ValueError("MongoObserver: got both a collection and a collection_prefix; give the prefix")
+            raise DestinationError("MongoObserver: got both a collection and a collection_prefix; give the prefix")
         self.destination = Destination(url, db_name, collection_prefix or collection.removesuffix("runs").rstrip("_"))
         self.priority = priority
         self.spool_dir = Path(failure_dir or Path("my_runs") / "_spool")
@@ -227,6 +231,11 @@ class MongoObserver(RunObserver):
         """Pass an artifact on to the spool, if there is one."""
         if self._spool is not None:
             self._spool.artifact_event(name, filename, metadata, content_type)
+
+    @property
+    def label(self) -> str:
+        """What the database is called in messages, without credentials."""
+        return self.destination.label
 
     def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
         """Return a version of an artifact from the database, its contents in the store at `root`; None if it has none.

@@ -22,20 +22,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from observers.errors import ResumeError
 from observers.record.identity import claimed, is_alive
 from observers.record.journal import Journal
 from observers.record.schema import FORMAT, LEASE, RUN
 
-__all__ = ["ResumeError", "continued_entry", "environment_changes", "open_for_continuing", "session_of"]
+__all__ = ["continued_entry", "environment_changes", "open_for_continuing", "session_of"]
 
 # What an end writes, and a run that goes on does not have.
 _END = ("stop_time", "fail_trace", "lost_bytes", "lost_media", "result", "rewinding")
 # Texts of any length, which the record of the first session has.
 _NOT_COMPARED = ("diff", "untracked")
-
-
-class ResumeError(RuntimeError):
-    """A run cannot be continued, or its record not be taken back."""
 
 
 @contextlib.contextmanager

@@ -38,6 +38,8 @@ from typing import Any
 
 import numpy as np
 
+from observers.errors import RecordError
+
 __all__ = [
     "POINT",
     "TICKS_PER_S",
@@ -182,10 +184,10 @@ def media_path(folder: Path, file: Any) -> Path:
     """Return where in a run's folder the content `file` of an entry, or of a table's cell, lies.
 
     Raises:
-        ValueError: If that is no name of a content, such as one that leads out of the folder.
+        RecordError: If that is no name of a content, such as one that leads out of the folder.
     """
     if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
-        raise ValueError(
+        raise RecordError(
             f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "
             "by this program, remove the entry"
         )
@@ -196,7 +198,7 @@ def read_media(folder: Path) -> list[MediaRecord]:
     """Return what a run logged beside numbers, in the order of logging; nothing of it is opened.
 
     Raises:
-        ValueError: If a name leads out of the folder.
+        RecordError: If a name leads out of the folder.
     """
     return [
         MediaRecord(
@@ -211,7 +213,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of a table's file; cells are numbers, texts, None, or the `Path` of an image.
 
     Raises:
-        ValueError: If an image's name leads out of the folder.
+        RecordError: If an image's name leads out of the folder.
     """
     table = json.loads(path.read_bytes())
 

@@ -20,10 +20,11 @@ from typing import Any
 
 from sacred.observers import RunObserver
 
+from observers.errors import MissingExtraError
 from observers.file.observer import journal_of
-from observers.media.kinds import MediaEntry
 from observers.record.guarding import guarded
 from observers.record.identity import new_uid
+from observers.record.media_entry import MediaEntry
 from observers.record.rewinding import Position
 from observers.record.schema import read_metrics
 from observers.tensorboard.event_file import EventFile
@@ -50,12 +51,12 @@ class TensorBoardObserver(RunObserver):
         num_errors: Events that failed.
 
     Raises:
-        RuntimeError: If TensorBoard is not installed.
+        MissingExtraError: If TensorBoard is not installed.
     """
 
     def __init__(self, logdir: str | Path | None = None, priority: int = 35) -> None:
         if importlib.util.find_spec("tensorboard") is None:
-            raise RuntimeError(
+            raise MissingExtraError(
                 "TensorBoardObserver needs the package 'tensorboard', which is not installed; "
                 "write pip install -e '.[tensorboard]'"
             )

@@ -15,9 +15,9 @@ from pymongo.collection import Collection
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
+from observers.errors import ResumeError
 from observers.mongo.delivery import Delivery
 from observers.record.identity import claimed, lease
-from observers.record.resuming import ResumeError
 from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
 from runs.__main__ import main as runs_command
 from runs.stores.store import open_store

@@ -18,7 +18,8 @@ from pymongo.errors import AutoReconnect
 
 from experiments import Experiment
 from observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
-from observers.artifacts.version import ArtifactDamagedError, ArtifactNotFoundError, content_path
+from observers.artifacts.version import content_path
+from observers.errors import ArtifactDamagedError, ArtifactNotFoundError
 from observers.mongo.artifacts import ArtifactDelivery, Upload, artifact_id, content_id
 from observers.mongo.delivery import Delivery
 from runs.__main__ import main as runs_command

@@ -16,9 +16,11 @@ from sacred.observers import RunObserver
 from experiments import Experiment
 from experiments.running.media_buffer import MediaBuffer
 from observers import FileObserver, Histogram, Image, MongoObserver, Table, Text
-from observers.media.kinds import Media, MediaEntry, MediaError
+from observers.errors import MediaError
+from observers.media.kinds import Media
 from observers.mongo.delivery import Delivery
 from observers.record.journal import Journal
+from observers.record.media_entry import MediaEntry
 from observers.record.schema import read_media, read_metrics, read_table
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync

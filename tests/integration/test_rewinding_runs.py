@@ -16,7 +16,7 @@ from sacred.observers import FileStorageObserver
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
-from observers.record.resuming import ResumeError
+from observers.errors import ResumeError
 from observers.record.schema import VALUES, read_media, read_metrics, read_points
 
 

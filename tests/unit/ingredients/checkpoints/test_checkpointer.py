@@ -338,7 +338,7 @@ def test_saving_is_not_reached_by_what_the_training_does_meanwhile(tmp_path, mon
     with monkeypatch.context() as patch:
         # The thread writes only after the weights have changed.
         started = []
-        patch.setattr(keeper, "_start", started.append)
+        patch.setattr(keeper._writer, "start", started.append)
         keeper.save(Place(1, 0, 5), parts)
     nn.init.zeros_(parts["model"].weight)
     for job in started[0]:

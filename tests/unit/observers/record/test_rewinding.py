@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.media.kinds import Content, MediaEntry
 from observers.record import atomic_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
+from observers.record.media_entry import Content, MediaEntry
 from observers.record.rewinding import missing_from, next_step, read_position, rewound_files
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_media, read_metrics, read_names
 
