@@ -28,6 +28,7 @@ from observers.artifacts.version import ArtifactVersion
 from observers.media.kinds import Media
 from observers.record.protocols import ResumableObserver
 from observers.record.resuming import ResumeError
+from observers.record.rewinding import Position, num_missing
 
 __all__ = ["LabRun"]
 
@@ -148,6 +149,16 @@ class LabRun(Run):
         """
         return {"metrics": self._metrics.position(), "media": self._media.position()}
 
+    def num_missing(self, position: Position) -> int:
+        """Return how many points and media up to a position are missing from the record that earlier sessions left.
+
+        Of a run that is recorded in several places, that is the number for the worst of them.
+        """
+        return max((num_missing(observer.held(position), position) for observer in self._resumed()), default=0)
+
+    def _resumed(self) -> list[ResumableObserver]:
+        return [o for o in self.observers if isinstance(o, ResumableObserver) and o.is_resumed]
+
     def flush(self) -> None:
         """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.
 
@@ -203,11 +214,10 @@ class LabRun(Run):
                 f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"
             )
         super()._emit_started()
-        for observer in self.observers:
-            if isinstance(observer, ResumableObserver) and observer.is_resumed:
-                position = observer.position()
-                self._go_on_from(position, position)
-                break
+        for observer in self._resumed():
+            position = observer.position()
+            self._go_on_from(position, position)
+            break
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""

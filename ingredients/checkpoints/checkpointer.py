@@ -98,7 +98,8 @@ class Checkpointer:
     def begin(self, parts: Mapping[str, Any], *, check: Callable[[Place], None] | None = None) -> Place:
         """Bring `parts` and the record to the state to go on from, and return the place of the training.
 
-        That is what an earlier session of the run left, if it is to be resumed; else the state at `start`; else none,
+        That is what an earlier session of the run left, if it is to be resumed: the newest good state whose points are
+        all in the record, or, if there is none such, the newest good one. Else it is the state at `start`; else none,
         which is the beginning.
 
         Args:
@@ -114,7 +115,7 @@ class Checkpointer:
         found = None
         if self.resume:
             self.files.clear()
-            found = self.files.newest(lambda state, path: self._check(state, path, parts))
+            found = self._newest_state(parts)
         place = Place()
         if found is not None:
             path, state = found
@@ -137,6 +138,31 @@ class Checkpointer:
         if place.step:
             _log.info("continuing from %s, after %d steps", path, place.step)
         return place
+
+    def _newest_state(self, parts: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
+        """Return the newest good state whose points the record has, or, of those that lack some, the newest."""
+        lacking = []
+
+        def check_with_record(state: Mapping[str, Any], path: Path) -> None:
+            self._check(state, path, parts)
+            num_missing = self._num_missing(state)
+            if num_missing:
+                lacking.append(path)
+                raise CheckpointError(f"{path}: {num_missing} entries of the record up to this state are missing")
+
+        try:
+            return self.files.newest(check_with_record)
+        except CheckpointError as error:
+            if not lacking or isinstance(error.__cause__, OSError):
+                raise
+        _log.warning("the record is not complete at any state that is kept; going on from the newest good one")
+        return self.files.newest(lambda state, path: self._check(state, path, parts))
+
+    def _num_missing(self, state: Mapping[str, Any]) -> int:
+        position = state.get("position")
+        if self.record is None or position is None or self._is_followed():
+            return 0
+        return self.record.num_missing(position)
 
     def _check(self, state: Mapping[str, Any], path: Path, parts: Mapping[str, Any]) -> None:
         check_whole(state, parts, path)

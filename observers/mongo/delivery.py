@@ -48,7 +48,7 @@ REMOVED = "removed"
 _LISTS = ("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace")
 _LISTS += ("artifacts_logged", "artifacts_used")
 # What a run has that has ended; one that goes on does not.
-_OF_AN_END = ("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media")
+_OF_AN_END = ("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points")
 _OF_AN_END += ("captured_out_file", "values_file")
 
 
