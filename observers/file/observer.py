@@ -31,7 +31,7 @@ from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
 from observers.record.resuming import continued_entry, open_for_continuing
-from observers.record.rewinding import Position, is_rewound, missing_from, next_step
+from observers.record.rewinding import Position, held, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 from observers.record.stored_files import copy_file, keep
 
@@ -40,6 +40,9 @@ __all__ = ["FileObserver", "recorder_of"]
 _log = logging.getLogger(__name__)
 
 SACREDS_BEAT_INTERVAL_S = 10.0
+# Series that are named where points of them are lost.
+_SHOWN = 10
+
 # The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.
 _writers: dict[str, FileObserver] = {}
 
@@ -242,6 +245,10 @@ class FileObserver(RunObserver):
         """Return how much the record holds of each metric and each series of media."""
         return self.journal.position()
 
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+        return held(self.journal.folder, position)
+
     def _make_folder(self, _id: Any) -> Any:
         """Make the run's folder, and return its id."""
         base, folder, number = make_run_folder(Path(self.basedir), _id)
@@ -331,11 +338,21 @@ class FileObserver(RunObserver):
                     reached = self.journal.rewind(position)
             except OSError as error:
                 raise ResumeError(f"the record in {self.dir} cannot be taken back to where it was: {error}") from error
-            for name, there, expected in missing_from(reached, position):
-                _log.warning(
-                    "%s: %s is there %d times, expected %d; the others are lost", self.dir, name, there, expected
-                )
+            if not any(position.values()):
+                self._run.entry.pop("lost_points", None)  # all of it is recorded anew
+            self._note_lost_points(reached, position)
             return reached
+
+    def _note_lost_points(self, reached: Position, wanted: Position) -> None:
+        missing = list(missing_from(reached, wanted))
+        for name, there, expected in missing[:_SHOWN]:
+            _log.warning("%s: %s is there %d times, expected %d; the others are lost", self.dir, name, there, expected)
+        if missing:
+            count = num_missing(reached, wanted)
+            _log.error(
+                "%s: %d points of %d series are lost; the run cannot end as COMPLETED", self.dir, count, len(missing)
+            )
+            self._run.note_lost_points(count)
 
     @guarded
     def resource_event(self, filename: str) -> None:

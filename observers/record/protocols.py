@@ -111,6 +111,9 @@ class ResumableObserver(HasFolder, Protocol):
     def position(self) -> Position:
         """Return how much the record holds of each metric and each series of media."""
 
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+
 
 @runtime_checkable
 class LeasedObserver(Protocol):
