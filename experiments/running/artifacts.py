@@ -11,7 +11,7 @@ from experiments.running.recorded_run import RecordedRun
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion, parse_reference
 from observers.errors import ArtifactError, ArtifactNotFoundError
-from observers.file.observer import FileObserver, journal_of
+from observers.file.observer import FileObserver, recorder_of
 from observers.record.protocols import ArtifactSource
 
 __all__ = ["log_artifact", "use_artifact"]
@@ -42,7 +42,7 @@ def use_artifact(run: RecordedRun, reference: str) -> ArtifactVersion:
 def _recorders(run: RecordedRun) -> list[FileObserver]:
     """Return what records `run` in folders, or else the spool of a MongoObserver."""
     own = [observer for observer in run.observers if isinstance(observer, FileObserver) and observer.is_recording]
-    spool = journal_of(run.meta_info.get("uid"))
+    spool = recorder_of(run.meta_info.get("uid"))
     found = own or ([spool] if spool is not None else [])
     if not found:
         raise ArtifactError(
