@@ -33,6 +33,7 @@ from ingredients.errors import (
     OptimizerError,
     PrecisionError,
     SchedulerError,
+    TrainingError,
     UnknownEntryError,
     UnknownNamedConfigError,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "SchedulerError",
     "Source",
     "TensorBatches",
+    "TrainingError",
     "UnknownEntryError",
     "UnknownNamedConfigError",
     "ViT",

@@ -166,10 +166,10 @@ class LabRun(RecordedRun):
             if isinstance(observer, LeasedObserver):
                 observer.beat_interval_s = self.beat_interval
         super()._emit_started()
-        for observer in self._resumed():
-            position = observer.position()
+        resumed = self._resumed()
+        if resumed:
+            position = resumed[0].position()
             self._go_on_from(position, position)
-            break
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
