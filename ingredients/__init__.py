@@ -34,6 +34,7 @@ from ingredients.errors import (
     OptimizerError,
     PrecisionError,
     SchedulerError,
+    TrainingError,
     UnknownEntryError,
     UnknownNamedConfigError,
 )
@@ -65,6 +66,7 @@ __all__ = [
     "SchedulerError",
     "Source",
     "TensorBatches",
+    "TrainingError",
     "UnknownEntryError",
     "UnknownNamedConfigError",
     "ViT",
