@@ -34,9 +34,9 @@ from query_data import (
 )
 
 import runs
-from observers.mongo.collections import Collections
 from observers.mongo.documents import object_id
 from observers.mongo.indexes import make_run_indexes
+from observers.mongo.layout import Collections
 from runs.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent
