@@ -29,10 +29,13 @@ from ingredients.errors import (
     LabError,
     LossError,
     MissingDependencyError,
+    MissingEntryError,
     ModelError,
     OptimizerError,
     PrecisionError,
     SchedulerError,
+    UnknownEntryError,
+    UnknownNamedConfigError,
 )
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "Loss",
     "LossError",
     "MissingDependencyError",
+    "MissingEntryError",
     "MixedPrecision",
     "ModelError",
     "OptimizerError",
@@ -61,6 +65,8 @@ __all__ = [
     "SchedulerError",
     "Source",
     "TensorBatches",
+    "UnknownEntryError",
+    "UnknownNamedConfigError",
     "ViT",
     "amp",
     "checkpoint",

@@ -203,17 +203,19 @@ def log_training(
     are weighed by their classes.
     """
     norm = amp.grad_norm(optimizer)
-    if isinstance(losses[0], float):
-        values = [sum(losses) / len(losses), float(norm)]
+    if amp.device.type == "cpu":
+        mean, norm = sum(map(float, losses)) / len(losses), float(norm)
     else:
-        values = torch.stack([torch.stack(losses).mean().float(), norm.float()]).tolist()
-    log("train/loss", values[0], step)
-    log("train/grad_norm", values[1], step)
+        # Of a state that was saved on another device, some may be there, and some may be numbers.
+        on_device = [torch.as_tensor(value, dtype=torch.float32, device=amp.device) for value in (*losses, norm)]
+        mean, norm = torch.stack([torch.stack(on_device[:-1]).mean(), on_device[-1]]).tolist()
+    log("train/loss", mean, step)
+    log("train/grad_norm", norm, step)
     log("train/lr", optimizer.param_groups[0]["lr"], step)
     if amp.dtype == "float16":
         log("amp/scale", amp.scale(), step)
         log("amp/skipped", amp.num_skipped, step)
-    return values[0]
+    return mean
 
 
 @torch.no_grad()

@@ -21,8 +21,8 @@ class TrainingRecord(Protocol):
         """What the experiment notes of the run; under `data` the fingerprint of its data."""
 
     @property
-    def is_continued(self) -> bool:
-        """Whether an earlier session of the run left a record."""
+    def is_resumed(self) -> bool:
+        """Whether the run goes on in the record of an earlier session."""
 
     @property
     def stopping(self) -> int | None:

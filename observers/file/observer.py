@@ -34,7 +34,7 @@ from observers.record.rewinding import Position, held, is_rewound, missing_from,
 from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 from observers.record.stored_files import copy_file, keep
 
-__all__ = ["FileObserver", "journal_of"]
+__all__ = ["FileObserver", "recorder_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _SHOWN = 10
 _writers: dict[str, FileObserver] = {}
 
 
-def journal_of(uid: str | None) -> FileObserver | None:
+def recorder_of(uid: str | None) -> FileObserver | None:
     """Return the observer that writes the run `uid` down in this process, if there is one."""
     return _writers.get(uid)
 
@@ -152,7 +152,7 @@ class FileObserver(RunObserver):
     ) -> Any:
         """Write down a run that starts now; returns its id in this folder."""
         with self._lock:
-            resume = meta_info.pop("resume", None) or self._folder_beside(journal_of(meta_info.get("uid")))
+            resume = meta_info.pop("resume", None) or self._folder_beside(recorder_of(meta_info.get("uid")))
             if resume is not None:
                 number = self._continue(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:

@@ -23,6 +23,7 @@ __all__ = [
     "lease",
     "new_uid",
     "parent_uid",
+    "true_status",
 ]
 
 _log = logging.getLogger(__name__)
@@ -113,6 +114,24 @@ def is_alive(lease: dict[str, Any], now: float | None = None) -> bool:
         return _start_of(lease["pid"]) == lease["pid_start"]
     allowed = max(_SECONDS, _BEATS * lease.get("beat_interval", 1.0))
     return (time.time() if now is None else now) - lease.get("heartbeat", 0) <= allowed
+
+
+def true_status(run: dict[str, Any], lease: Any) -> str | None:
+    """Return the status of a run: RUNNING without a living process is DEAD.
+
+    Args:
+        run: What is in its `run.json`.
+        lease: What is in its `lease.json`; anything, as others may have written there.
+
+    Returns:
+        The status as text; None if it is recorded as null.
+    """
+    status = run.get("status", "RUNNING")
+    # A lease that is no lease says nothing.
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        if status == "RUNNING" and lease is not None and not is_alive(lease):
+            return "DEAD"
+    return status if status is None or isinstance(status, str) else str(status)
 
 
 def _boot_id() -> str:

@@ -46,6 +46,7 @@ __all__ = [
     "MediaRecord",
     "Series",
     "media_path",
+    "read_json",
     "read_json_lines",
     "read_media",
     "read_metrics",
@@ -118,6 +119,18 @@ class MediaRecord:
     sha256: str
     content_type: str
     meta: dict[str, Any]
+
+
+def read_json(path: Path) -> Any | None:
+    """Return what a JSON file of a record holds; None if there is no file.
+
+    Raises:
+        ValueError: If it is no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:

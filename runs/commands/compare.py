@@ -6,13 +6,13 @@ import argparse
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.selection import add_conditions, names_in, selection_of
+from runs.commands.terminal.selection import add_conditions, find_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
 
 if TYPE_CHECKING:
-    from runs.compare.comparison import Comparison
+    from runs.comparison.compare import Comparison
 
 __all__ = ["add_arguments", "main"]
 
@@ -44,14 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Compare the groups, and print what came out."""
-    from runs.compare.comparison import compare
-    from runs.compare.reporting import as_document, as_latex
+    from runs.comparison.compare import compare
+    from runs.comparison.reporting import as_document, as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
-    selection = selection_of(arguments, (*by, *over, arguments.metric, "status", "config"))
+    columns = (*by, *over, arguments.metric, "status", "config")
     with open_given(arguments) as store:
         comparison = compare(
-            selection.find(store),
+            find_chosen(store, arguments, columns),
             by,
             over,
             arguments.metric,
@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _print(comparison: Comparison) -> None:
-    from runs.compare.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+    from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
     better = "greater is better" if comparison.larger_is_better else "less is better"

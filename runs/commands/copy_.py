@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Copy the runs, and print which they are there."""
-    from runs.transfer.copying import copy, open_target
+    from runs.stores.opening import open_target
+    from runs.transfer.copying import copy
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]

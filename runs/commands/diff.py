@@ -13,7 +13,7 @@ from runs.commands.terminal.text import print_text, print_unified
 from runs.commands.terminal.values import is_number, value_text
 
 if TYPE_CHECKING:
-    from runs.compare.difference import Difference
+    from runs.comparison.difference import Difference
     from runs.query.flattening import Changes
     from runs.stores.run import Run
 
@@ -36,13 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the differences."""
-    from runs.compare.difference import compare_output, difference
+    from runs.comparison.difference import compare_output, diff
 
     if arguments.exit_code:
         arguments.error_code = 2
     with open_given(arguments) as store:
         old, new = store.get(arguments.a), store.get(arguments.b)
-        found = difference(old, new)
+        found = diff(old, new)
         output = compare_output(old, new) if arguments.output else None
         differ = bool(found or output)
         if arguments.json:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from runs.commands.terminal.arguments import add_runs, open_given
 from runs.commands.terminal.outcomes import print_left_out
-from runs.commands.terminal.selection import add_selection, names_in, selection_of
+from runs.commands.terminal.selection import add_selection, find_chosen, names_in
 from runs.commands.terminal.strict_json import strict
 from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.commands.terminal.values import size_text
@@ -65,7 +65,7 @@ def _chosen(arguments: argparse.Namespace, store: Store, columns: Sequence[str] 
         if arguments.where or arguments.tag:
             raise RunsError("export: got ids and conditions, expected one of them")
         return [store.get(key) for key in arguments.runs]
-    found = selection_of(arguments, columns or ()).find(store)
+    found = find_chosen(store, arguments, columns or ())
     if not found:
         raise RunsError("export: no run meets the conditions")
     if arguments.format in (None, "zip") and not (arguments.where or arguments.tag) and columns is None:

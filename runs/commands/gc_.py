@@ -17,8 +17,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Remove the files, and print what that reclaimed."""
-    from runs.stores.removing import collect
-
     with open_given(arguments) as store:
-        print_removed(collect(store), in_json=arguments.json)
+        print_removed(store.collect(), in_json=arguments.json)
     return 0

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Take the runs in, and print which they are here."""
+    from runs.stores.opening import open_target
     from runs.transfer.archives import import_runs
-    from runs.transfer.copying import open_target
 
     with open_target(where_of(arguments)) as store:
         store.on_progress = Progress()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.selection import add_selection, names_in, selection_of
+from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
@@ -26,7 +25,6 @@ from runs.commands.terminal.values import (
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
-    from runs.stores.selection import Selection
     from runs.stores.store import Store
 
 __all__ = ["add_arguments", "main"]
@@ -62,13 +60,12 @@ def main(arguments: argparse.Namespace) -> int:
     if limit < 0:
         raise FilterError(f"--limit: got {limit}, expected the number of runs to show, or 0 for all")
     # One more tells whether there are more.
-    selection = selection_of(arguments, columns, limit + 1 if limit else None)
     with open_given(arguments) as store:
         if arguments.follow:
-            return _follow(store, dataclasses.replace(selection, limit=None), columns, limit, in_json=arguments.json)
-        found = selection.find(store)
+            return _follow(store, arguments, columns, limit)
+        found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
         broken = dict(store.unreadable())
-        is_filtered = bool(selection.where)
+        is_filtered = bool(conditions_in(arguments))
         shown = found[:limit] if limit else found
         if arguments.json:
             _print_json(shown, broken, columns, is_filtered)
@@ -171,9 +168,10 @@ def _note_broken(broken: dict[str, str]) -> None:
 # ---------------------------------------------------------------------- following
 
 
-def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: int, *, in_json: bool) -> int:
+def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int) -> int:
     """Print the newest runs, the last one last, and then a line for each that is new or has changed, for ever."""
-    found = selection.find(store)
+    conditions, in_json = conditions_in(arguments), arguments.json
+    found = find_chosen(store, arguments, columns)
     known = {run.id: _state(run, columns) for run in found}
     shown = (found[:limit] if limit else found)[::-1]
     rows = [[_value(run, name) for name in columns] for run in shown]
@@ -183,14 +181,12 @@ def _follow(store: Store, selection: Selection, columns: Sequence[str], limit: i
         for run in shown:
             print_json(_document(run, columns, None), in_one_line=True)
     elif not shown:
-        print_text(
-            f"there is no run in {store.where} yet" if not selection.where else "no run meets the conditions yet"
-        )
+        print_text("no run meets the conditions yet" if conditions else f"there is no run in {store.where} yet")
         sys.stdout.flush()
     else:
         cells = [_cells(run, columns, row) for run, row in zip(shown, rows, strict=True)]
         widths = print_table(header, cells)
-    for run in selection.watch(store):
+    for run in store.watch(conditions):
         state = _state(run, columns)
         if known.get(run.id) == state:
             continue

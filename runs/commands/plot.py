@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.selection import add_selection, names_in, selection_of
+from runs.commands.terminal.selection import add_selection, find_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.errors import PlotError
@@ -96,7 +96,7 @@ def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list
         raise PlotError(f"--limit: got {limit}, expected the number of runs to draw, or 0 for all")
     # One more tells whether there are more.
     columns = (*view.by, *view.over, "status", "config")
-    found = selection_of(arguments, columns, limit + 1 if limit else None).find(store)
+    found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
     if limit and len(found) > limit:
         return found[:limit], f"{limit} runs; there are more: --limit 0 draws all"
     return found, ""

@@ -27,8 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Remove the runs, after asking."""
-    from runs.stores.removing import remove
-
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]
         if not arguments.yes:
@@ -39,7 +37,7 @@ def main(arguments: argparse.Namespace) -> int:
             if not _is_agreed(chosen, store.where):
                 print_text("nothing is removed")
                 return 1
-        print_removed(remove(store, chosen), in_json=arguments.json)
+        print_removed(store.remove(chosen), in_json=arguments.json)
     return 0
 
 

@@ -11,15 +11,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from observers.record.identity import claimed
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, run_folders
-
-if TYPE_CHECKING:
-    from runs.stores.removing import Removed
+from runs.stores.store import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "reclaim", "remove_folder"]
 

@@ -14,11 +14,11 @@ from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, database_in, explain, read_destination
-from observers.record.identity import claimed, is_alive
+from observers.record.identity import claimed, is_alive, true_status
 from observers.record.journal import Journal
 from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.folders import SPOOLED, lease_of, read_json, run_folders, true_status
+from runs.index.folders import SPOOLED, lease_of, read_json, run_folders
 
 __all__ = ["SyncResult", "reap", "sync"]
 

@@ -16,9 +16,8 @@ from experiments import Experiment
 from experiments.running import captured_output
 from experiments.running.metrics_buffer import MetricsBuffer
 from observers import FileObserver
-from observers.record.identity import is_alive
+from observers.record.identity import is_alive, true_status
 from observers.record.schema import read_metrics, read_names, read_points
-from runs.index.folders import true_status
 from runs.transfer.syncing import reap
 
 

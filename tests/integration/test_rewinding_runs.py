@@ -234,7 +234,7 @@ def test_observer_that_cannot_take_back_is_named(tmp_path, caplog):
     observers = [FileObserver(tmp_path / "runs"), FileStorageObserver(tmp_path / "stock")]
     with caplog.at_level(logging.WARNING):
         folder = record(tmp_path, main, *observers)
-    assert "what is taken back of this run stays where FileStorageObserver put it" in caplog.text
+    assert "the record of FileStorageObserver cannot be rewound; it keeps what was logged beyond" in caplog.text
     assert len(read_points(folder)) == 0
 
 

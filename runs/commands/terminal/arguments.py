@@ -134,7 +134,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
 def open_given(arguments: argparse.Namespace) -> Store:
     """Return the store that is meant, which says on the terminal how far long work is."""
     from runs.commands.terminal.progress import Progress
-    from runs.stores.store import open_store
+    from runs.stores.opening import open_store
 
     store = open_store(where_of(arguments))
     store.on_progress = Progress()
@@ -150,7 +150,7 @@ def _complete(action: argparse.Action, completer: Callable[..., list[str]]) -> N
 
 def _metric_names(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the metrics of the run that is named."""
-    from runs.stores.store import open_store
+    from runs.stores.opening import open_store
 
     try:
         with open_store(where_of(parsed_args)) as store:
@@ -161,7 +161,7 @@ def _metric_names(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> lis
 
 def _run_ids(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """Return the ids of the newest runs."""
-    from runs.stores.store import open_store
+    from runs.stores.opening import open_store
 
     try:
         with open_store(where_of(parsed_args)) as store:

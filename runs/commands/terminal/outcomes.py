@@ -10,8 +10,8 @@ from runs.commands.terminal.text import print_text, print_to_stderr
 from runs.commands.terminal.values import count_text, list_text, size_text
 
 if TYPE_CHECKING:
-    from runs.stores.removing import Removed
-    from runs.transfer.copying import Copied
+    from runs.stores.adding import Copied
+    from runs.stores.store import Removed
 
 __all__ = ["print_copied", "print_left_out", "print_removed"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runs.stores.selection import Selection
+    from runs.stores.run import Run
+    from runs.stores.store import Store
 
-__all__ = ["add_conditions", "add_selection", "names_in", "selection_of"]
+__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "names_in"]
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
@@ -25,16 +26,20 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
 
 
-def selection_of(arguments: argparse.Namespace, columns: Sequence[str], limit: int | None = None) -> Selection:
-    """Return which runs the options mean.
+def conditions_in(arguments: argparse.Namespace) -> list[Any]:
+    """Return the filter that `--where` and `--tag` stand for."""
+    return [*arguments.where, *((f"tags.{tag}", "==", True) for tag in arguments.tag)]
+
+
+def find_chosen(
+    store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None = None
+) -> list[Run]:
+    """Return the runs that the options mean; see `runs.stores.store.Store.find`.
 
     Raises:
         FilterError: If they make no sense.
     """
-    from runs.stores.selection import Selection, conditions
-
-    sort = getattr(arguments, "sort", "-start")
-    return Selection(conditions(arguments.where, arguments.tag), sort, limit, columns)
+    return store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
 
 
 def names_in(*given: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
 from observers.record.schema import read_metrics, read_names, read_points
+from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("epochs=40", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")
@@ -30,12 +30,12 @@ class Lab:
 
     def start(self, *words):
         command = [sys.executable, str(ROOT / "exp.py"), "with", *words]
-        return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return Process(command, cwd=self.folder, stdout=DEVNULL, stderr=DEVNULL)
 
     def runs(self, *words):
         command = [sys.executable, "-m", "runs", *words]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
+        return run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
 
     def record(self, number):
         return json.loads((self.folder / "my_runs" / str(number) / "run.json").read_text())
@@ -191,12 +191,8 @@ def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):
 
 
 def test_start_that_names_no_state_is_refused_before_anything_runs(lab):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "exp.py"), "with", "resume=my_runs/1"],
-        cwd=lab.folder,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(ROOT / "exp.py"), "with", "resume=my_runs/1"]
+    done = run(command, cwd=lab.folder, capture_output=True, text=True)
     assert done.returncode == 1
     message = "checkpoint.resume: got 'my_runs/1', expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
     assert message in done.stderr

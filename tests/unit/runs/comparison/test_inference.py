@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.compare.inference import correction, holm, mean_interval, paired_test, sample, welch_test
+from runs.comparison.inference import correction, holm, mean_interval, paired_test, sample, welch_test
 
 values = st.lists(st.floats(-1e6, 1e6).map(lambda value: round(value, 3)), min_size=2, max_size=12)
 

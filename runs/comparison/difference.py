@@ -12,7 +12,7 @@ from runs.query.flattening import Changes, changes, dotted
 from runs.stores.content import Content
 from runs.stores.run import Run
 
-__all__ = ["Difference", "compare_output", "difference"]
+__all__ = ["Difference", "compare_output", "diff"]
 
 # What of the git state says which code it was; the root is where it happened to lie.
 _GIT = ("url", "commit", "branch", "dirty", "diff")
@@ -45,7 +45,7 @@ class Difference:
         return any(getattr(self, field.name) for field in dataclasses.fields(self))
 
 
-def difference(old: Run, new: Run) -> Difference:
+def diff(old: Run, new: Run) -> Difference:
     """Return what differs between two runs, of any stores.
 
     Raises:

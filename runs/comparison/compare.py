@@ -1,7 +1,7 @@
 """Groups of past runs against each other: what their metric shows, and what it does not.
 
     from runs import open_store
-    from runs.compare.comparison import compare
+    from runs.comparison.compare import compare
 
     with open_store("my_runs") as store:
         comparison = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from runs.compare.grouping import Group, LeftOut, differing, group_runs
-from runs.compare.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
+from runs.comparison.grouping import Group, LeftOut, differing, group_runs
+from runs.comparison.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
 from runs.query.names import STATISTICS

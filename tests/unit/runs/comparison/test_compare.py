@@ -7,9 +7,9 @@ import random
 import pytest
 import scipy.stats
 
-from runs.compare.comparison import compare, is_larger_better
-from runs.compare.grouping import differing, group_runs, identity, show
-from runs.compare.reporting import (
+from runs.comparison.compare import compare, is_larger_better
+from runs.comparison.grouping import differing, group_runs, identity, show
+from runs.comparison.reporting import (
     as_document,
     as_latex,
     escape_latex,

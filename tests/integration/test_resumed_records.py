@@ -20,7 +20,7 @@ from observers.mongo.delivery import Delivery
 from observers.record.identity import claimed, lease
 from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
 from runs.__main__ import main as runs_command
-from runs.stores.store import open_store
+from runs.stores.opening import open_store
 from runs.transfer.syncing import reap, reap_database, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
@@ -296,7 +296,7 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     refused("runs are recorded in .*other; record in .*runs", observers=[FileObserver(tmp_path / "other")])
     refused("nothing here records in one; attach a FileObserver", observers=[])
     url = "mongodb://127.0.0.1:9"
-    refused("A run in MongoDB alone cannot be continued", observers=[MongoObserver(url, "x", failure_dir=tmp_path)])
+    refused("A run in MongoDB alone cannot be resumed", observers=[MongoObserver(url, "x", failure_dir=tmp_path)])
     with claimed(folder):
         refused("another process continues or removes it")
     assert (folder / "run.json").read_bytes() == before

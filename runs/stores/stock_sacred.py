@@ -1,4 +1,4 @@
-"""Metrics in the form in which stock Sacred keeps them, in files and in MongoDB alike."""
+"""Metrics and documents in the form in which stock Sacred keeps them, in files and in MongoDB alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from observers.record.schema import Series
 
-__all__ = ["series_of"]
+__all__ = ["series_of", "without_pickles"]
 
 
 def series_of(entry: Any, start: datetime | None) -> Series | None:
@@ -46,3 +46,12 @@ def _parse_time(stamp: Any) -> datetime | None:
         return datetime.fromisoformat(stamp)
     except (TypeError, ValueError):
         return None
+
+
+def without_pickles(value: Any) -> Any:
+    """Return a document with what jsonpickle wrote for tuples as lists; nothing of it is decoded."""
+    if isinstance(value, dict):
+        if set(value) == {"py/tuple"}:
+            return without_pickles(value["py/tuple"])
+        return {str(key): without_pickles(item) for key, item in value.items()}
+    return [without_pickles(item) for item in value] if isinstance(value, list) else value
