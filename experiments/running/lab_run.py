@@ -22,7 +22,7 @@ from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ResumeError
 from observers.media.kinds import Media
-from observers.record.protocols import GraphObserver, ResumableObserver
+from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
 __all__ = ["LabRun"]
 
@@ -162,8 +162,11 @@ class LabRun(RecordedRun):
                 f"{wanted} cannot be resumed: a run is resumed in the folder of its record, and nothing here records in"
                 f" one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
             )
+        for observer in self.observers:
+            if isinstance(observer, LeasedObserver):
+                observer.beat_interval_s = self.beat_interval
         super()._emit_started()
-        for observer in self._resumed_observers():
+        for observer in self._resumed():
             position = observer.position()
             self._go_on_from(position, position)
             break

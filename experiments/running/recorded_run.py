@@ -109,11 +109,9 @@ class RecordedRun(Run):
 
         Of a run that is recorded in several places, that is the number for the worst of them.
         """
-        return max(
-            (num_missing(observer.held(position), position) for observer in self._resumed_observers()), default=0
-        )
+        return max((num_missing(observer.held(position), position) for observer in self._resumed()), default=0)
 
-    def _resumed_observers(self) -> list[ResumableObserver]:
+    def _resumed(self) -> list[ResumableObserver]:
         return [o for o in self.observers if isinstance(o, ResumableObserver) and o.is_resumed]
 
     def flush(self) -> None:

@@ -23,6 +23,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
 from observers.record.identity import lease
+from observers.record.locking import locked
 from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
@@ -257,8 +258,8 @@ def test_contents_stay_while_a_record_cannot_be_read(lab, runs):
         folder = lab.folder / "store" / "1"
         (folder / "run.json").write_text('{"resources": [["data.csv", "_resour')
         if lab.kind == "our-files":
-            assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
-            (folder / "lease.json").write_text(json.dumps(lease(1.0) | {"pid_start": 1}))
+            with locked(folder):
+                assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
     else:
         listed = {"resources_file": {"stored_as_file": str(bson.ObjectId()), "bytes": 1}}
         lab.database.runs.update_one({"_id": 1}, {"$set": listed})
@@ -287,8 +288,8 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 store.remove(store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
-                from observers.mongo.collections import Collections
                 from observers.mongo.contents import Contents
+                from observers.mongo.layout import Collections
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})

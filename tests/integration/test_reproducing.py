@@ -261,7 +261,7 @@ def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
     run([sys.executable, "stock.py"], cwd=tmp_path, check=True, capture_output=True)
     done = reproduce("1", store=tmp_path / "there", cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
-    for missing in ("names no commit", "no list of all packages", "no determinism switches", "in which folder"):
+    for missing in ("names no commit", "no list of all packages", "no determinism flags", "in which folder"):
         assert missing in done.stderr
     with open_store(tmp_path / "there") as store:
         assert [run.id for run in store.find(sort="id")] == ["1", "2"]
