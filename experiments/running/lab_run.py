@@ -26,6 +26,7 @@ from experiments.running.signals import Signals
 from experiments.running.system_metrics import Sampler
 from observers.artifacts.version import ArtifactVersion
 from observers.media.kinds import Media
+from observers.record.point_log import PointLog
 from observers.record.resuming import ResumeError
 
 __all__ = ["LabRun"]
@@ -71,12 +72,21 @@ class LabRun(Run):
         Args:
             values: By name; numbers, or scalars of numpy and torch; or media, see `log_media`.
             step: The step of all; without one, each metric goes on by itself.
+
+        Raises:
+            TypeError, ValueError: If some of it cannot be logged; the rest is.
         """
+        errors: list[Exception] = []
         for name, value in values.items():
-            if isinstance(value, Media):
-                self.log_media(name, value, step)
-            else:
-                self._metrics.log_scalar_metric(name, value, step)
+            try:
+                if isinstance(value, Media):
+                    self.log_media(name, value, step)
+                else:
+                    self._metrics.log_scalar_metric(name, value, step)
+            except (TypeError, ValueError) as error:
+                errors.append(error)
+        if errors:
+            raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
@@ -190,8 +200,25 @@ class LabRun(Run):
 
     def _write_down(self) -> None:
         """Give the observers all that was logged up to now."""
-        super()._emit_heartbeat()
+        self._beat()
         self._emit_media(math.inf)
+
+    def _beat(self) -> None:
+        """Do what Sacred's heartbeat does; points go to the logs of the observers that have one, as they are."""
+        beat_time = datetime.now(UTC).replace(tzinfo=None)
+        self._get_captured_output()
+        metrics = self._metrics.take()
+        for observer in self.observers:
+            if _takes_sacreds_metrics(observer):
+                self._safe_call(observer, "log_metrics", metrics_by_name=metrics, info=self.info)
+            self._safe_call(
+                observer,
+                "heartbeat_event",
+                info=self.info,
+                captured_out=self.captured_out,
+                beat_time=beat_time,
+                result=self.result,
+            )
 
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
@@ -202,6 +229,9 @@ class LabRun(Run):
                 f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"
             )
         super()._emit_started()
+        logs = [log for observer in self.observers if (log := _open_points(observer)) is not None]
+        self._metrics.write_to(logs, self.start_time.replace(tzinfo=UTC).timestamp())
+        self._metrics.feeds_others = any(map(_takes_sacreds_metrics, self.observers))
         continued = next((observer for observer in self.observers if getattr(observer, "is_continued", False)), None)
         if continued is not None:
             position = continued.journal.position()
@@ -295,9 +325,13 @@ class LabRun(Run):
 
     def _emit_heartbeat(self) -> None:
         with self._beating:
-            super()._emit_heartbeat()
-            # After the beat, and for no longer than one, so that the run is seen to live.
-            self._emit_media(time.monotonic() + self.beat_interval)
+            try:
+                self._beat()
+                # After the beat, and for no longer than one, so that the run is seen to live.
+                self._emit_media(time.monotonic() + self.beat_interval)
+            except Exception:
+                # Sacred's thread would end with it, and with that thread the record.
+                _log.exception("a heartbeat failed; the run goes on, and so does its record")
 
     def _emit_media(self, until: float) -> None:
         """Make the files of logged media, and give them to the observers that take any."""
@@ -355,6 +389,16 @@ class LabRun(Run):
             new = "" if self._output_file is None else read_new(self._output_file)
             if new:
                 self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
+
+
+def _open_points(observer: Any) -> PointLog | None:
+    """Return the log that an observer keeps of the run's points, if it keeps one."""
+    return observer.open_points() if hasattr(observer, "open_points") else None
+
+
+def _takes_sacreds_metrics(observer: Any) -> bool:
+    """Tell whether an observer is given points as Sacred gives them."""
+    return not hasattr(observer, "open_points") and _takes_metrics(observer)
 
 
 def _takes_metrics(observer: Any) -> bool:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from observers.record.identity import RECORD_TO_VARIABLE, lease
 from observers.record.info_file import InfoFile
 from observers.record.journal import Journal
 from observers.record.numbered_folder import artifact_path, make_run_folder
+from observers.record.point_log import PointLog
 from observers.record.resuming import ResumeError, continued_entry, open_for_continuing
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step
 from observers.record.run_file import RunFile, command_line, new_entry
@@ -95,6 +97,9 @@ class FileObserver(RunObserver):
         self._lock = threading.RLock()
         self._start: datetime | None = None
         self._output_done = 0
+        # The summary that was written last, and when the next one may be.
+        self._summary: dict[str, Any] | None = None
+        self._summary_due = 0.0
         self._info: InfoFile | None = None
         self._run: RunFile | None = None
         self._sources: LabSources | None = None
@@ -241,10 +246,20 @@ class FileObserver(RunObserver):
 
     # ------------------------------------------------------------------ a run goes on
 
+    def open_points(self) -> PointLog:
+        """Return the log that points go to, which is written without this observer from now on.
+
+        An observer that has this method gets no `log_metrics`.
+        """
+        with self._lock:
+            self.journal.points.begin(self._start.timestamp())
+            return self.journal.points
+
     @guarded
     def heartbeat_event(self, info: dict, captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Write down what is new: output, info, result, and that the run is alive."""
+        """Write down what is new: points, output, info, result, and that the run is alive."""
         self.journal.flush()
+        self._write_summary()
         self._add_output(captured_out)
         self._info.beat(info)
         self._save_sources()
@@ -258,6 +273,15 @@ class FileObserver(RunObserver):
             self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
             self._output_done = len(captured_out)
 
+    def _write_summary(self) -> None:
+        """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""
+        began = time.monotonic()
+        if self.journal.summary is not self._summary and began >= self._summary_due:
+            self._summary = self.journal.summary
+            self.journal.write_summary()
+            ended = time.monotonic()
+            self._summary_due = ended + 19 * (ended - began)
+
     def _write_lease(self) -> None:
         self.journal.write(LEASE, lease(1.0), durable=False)
 
@@ -266,8 +290,7 @@ class FileObserver(RunObserver):
         """Append new points."""
         for name, new in metrics_by_name.items():
             self.journal.add_points(name, new["steps"], new["values"], to_ticks(new["timestamps"], self._start))
-        if metrics_by_name:
-            self.journal.write_summary()
+        self._write_summary()
         if self._run.has_ended:
             # Sacred's own run waits two seconds for its last beat, which may come after the end.
             self.journal.close()

@@ -28,6 +28,7 @@ from observers.mongo.fetch import fetch
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.record.identity import claimed, new_uid
+from observers.record.point_log import PointLog
 from observers.record.rewinding import Position
 
 __all__ = ["MongoObserver", "Shipper"]
@@ -212,6 +213,10 @@ class MongoObserver(RunObserver):
         """Pass the beat on to the spool, if there is one."""
         if self._spool is not None:
             self._spool.heartbeat_event(info, captured_out, beat_time, result)
+
+    def open_points(self) -> PointLog | None:
+        """Return the log of the spool, if there is one; what another observer writes is delivered from there."""
+        return None if self._spool is None else self._spool.open_points()
 
     def log_metrics(self, metrics_by_name: dict, info: dict) -> None:
         """Pass new points on to the spool, if there is one."""

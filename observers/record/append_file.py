@@ -35,6 +35,16 @@ class AppendFile:
         """Bytes that failed to be written, and are tried again."""
         return len(self._pending)
 
+    @property
+    def num_records(self) -> int:
+        """Records in the file, once it was opened, and of those that failed to be written; for records of a length."""
+        return (self._size + len(self._pending)) // self.record_bytes
+
+    @property
+    def num_written(self) -> int:
+        """Records in the file, once it was opened."""
+        return self._size // self.record_bytes
+
     def create(self) -> None:
         """Make the file, if it is not there."""
         if self._fd is None:
@@ -108,6 +118,7 @@ class AppendFile:
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
+        self._size = len(data)
 
     def sync(self) -> None:
         """Wait until what is written is on the disk."""

@@ -25,14 +25,13 @@ from observers.record.schema import (
     POINTS,
     TICKS_PER_S,
     VALUES,
-    Series,
     read_metrics,
     read_names,
     read_points,
-    summarize,
+    split_metrics,
 )
 
-__all__ = ["Position", "is_rewound", "missing_from", "next_step", "read_position", "rewound_files", "summaries"]
+__all__ = ["Position", "is_rewound", "missing_from", "next_step", "read_position", "rewound_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +44,9 @@ def is_rewound(name: str) -> bool:
 
 
 def read_position(folder: Path) -> dict[str, dict[str, list]]:
-    """Return the position of all that is in a run's folder."""
-    metrics = {name: [len(series), series.steps[-1].item()] for name, series in read_metrics(folder).items() if series}
+    """Return the position of all that is in a run's folder, without what is on its way to `metrics.bin`."""
+    found = split_metrics(read_points(folder), read_names(folder))
+    metrics = {name: [len(series), series.steps[-1].item()] for name, series in found.items() if series}
     for row, _ in _odd_rows(folder):
         before = metrics.get(row["name"], [0, None])
         metrics[row["name"]] = [before[0] + 1, before[1] if before[0] else row["step"]]
@@ -102,15 +102,6 @@ def next_step(position: Position) -> int:
     """Return the step that follows the greatest of a metric; 0 where there is none."""
     steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
     return math.floor(max(steps)) + 1 if steps else 0
-
-
-def summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the summary of every metric, from all its points."""
-    return {name: _summary(series) for name, series in read_metrics(folder).items() if len(series)}
-
-
-def _summary(series: Series) -> dict[str, Any]:
-    return summarize(series.values, series.steps)
 
 
 def _within(metric: np.ndarray, names: Mapping[int, tuple[str, bool]], limits: Mapping[str, int]) -> np.ndarray:
