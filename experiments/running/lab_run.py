@@ -230,8 +230,7 @@ class LabRun(Run):
             )
         super()._emit_started()
         logs = [log for observer in self.observers if (log := _open_points(observer)) is not None]
-        self._metrics.write_to(logs, self.start_time.replace(tzinfo=UTC).timestamp())
-        self._metrics.feeds_others = any(map(_takes_sacreds_metrics, self.observers))
+        self._metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self.observers)))
         continued = next((observer for observer in self.observers if getattr(observer, "is_continued", False)), None)
         if continued is not None:
             position = continued.journal.position()

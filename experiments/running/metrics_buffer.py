@@ -11,8 +11,6 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-import numpy as np
-
 from experiments.running.logged_values import as_name, as_number, as_step, caller, refusal
 from observers.record.live_points import Metric
 from observers.record.point_log import PointLog
@@ -30,38 +28,34 @@ class MetricsBuffer:
     than a microsecond. A value of torch on a GPU is copied there and fetched with the heartbeat, so that logging never
     waits for the device.
 
-    Attributes:
-        feeds_others: Whether somebody asks `take` for points, who has no log of his own.
     """
 
     def __init__(self) -> None:
-        self.feeds_others = False
         self._started = time()
         self._logs: list[PointLog] = []
         # What needs no more than a look at the types of value and step.
         self._quick: dict[str, Metric] = {}
         self._told: set[str] = set()
         self._lock = threading.RLock()
-        self._taken: list[np.ndarray] = []
-        self._taking = threading.RLock()
-        self.write_to([])
+        self.write_to([], keeps_new=True)
 
-    def write_to(self, logs: Sequence[PointLog], start: float | None = None) -> None:
+    def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
         """Let points go to `logs`, which have begun; those of before go there, too.
 
         Args:
-            logs: The logs; without any, points are held until they are taken.
-            start: When the run started, in seconds since 1970.
+            logs: The logs; without any, points go nowhere but to `take`.
+            keeps_new: Whether somebody asks `take` for points.
         """
-        earlier = [(log, log.drain()) for log in self._logs]
-        self._started = self._started if start is None else start
+        before = self._logs[:1]
         logs = list(logs)
         if not logs:
             logs.append(PointLog(None, _cannot_fail))
             logs[0].begin(self._started)
+        logs[0].keeps_new = keeps_new
         self._logs, self._live, self._quick = logs, logs[0].live, {}
-        for log, points in earlier:
-            for name, series in split_metrics(points, log.names).items():
+        for log in before:
+            log.drain()
+            for name, series in split_metrics(log.take_new(), log.names).items():
                 for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
                     self.log_scalar_metric(name, value, step)
 
@@ -134,24 +128,19 @@ class MetricsBuffer:
                 self._told.add("")
                 _log.warning("log_scalar in %s: the run has ended; this point, and what follows, is lost", caller())
             return False
-        with self._taking:
-            points = log.drain()
-            if self.feeds_others and log is self._logs[0]:
-                self._taken.append(points)
+        log.drain()
         return True
 
     def take(self) -> dict[str, dict[str, Any]]:
-        """Let the logs write what came; return it in the form of Sacred's observers, if it `feeds_others`."""
-        with self._taking:
-            log, *others = self._logs
-            points = [*self._taken, log.drain()]
-            self._taken.clear()
-        for other in others:
-            other.drain()
-        if not self.feeds_others:
+        """Let the logs write what came; return it in the form that Sacred's observers get, if it is kept for them."""
+        for log in self._logs:
+            log.drain()
+        log = self._logs[0]
+        points = log.take_new()
+        if not len(points):
             return {}
-        began = datetime.fromtimestamp(self._started, UTC).replace(tzinfo=None)
-        found = split_metrics(np.concatenate(points), log.names)
+        began = datetime.fromtimestamp(log.live.start, UTC).replace(tzinfo=None)
+        found = split_metrics(points, log.names)
         return {
             name: {
                 "name": name,

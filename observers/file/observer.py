@@ -99,7 +99,7 @@ class FileObserver(RunObserver):
         self._output_done = 0
         # The summary that was written last, and when the next one may be.
         self._summary: dict[str, Any] | None = None
-        self._summary_due = 0.0
+        self._summary_due = self._lease_due = 0.0
         self._info: InfoFile | None = None
         self._run: RunFile | None = None
         self._sources: LabSources | None = None
@@ -265,7 +265,8 @@ class FileObserver(RunObserver):
         self._save_sources()
         if self._gathering is not None:
             self._gathering.look()
-        self._write_lease()
+        if time.monotonic() >= self._lease_due:
+            self._write_lease()
         self._run.beat(beat_time, result)
 
     def _add_output(self, captured_out: str) -> None:
@@ -284,6 +285,8 @@ class FileObserver(RunObserver):
 
     def _write_lease(self) -> None:
         self.journal.write(LEASE, lease(1.0), durable=False)
+        # Beats may come more often than the lease promises.
+        self._lease_due = time.monotonic() + 0.5
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict], info: dict) -> None:

@@ -133,13 +133,14 @@ class LivePoints:
         half_points: How many points a half takes.
 
     Attributes:
+        start: As given.
         trouble: Why the points do not outlive the process, though there is a path; None if they do.
     """
 
     def __init__(self, path: Path | None, start: float, base: int = 0, half_points: int = HALF_POINTS) -> None:
         self.trouble: str | None = None
         self._path = path
-        self._start = start
+        self.start = start
         size = 2 * _SLOT_BYTES * (1 + half_points)
         self._memory = self._map(size)
         self._halves = [Half(self._memory, offset, half_points) for offset in (0, size // 2)]
@@ -181,7 +182,7 @@ class LivePoints:
                 return False
             # First: whoever logs from a signal's handler gets another slot.
             self._at = at + _SLOT_BYTES
-            tick = int((now - self._start) * TICKS_PER_S)
+            tick = int((now - self.start) * TICKS_PER_S)
             last = metric.last
             if step is None:
                 step = last + 1
@@ -208,7 +209,7 @@ class LivePoints:
             is_float = isinstance(step, float)
             bits = _BITS.unpack(_FLOAT.pack(step))[0] if is_float else step
             tag = (metric.float_tag if is_float else metric.tag) | self._stamp
-            tick = min(max(0, int((now - self._start) * TICKS_PER_S)), _MAX_TICK)
+            tick = min(max(0, int((now - self.start) * TICKS_PER_S)), _MAX_TICK)
             metric.count += 1
             metric.last = step
             if callable(value):

@@ -23,6 +23,7 @@ __all__ = ["PointLog"]
 
 _log = logging.getLogger(__name__)
 _SUMMARY_POINTS = 2**18
+_NONE = np.empty(0, POINT)
 
 
 class PointLog:
@@ -39,6 +40,7 @@ class PointLog:
         names: Name, and whether steps are floats, of each metric's id.
         summary: The summary of each metric, of the points in the file; another object where there are more.
         live: Takes points; None before `begin`.
+        keeps_new: Whether somebody asks `take_new` for points.
         turn: Held by who writes.
     """
 
@@ -47,6 +49,8 @@ class PointLog:
         self.metrics: dict[str, Metric] = {}
         self.names: dict[int, tuple[str, bool]] = {}
         self.live: LivePoints | None = None
+        self.keeps_new = False
+        self._new: list[np.ndarray] = []
         self._say = say
         base = folder or Path()
         self._points = AppendFile(base / POINTS, POINT.itemsize)
@@ -124,32 +128,42 @@ class PointLog:
         self.names[number] = (name, float_steps)
         return number
 
-    def drain(self) -> np.ndarray:
-        """Append what was logged up to now to the file, and return it as (n,) of `schema.POINT`.
+    def drain(self) -> None:
+        """Append what was logged up to now to the file.
 
         What cannot be written waits, and is tried again with the next call.
         """
         with self.turn:
             if self.live is None or self._is_draining:  # a signal came in the middle of it, and its handler drains, too
-                return np.empty(0, POINT)
+                return
             self._is_draining = True
             try:
                 leftover = self.live.leftover()
-                before = self._store(leftover)
-                return np.concatenate([before, self._store(self.live.swap(self._points.num_records))])
+                if leftover is not None:
+                    self._store(leftover)
+                half = self.live.swap(self._points.num_records)
+                if half is not None:
+                    self._store(half)
             finally:
                 self._is_draining = False
 
-    def _store(self, half: Half | None) -> np.ndarray:
-        """Append the points of a half, but for those that are there, and return them all."""
-        if half is None:
-            return np.empty(0, POINT)
+    def take_new(self) -> np.ndarray:
+        """Return the points (n,) of `schema.POINT` that were moved away since the last call, if this `keeps_new`."""
+        with self.turn:
+            new = np.concatenate([_NONE, *self._new])
+            self._new.clear()
+        return new
+
+    def _store(self, half: Half) -> None:
+        """Append the points of a half, but for those that are there."""
         points, num_failed = half.points()
         self._num_lost_points += num_failed
         if self.folder is not None:
             self._append(self._points, points[max(0, self._points.num_records - half.base) :].tobytes())
+            self._sum_up(half.base, points)
+        if self.keeps_new:
+            self._new.append(points)
         half.clear()
-        return points
 
     def add_batch(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append points of one metric; for who has not called `begin`.
@@ -170,8 +184,9 @@ class PointLog:
         metric = self.metric(name, float_steps=float_steps)
         points["metric"] = (metric.float_tag if float_steps else metric.tag) - 1
         with self.turn:
+            start = self._points.num_records
             self._append(self._points, points.tobytes())
-            self._sum_up()
+            self._sum_up(start, points)
 
     def _add_one_by_one(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append what is not all numbers of 64 bits."""
@@ -220,11 +235,20 @@ class PointLog:
         for file in self.files:
             file.sync()
 
-    def _sum_up(self) -> None:
-        """Bring the summary up to the points in the file."""
+    def _sum_up(self, start: int = 0, known: np.ndarray = _NONE) -> None:
+        """Bring the summary up to the points in the file.
+
+        Args:
+            start: Where those begin that are at hand.
+            known: Those (n,).
+        """
         summary, done = self._summed_up
         while done < self._points.num_written:
-            points = read_points(self.folder, done, min(done + _SUMMARY_POINTS, self._points.num_written))
+            end = min(done + _SUMMARY_POINTS, self._points.num_written)
+            if start <= done and end <= start + len(known):
+                points = known[done - start : end - start]
+            else:
+                points = read_points(self.folder, done, end)
             if not len(points):  # somebody took the file away
                 return
             done += len(points)

@@ -164,7 +164,9 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
 
 def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
     """Return the points (n,) of `POINT` among the slots of a half of `metrics.live`."""
-    slots = slots[slots["tag"] >> STAMP_SHIFT == stamp]
+    is_point = slots["tag"] >> STAMP_SHIFT == stamp
+    if not is_point.all():
+        slots = slots[is_point]
     points = np.empty(len(slots), POINT)
     points["metric"] = (slots["tag"] & (2**STAMP_SHIFT - 1)) - 1
     for field in ("time", "step", "value"):

@@ -37,17 +37,24 @@ def add_to_summaries(
         points: (n,) of `schema.POINT`; those without a name are passed over.
         names: Name of each metric's id, and whether its steps are floats.
     """
-    numbers, place = np.unique(points["metric"], return_inverse=True)
+    if not len(points):
+        return dict(before)
     groups: dict[str, int] = {}
-    group_of = [groups.setdefault(names[n][0], len(groups)) if n in names else -1 for n in numbers.tolist()]
-    group = np.array(group_of, np.int64)[place]
+    # By number: group, and whether steps are floats. The last entry is of numbers without a name.
+    last = max(names, default=-1) + 1
+    group_of, float_of = np.full(last + 1, -1), np.zeros(last + 1, bool)
+    number = np.minimum(points["metric"], last)
+    for each in np.flatnonzero(np.bincount(number)).tolist():
+        if each in names:
+            name, float_of[each] = names[each]
+            group_of[each] = groups.setdefault(name, len(groups))
+    group = group_of[number]
     order = np.argsort(group, kind="stable")
     order = order[np.searchsorted(group[order], 0) :]
     if not len(order):
         return dict(before)
-    rows = points[order]
-    is_float = np.array([names.get(n, ("", False))[1] for n in numbers.tolist()])[place][order]
-    starts = np.searchsorted(group[order], np.arange(len(groups)))
+    rows, starts = points[order], np.searchsorted(group[order], np.arange(len(groups)))
+    is_float = float_of[number[order]]
     changed = {
         name: _joined(before.get(name), new)
         for name, new in zip(groups, _summaries_of(rows, is_float, starts), strict=True)

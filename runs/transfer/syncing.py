@@ -16,7 +16,7 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, database_in, explain, read_destination
 from observers.record.identity import claimed, is_alive
 from observers.record.journal import Journal
-from observers.record.schema import RUN
+from observers.record.schema import LIVE, RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, lease_of, read_json, run_folders, true_status
 
@@ -96,15 +96,32 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
     if folder.name != SPOOLED:
         if run is None:
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
+        with claimed(folder):
+            _recover(folder)
         return _deliver(folder, destination, client)
     with claimed(folder):
         # Who had it before may have delivered it, and removed it.
         if not (folder / RUN).exists():
             return SyncResult(folder, "delivered by another process", None, destination.label)
+        _recover(folder)
         result = _deliver(folder, destination, client)
         if result.outcome == "delivered":
             shutil.rmtree(folder.parent, ignore_errors=True)
         return result
+
+
+def _recover(folder: Path) -> None:
+    """Take in the latest points of a process that was killed, if it has left any."""
+    lease = lease_of(folder)
+    if not (folder / LIVE).exists() or (lease is not None and is_alive(lease)):
+        return
+    journal = Journal(folder)
+    try:
+        journal.recover()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{folder}: the latest points cannot be taken in ({error}); check the disk") from error
+    finally:
+        journal.close()
 
 
 def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
@@ -144,6 +161,7 @@ def _reap(folder: Path) -> str | None:
     run, lease = read_json(folder / RUN), lease_of(folder)
     if not _is_dead(run, lease):
         return None
+    _recover(folder)
     stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
     journal = Journal(folder)
     journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
