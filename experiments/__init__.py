@@ -1,19 +1,61 @@
-"""Experiments: the strict, Map-injecting `Experiment`, and the training loop that experiments call."""
+"""Experiments: the strict, Map-injecting `Experiment`, the training loop, and what a run reports at its end.
+
+    from experiments import Experiment, loop
+
+The rest, such as `loop` (`fit`, `evaluate`, `predict`) and `results`, imports torch, and is loaded when it is first
+asked for, so that `print_config` starts without it.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ingredients  # noqa: F401 - first, because it imports sacred without its warning
 from experiments.experiment import Experiment
+from experiments.running.lab_run import LabRun
+from experiments.running.signals import Terminated
 
-_HOMES = {"loop": "experiments.training.loop", "results": "experiments.training.results"}
+__all__ = [
+    "Experiment",
+    "FitResult",
+    "LabRun",
+    "Monitor",
+    "RunningMetrics",
+    "Terminated",
+    "cases_table",
+    "evaluate",
+    "fit",
+    "loop",
+    "predict",
+    "results",
+    "steps_per_epoch",
+]
 
-__all__ = ["Experiment", "loop", "results"]
+if TYPE_CHECKING:
+    from experiments.training import loop, results
+    from experiments.training.cases import cases_table
+    from experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
+    from experiments.training.metrics import RunningMetrics
+    from experiments.training.monitor import Monitor
+else:
+    _HOMES = {
+        "FitResult": "experiments.training.loop",
+        "Monitor": "experiments.training.monitor",
+        "RunningMetrics": "experiments.training.metrics",
+        "cases_table": "experiments.training.cases",
+        "evaluate": "experiments.training.loop",
+        "fit": "experiments.training.loop",
+        "predict": "experiments.training.loop",
+        "steps_per_epoch": "experiments.training.loop",
+    }
 
+    def __getattr__(name: str) -> object:
+        if name in ("loop", "results"):
+            return importlib.import_module(f"experiments.training.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'experiments' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'experiments' has no attribute {name!r}")
-    return importlib.import_module(_HOMES[name])
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -3,9 +3,17 @@
 Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`:
 `data`, `model`, `loss`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`. None of them imports torch
 before something is built. `Ingredient` is the class to write one's own with.
+
+What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
+random streams are exported, too, for annotations and for a loop of one's own. Each is loaded when first asked for.
+Every error is a `LabError`; `ingredients.errors` draws the tree.
 """
 
+from __future__ import annotations
+
+import importlib
 import warnings
+from typing import TYPE_CHECKING
 
 with warnings.catch_warnings():
     # sacred 0.8.7 imports pkg_resources, whose deprecation is no news to its users.
@@ -13,6 +21,109 @@ with warnings.catch_warnings():
     import sacred  # noqa: F401
 
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import LabError
+from ingredients.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DeviceError,
+    LabError,
+    LossError,
+    MissingDependencyError,
+    MissingEntryError,
+    ModelError,
+    OptimizerError,
+    PrecisionError,
+    SchedulerError,
+    UnknownEntryError,
+    UnknownNamedConfigError,
+)
 
-__all__ = ["Ingredient", "LabError"]
+__all__ = [
+    "CNN",
+    "MLP",
+    "Batches",
+    "CheckpointError",
+    "Checkpointer",
+    "ConfigError",
+    "Data",
+    "DataError",
+    "DeviceError",
+    "FocalLoss",
+    "Ingredient",
+    "LabError",
+    "LoaderBatches",
+    "Loss",
+    "LossError",
+    "MissingDependencyError",
+    "MissingEntryError",
+    "MixedPrecision",
+    "ModelError",
+    "OptimizerError",
+    "Place",
+    "PrecisionError",
+    "Schedule",
+    "SchedulerError",
+    "Source",
+    "TensorBatches",
+    "UnknownEntryError",
+    "UnknownNamedConfigError",
+    "ViT",
+    "amp",
+    "checkpoint",
+    "data",
+    "device",
+    "global_stream",
+    "loss",
+    "model",
+    "numpy_stream",
+    "optimizer",
+    "scheduler",
+    "seed_globals",
+    "stream_seed",
+    "torch_stream",
+    "training",
+]
+
+if TYPE_CHECKING:
+    from ingredients import amp, checkpoint, data, device, loss, model, optimizer, scheduler, training
+    from ingredients.checkpoints.checkpointer import Checkpointer
+    from ingredients.checkpoints.training_state import Place
+    from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
+    from ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
+    from ingredients.datasets.sources import Source
+    from ingredients.losses.building import FocalLoss, Loss
+    from ingredients.models.networks import CNN, MLP, ViT
+    from ingredients.precision.mixed_precision import MixedPrecision
+    from ingredients.scheduler import Schedule
+else:
+    _HOMES = {
+        "Batches": "ingredients.datasets.batches",
+        "CNN": "ingredients.models.networks",
+        "Checkpointer": "ingredients.checkpoints.checkpointer",
+        "Data": "ingredients.datasets.batches",
+        "FocalLoss": "ingredients.losses.building",
+        "LoaderBatches": "ingredients.datasets.batches",
+        "Loss": "ingredients.losses.building",
+        "MLP": "ingredients.models.networks",
+        "MixedPrecision": "ingredients.precision.mixed_precision",
+        "Place": "ingredients.checkpoints.training_state",
+        "Schedule": "ingredients.scheduler",
+        "Source": "ingredients.datasets.sources",
+        "TensorBatches": "ingredients.datasets.batches",
+        "ViT": "ingredients.models.networks",
+        "global_stream": "ingredients.config.seed",
+        "numpy_stream": "ingredients.config.seed",
+        "seed_globals": "ingredients.config.seed",
+        "stream_seed": "ingredients.config.seed",
+        "torch_stream": "ingredients.config.seed",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        if name in __all__:
+            return importlib.import_module(f"ingredients.{name}")
+        raise AttributeError(f"module 'ingredients' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

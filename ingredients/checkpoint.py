@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ingredients.checkpoints.checkpointer import Checkpointer
+    from ingredients.checkpoints.record import TrainingRecord
 
 __all__ = ["ingredient", "load_model", "make_checkpointer"]
 
@@ -41,7 +42,7 @@ def config() -> None:
 
 
 @ingredient.capture
-def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) -> Checkpointer:
+def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingRecord | None = None) -> Checkpointer:
     """Return what saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.
 
     A second training of the same run has `checkpoints-2`, and so on.
@@ -66,7 +67,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None) 
         Path(folder) / name,
         to_plain(config),
         start=start if number == 1 else None,
-        resume=run.is_continued,
+        resume=run.is_resumed,
         record=run,
         **options,
     )

@@ -31,7 +31,7 @@ def config() -> None:
     # target column or columns of a csv; None takes the last
     target: str | list[str] | None = None
     # arguments of the factory or of torchvision's class
-    options = {}
+    options: dict[str, Any] = {}
     # auto reads it off the targets: text, bools and ints are classes, floats are numbers
     task: Task = "auto"
     # number of classes; None counts them, a number also checks that labels are 0 to N-1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
@@ -23,7 +23,7 @@ def config() -> None:
     # cross_entropy, focal, nll, bce, mse, l1, smooth_l1, or package.module:Class; None takes the task's usual one
     name: str | None = None
     # arguments of its class, such as label_smoothing, gamma, pos_weight, beta
-    options = {}
+    options: dict[str, Any] = {}
     # weights of the classes: None, balanced (by their number in the training part), or a list
     class_weights: Literal["balanced"] | list[float] | None = None
 

@@ -78,10 +78,12 @@ def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config:
 @ingredient.command(unobserved=True)
 def summary(_config: Map, _run: Any) -> None:
     """Show per layer name, type, output shape and parameters; totals; operations per sample."""
+    import torch
+
     from ingredients.models.building import summarize
 
     seed = _run.config["seed"]
-    source = data.make_data(seed, "cpu")
+    source = data.make_data(seed, torch.device("cpu"))
     model = make_model(source.input_shape, loss.make_loss(source).num_outputs, seed)
     print_summary(summarize(model, source.input_shape))
 

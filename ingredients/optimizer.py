@@ -30,7 +30,7 @@ def config() -> None:
     # weight decay; None leaves the class's own default: 0.01 of AdamW, 0 of most others
     weight_decay: float | None = None
     # further arguments of the class, such as momentum, betas, nesterov, fused
-    options = {}
+    options: dict[str, Any] = {}
     # groups of their own: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
     groups: list[dict] = []
     # decay biases and the parameters of normalisation layers, too
@@ -130,8 +130,8 @@ def parameter_groups(
     undecayed = set() if decay_bias_and_norm else _biases_and_norms(model)
     buckets: dict[tuple[int, bool], list] = {}
     for name, parameter in named:
-        group = next((i for i, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group))), len(groups))
-        buckets.setdefault((group, name in undecayed), []).append((name, parameter))
+        matching = (place for place, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group)))
+        buckets.setdefault((next(matching, len(groups)), name in undecayed), []).append((name, parameter))
     for position, group in enumerate(groups):
         if (position, False) not in buckets and (position, True) not in buckets:
             names = ", ".join(name for name, _ in named[:6])

@@ -26,7 +26,7 @@ def config() -> None:
     # class of torch.optim.lr_scheduler (CosineAnnealingLR, OneCycleLR, ReduceLROnPlateau, ...), or package.module:Class
     name: str | None = None
     # its arguments; a length that is left out (T_max, total_steps, total_iters) becomes that of the whole training
-    options = {}
+    options: dict[str, Any] = {}
     # when it steps: after every epoch, or after every optimizer step
     interval: Literal["epoch", "step"] = "epoch"
     # metric that ReduceLROnPlateau watches, looked at after each validation
@@ -98,7 +98,7 @@ class Schedule:
 
     def after_step(self) -> None:
         """Move on by one optimizer step."""
-        if self._warmup_left:
+        if self._warmup is not None and self._warmup_left:
             self._warmup_left -= 1
             self._warmup.step()
         elif self._each_step:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOMES = {"incense": "runs.stores.incense_loader", "open_store": "runs.stores.store"}
+_HOMES = {"incense": "runs.stores.incense_loader", "open_store": "runs.stores.opening"}
 
 __all__ = ["incense", "open_store"]
 

@@ -4,67 +4,36 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from runs.commands import (
-    compare,
-    completing,
-    continuing,
-    differing,
-    fetching,
-    keeping,
-    listing,
-    logs,
-    moving,
-    plot,
-    points,
-    reproducing,
-    showing,
-    upkeep,
-)
-from runs.commands.arguments import STORE_HELP, Parser
+from runs.commands import COMMANDS
+from runs.commands.terminal.arguments import Parser, add_store
 from runs.errors import RunsError
 
 __all__ = ["main"]
 
-_GROUPS = (
-    listing,
-    showing,
-    logs,
-    points,
-    differing,
-    compare,
-    plot,
-    keeping,
-    moving,
-    fetching,
-    continuing,
-    reproducing,
-    upkeep,
-    completing,
-)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
-    parser = make_parser()
+    words = sys.argv[1:] if argv is None else list(argv)
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(parser)
-    arguments = parser.parse_args(argv)
+        argcomplete.autocomplete(make_parser())
+    arguments = make_parser(words).parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         # Names of files may be no text, and terminals may lack characters.
         stream.reconfigure(errors="backslashreplace")
     try:
         return arguments.command(arguments)
     except RunsError as error:
-        from runs.commands.terminal import harmless
+        from runs.commands.terminal.text import print_to_stderr
 
-        print(f"error: {harmless(str(error))}", file=sys.stderr)
+        print_to_stderr(f"error: {error}")
         return arguments.error_code
     except KeyboardInterrupt:
         return 130
@@ -73,15 +42,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    Args:
+        words: What it is going to parse. A command that is not among them is only listed, and its module not imported.
+            Without any words all commands are there.
+    """
     prog = "python -m runs" if Path(sys.argv[0]).stem in ("__main__", "-m") else "runs"
     parser = Parser(prog=prog, description="Find, look at and look after past runs.")
-    parser.add_argument("--store", metavar="WHERE", help=STORE_HELP)
+    add_store(parser, default=None)
     parser.set_defaults(error_code=1)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for group in _GROUPS:
-        group.add_parser(commands)
+    for module, help in COMMANDS.items():
+        name = module.rstrip("_")
+        command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        if words is None or name in words:
+            add_store(command)
+            loaded = importlib.import_module(f"runs.commands.{module}")
+            loaded.add_arguments(command)
+            command.set_defaults(command=loaded.main)
     return parser
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import sacred
 
-__all__ = ["as_name", "as_number", "as_step", "refusal"]
+from observers.errors import MetricError
+
+__all__ = ["as_name", "as_number", "as_step", "caller", "refused"]
 
 # Frames in here are not the caller's.
 _OURS = (str(Path(__file__).parent), str(Path(sacred.__file__).parent))
@@ -24,13 +26,12 @@ def as_name(name: Any) -> str:
     """Return the name of a metric.
 
     Raises:
-        TypeError: If it is no string.
-        ValueError: If it is empty.
+        MetricError: If it is no string, or empty.
     """
     if not isinstance(name, str):
-        raise TypeError(f"got the name {_shown(name)}, expected a string such as 'train/loss'")
+        raise MetricError(f"got the name {_shown(name)}, expected a string such as 'train/loss'")
     if not name:
-        raise ValueError("got an empty name, expected one such as 'train/loss'")
+        raise MetricError("got an empty name, expected one such as 'train/loss'")
     return str(name)
 
 
@@ -41,13 +42,12 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
     and infinities are numbers.
 
     Raises:
-        TypeError: If it is no number.
-        ValueError: If it is more than one number, or none.
+        MetricError: If it is no number, or more than one.
     """
     if hasattr(value, "detach"):
         _check_single(value, value.numel())
         if value.is_complex():
-            raise TypeError(f"got a complex tensor ({value.dtype}), expected a real number; log .abs(), or both parts")
+            raise MetricError(f"got a complex tensor ({value.dtype}), expected a real number, such as its .abs()")
         value = value.detach()
         if value.device.type != "cpu":
             return value.clone().item
@@ -55,31 +55,30 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
     if hasattr(value, "item") and hasattr(value, "dtype"):
         _check_single(value, value.size)
         if getattr(value.dtype, "kind", "f") in _NO_NUMBERS:
-            raise TypeError(f"got an array of {value.dtype}, expected a number")
+            raise MetricError(f"got an array of {value.dtype}, expected a number")
         value = value.item()
     if isinstance(value, float | int):
         return value
     if isinstance(value, str | bytes | None) or not hasattr(type(value), "__float__"):
-        raise TypeError(f"got {_shown(value)}, expected a number")
+        raise MetricError(f"got {_shown(value)}, expected a number")
     try:
         return float(value)
     except Exception as error:
-        raise TypeError(f"got {_shown(value)}, which cannot be made a float ({type(error).__name__})") from error
+        raise MetricError(f"got {_shown(value)}, which cannot be made a float ({type(error).__name__})") from error
 
 
 def _check_single(value: Any, size: int) -> None:
     if size != 1:
         shape = tuple(value.shape)
         advice = "log its mean, or each entry under a name of its own" if size else "log it only when there is one"
-        raise ValueError(f"got a {type(value).__name__} of shape {shape}, expected one number; {advice}")
+        raise MetricError(f"got a {type(value).__name__} of shape {shape}, expected one number; {advice}")
 
 
 def as_step(step: Any) -> int | float | None:
     """Return a step as an int of 64 bits, or as a float that is finite; None stays.
 
     Raises:
-        TypeError: If it is no number.
-        ValueError: If it is not finite, beyond 64 bits, or more than one number.
+        MetricError: If it is no number, not finite, beyond 64 bits, or more than one number.
     """
     if step is None or type(step) is int:
         number = step
@@ -92,26 +91,20 @@ def as_step(step: Any) -> int | float | None:
         try:
             number = int(operator.index(number))
         except TypeError:
-            raise TypeError(
+            raise MetricError(
                 f"got the step {_shown(step)}, expected an integer, a finite float, or None to count"
             ) from None
     if isinstance(number, float) and not math.isfinite(number):
-        raise ValueError(f"got the step {number}, expected an integer, a finite float, or None to count")
+        raise MetricError(f"got the step {number}, expected an integer, a finite float, or None to count")
     if isinstance(number, int) and not -(2**63) <= number < 2**63:
-        raise ValueError("got a step beyond 64 bits, expected one from -2**63 to 2**63 - 1")
+        raise MetricError("got a step beyond 64 bits, expected one from -2**63 to 2**63 - 1")
     return float(number) if isinstance(number, float) else number
 
 
-def refusal(error: Exception, call: str, name: Any = None) -> Exception:
-    """Return an error as it is raised where something was logged, with that place.
-
-    Args:
-        error: The error.
-        call: The function that was called.
-        name: The name that was given to it.
-    """
+def refused(error: MetricError, call: str, name: Any = None) -> MetricError:
+    """Return an error with the call that it comes from: its function, the name given to it, file and line."""
     given = f"({reprlib.repr(name)})" if isinstance(name, str) else ""
-    return type(error)(f"{call}{given} in {caller()}: {error}")
+    return MetricError(f"{call}{given} in {caller()}: {error}")
 
 
 def caller() -> str:

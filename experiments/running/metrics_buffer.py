@@ -7,11 +7,11 @@ import struct
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from time import time
 from typing import Any
 
-from experiments.running.logged_values import as_name, as_number, as_step, caller, refusal
+from experiments.running.logged_values import as_name, as_number, as_step, caller, refused
+from observers.errors import MetricError
 from observers.record.live_points import Metric
 from observers.record.point_log import PointLog
 from observers.record.schema import split_metrics
@@ -49,7 +49,7 @@ class MetricsBuffer:
         before = self._logs[:1]
         logs = list(logs)
         if not logs:
-            logs.append(PointLog(None, _cannot_fail))
+            logs.append(PointLog())
             logs[0].begin(self._started)
         logs[0].keeps_new = keeps_new
         self._logs, self._live, self._quick = logs, logs[0].live, {}
@@ -63,8 +63,7 @@ class MetricsBuffer:
         """Take one value; without a step, one above the metric's last.
 
         Raises:
-            TypeError: If the name is no string, the value no number, the step neither a number nor None.
-            ValueError: If it is more than one value, or none; or beyond 64 bits.
+            MetricError: If the name is no string, the value not one number, or the step neither a number nor None.
         """
         try:
             metric = self._quick[name]
@@ -83,8 +82,8 @@ class MetricsBuffer:
         try:
             name, value, step = as_name(name), as_number(value), as_step(step)
             value = self._as_float(name, value)
-        except (TypeError, ValueError) as error:
-            raise refusal(error, "log_scalar", name) from error.__cause__
+        except MetricError as error:
+            raise refused(error, "log_scalar", name) from error.__cause__
         with self._lock:
             first = self._logs[0].metrics.get(name)
             if isinstance(step, float) and step.is_integer() and not (first and first.float_tag):
@@ -108,7 +107,7 @@ class MetricsBuffer:
         try:
             number = float(value)
         except OverflowError:
-            raise ValueError("got an integer beyond what a float of 64 bits holds") from None
+            raise MetricError("got an integer beyond what a float of 64 bits holds") from None
         if number != value and name not in self._told:
             self._told.add(name)
             _log.warning(
@@ -161,7 +160,3 @@ class MetricsBuffer:
         self._quick = {}
         for log in self._logs:
             log.go_on_from(position)
-
-
-def _cannot_fail(path: Path, error: OSError) -> None:
-    raise error

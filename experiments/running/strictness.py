@@ -11,8 +11,10 @@ import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import sacred
+from sacred.commandline_options import CLIOption
 from sacred.utils import (
     convert_to_nested_dict,
     get_by_dotted_path,
@@ -25,12 +27,7 @@ from sacred.utils import (
 from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer, nearest
 from ingredients.config.files import read_config_file
-from ingredients.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sacred.commandline_options import CLIOption
-
-    from experiments.experiment import Experiment
+from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
 __all__ = ["check_assignments", "check_known", "check_options", "check_updates", "nested"]
 
@@ -92,13 +89,14 @@ def nested(config_updates: Mapping[str, Any]) -> dict:
 
 
 def check_updates(
-    experiment: Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
+    experiment: sacred.Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
 ) -> None:
     """Check what can be checked before the config is computed.
 
     Raises:
-        ConfigError: If a named config does not exist, an ingredient is given a plain value, a seed is no seed, or
-            (unless `force`) an ingredient's seed would have no effect.
+        UnknownNamedConfigError: If a named config or config file does not exist.
+        ConfigError: If an ingredient is given a plain value, a seed is no seed, or (unless `force`) an ingredient's
+            seed would have no effect.
     """
     _check_named_configs(experiment, updates, named_configs)
     files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
@@ -110,7 +108,7 @@ def check_updates(
                 _check_seed(experiment, path, values["seed"], force)
 
 
-def _paths(experiment: Experiment) -> list[str]:
+def _paths(experiment: sacred.Experiment) -> list[str]:
     """Return the dotted path of every ingredient, and first the experiment's, which is empty.
 
     A list, because Sacred lets no one traverse the ingredients again after a traversal that was broken off.
@@ -118,7 +116,7 @@ def _paths(experiment: Experiment) -> list[str]:
     return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
 
 
-def _check_seed(experiment: Experiment, path: str, seed: Any, force: bool) -> None:
+def _check_seed(experiment: sacred.Experiment, path: str, seed: Any, force: bool) -> None:
     name = join_paths(path, "seed")
     if type(seed) is not int or not 0 <= seed <= _MAX_SEED:
         raise ConfigError(f"{name}: got {seed!r}, expected an int from 0 to {_MAX_SEED}; write for example {name}=1")
@@ -126,7 +124,7 @@ def _check_seed(experiment: Experiment, path: str, seed: Any, force: bool) -> No
         raise ConfigError(f"{name}: got {seed}, but {path} draws no random numbers of its own; set seed={seed}")
 
 
-def _draws(experiment: Experiment, path: str) -> bool:
+def _draws(experiment: sacred.Experiment, path: str) -> bool:
     """Tell whether a function of the ingredient `path`, or of one below it, depends on Sacred's seed for it."""
     below = [part for part, _ in experiment.traverse_ingredients() if part.path == path or is_prefix(path, part.path)]
     captured = [function for part in below for function in part.captured_functions]
@@ -141,33 +139,37 @@ def _check_group(path: str, values: Any) -> None:
         )
 
 
-def _check_named_configs(experiment: Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
-    known = dict(experiment.gather_named_configs())
+def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
+    known = list(dict(experiment.gather_named_configs()))
     for position, name in enumerate(names):
-        if name in known or Path(name).is_file():
-            continue
-        following = names[position + 1] if position + 1 < len(names) else updates.get("", "VALUE")
-        unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
-        if unfinished:
-            raise ConfigError(f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces")
-        if "" in updates or name in _entry_names(experiment):
-            raise ConfigError(
-                f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
-            )
-        if Path(name).suffix in (".yaml", ".yml", ".json"):
-            near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
-            hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
-            raise ConfigError(f"{name}: there is no such config file; {hint}")
-        near = nearest(name, list(known))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
-        raise ConfigError(f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}")
+        if name not in known and not Path(name).is_file():
+            following = names[position + 1] if position + 1 < len(names) else updates.get("", "VALUE")
+            raise UnknownNamedConfigError(_misread(experiment, updates, known, name, following))
     if "" in updates:
         raise ConfigError(
             f"got `={updates['']}` without a name before it; write NAME={updates[''] or 'VALUE'}, without spaces"
         )
 
 
-def _entry_names(experiment: Experiment) -> set[str]:
+def _misread(
+    experiment: sacred.Experiment, updates: Mapping[str, Any], known: list[str], name: str, following: str
+) -> str:
+    """Return what is wrong with the word `name`, before `following`, which is no named config and no file."""
+    unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
+    if unfinished:
+        return f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces"
+    if "" in updates or name in _entry_names(experiment):
+        return f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
+        hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
+        return f"{name}: there is no such config file; {hint}"
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
+    return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
+
+
+def _entry_names(experiment: sacred.Experiment) -> set[str]:
     """Return the dotted names of all entries of the default config."""
     from sacred.initialize import create_run
 
@@ -175,13 +177,14 @@ def _entry_names(experiment: Experiment) -> set[str]:
     return set(_dotted(create_run(experiment, command, {}, force=True).config))
 
 
-def check_known(experiment: Experiment, run: Any) -> None:
+def check_known(experiment: sacred.Experiment, run: Any) -> None:
     """Check that every entry that was set exists, now that the config is computed.
 
     An entry that only the command about to run takes, as an argument, exists too.
 
     Raises:
-        ConfigError: If one does not exist; the message names the nearest that does.
+        UnknownEntryError: If one does not exist; the message names the nearest that does.
+        ConfigError: If a plain value is given for an ingredient, or a value does not fit a function's argument.
     """
     added = sorted(run.config_modifications.added)
     parameters = dict(_parameters(experiment, run.main_function))
@@ -204,7 +207,7 @@ def check_known(experiment: Experiment, run: Any) -> None:
             if near
             else f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
         )
-        raise ConfigError(f"{name}: got {value!r}, but there is no such entry; {hint}")
+        raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
 
 
 def _check_parameter(name: str, value: Any, default: Any) -> None:
@@ -217,7 +220,7 @@ def _check_parameter(name: str, value: Any, default: Any) -> None:
         ) from None
 
 
-def _parameters(experiment: Experiment, command: Any) -> Iterator[tuple[str, Any]]:
+def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, Any]]:
     """Yield name and default of every entry that only a captured function's signature declares.
 
     The arguments of the command count, and those of other functions when they have a default: what has none is

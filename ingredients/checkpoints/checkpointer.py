@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +17,9 @@ from torch import nn
 
 from ingredients.checkpoints.files import check_weights, load_checkpoint, load_weights
 from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
+from ingredients.checkpoints.record import TrainingRecord
 from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
+from ingredients.checkpoints.writer import Writer
 from ingredients.errors import CheckpointError
 
 __all__ = ["Checkpointer"]
@@ -40,12 +41,11 @@ class Checkpointer:
         keep: How many newest states to keep.
         start: A checkpoint of another run, to start from.
         resume: Whether to take up what an earlier session of the same run left in the folder.
-        record: The run that `experiments.running.lab_run.LabRun` is, or None. Its `position`, `flush` and `rewind` keep
-            the record in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole
-            step.
+        record: The run, such as an `experiments.LabRun`, or None. Its `position`, `flush` and `rewind` keep the record
+            in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole step.
 
     Attributes:
-        is_branch: Whether the training began at `start`.
+        branched_from: The state of another run that the training began at; None if it did not.
 
     Raises:
         CheckpointError: If a number is out of range.
@@ -63,7 +63,7 @@ class Checkpointer:
         keep: int = 2,
         start: Path | None = None,
         resume: bool = False,
-        record: Any = None,
+        record: TrainingRecord | None = None,
     ) -> None:
         for name, value in (("interval", interval), ("interval_steps", interval_steps), ("keep", keep)):
             if value is not None and value < 1:
@@ -77,9 +77,9 @@ class Checkpointer:
         self.start = start
         self.resume = resume
         self.record = record
-        self.is_branch = False
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self.branched_from: Path | None = None
+        self._writer = Writer(folder)
+        self._check_before_saving: Callable[[Place], None] | None = None
         # After which step the newest state on the disk was saved.
         self._saved_step: int | None = None
 
@@ -95,24 +95,27 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ a training begins
 
-    def begin(self, parts: Mapping[str, Any]) -> Place:
+    def begin(self, parts: Mapping[str, Any], *, check: Callable[[Place], None] | None = None) -> Place:
         """Bring `parts` and the record to the state to go on from, and return the place of the training.
 
-        That is what an earlier session of the run left, if it is to be resumed; else the state at `start`; else none,
+        That is what an earlier session of the run left, if it is to be resumed: the newest good state whose points are
+        all in the record, or, if there is none such, the newest good one. Else it is the state at `start`; else none,
         which is the beginning.
 
         Args:
             parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of. Among
                 them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
                 follow a config that changed, other names are taken as they were.
+            check: Called with the place before a state is saved; where it raises, the states before stay.
 
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits.
         """
+        self._check_before_saving = check
         found = None
         if self.resume:
             self.files.clear()
-            found = self.files.newest(lambda state, path: self._check(state, path, parts))
+            found = self._newest_state(parts)
         place = Place()
         if found is not None:
             path, state = found
@@ -124,17 +127,42 @@ class Checkpointer:
             state = load_checkpoint(path)
             check_whole(state, parts, path)
             place = branch(parts, state, path, self.config)
-            self.is_branch = True
+            self.branched_from = self.start
             try:
                 self.files.keep_start(path, best_epoch(state))
                 self._adopt_best(path.parent, parts.get("monitor"))
             except OSError as error:
                 raise CheckpointError(f"{self.files.path}: cannot be written: {error}") from error
-        if self.resume and self.record is not None:
-            self._rewind(None if found is None else state.get("position"), place.step)
+        if self.resume and self.record is not None and not self._is_followed():
+            self.record.rewind(None if found is None else state.get("position"), place.step)
         if place.step:
             _log.info("continuing from %s, after %d steps", path, place.step)
         return place
+
+    def _newest_state(self, parts: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
+        """Return the newest good state whose points the record has, or, of those that lack some, the newest."""
+        lacking = []
+
+        def check_with_record(state: Mapping[str, Any], path: Path) -> None:
+            self._check(state, path, parts)
+            num_missing = self._num_missing(state)
+            if num_missing:
+                lacking.append(path)
+                raise CheckpointError(f"{path}: {num_missing} entries of the record up to this state are missing")
+
+        try:
+            return self.files.newest(check_with_record)
+        except CheckpointError as error:
+            if not lacking or isinstance(error.__cause__, OSError):
+                raise
+        _log.warning("the record is not complete at any state that is kept; going on from the newest good one")
+        return self.files.newest(lambda state, path: self._check(state, path, parts))
+
+    def _num_missing(self, state: Mapping[str, Any]) -> int:
+        position = state.get("position")
+        if self.record is None or position is None or self._is_followed():
+            return 0
+        return self.record.num_missing(position)
 
     def _check(self, state: Mapping[str, Any], path: Path, parts: Mapping[str, Any]) -> None:
         check_whole(state, parts, path)
@@ -151,13 +179,12 @@ class Checkpointer:
                 f"{now[:12]}: their content has changed; put back what it was"
             )
 
-    def _rewind(self, position: Any, step: int) -> None:
-        # Where another training of the run follows, its points are wanted, and its own state takes the record along.
-        stem, _, number = self.files.path.name.rpartition("-")
-        stem, number = (stem, int(number)) if stem and number.isdecimal() else (self.files.path.name, 1)
-        after = self.files.path.with_name(f"{stem}-{number + 1}")
-        if not CheckpointFolder(after, 1).has_states():
-            self.record.rewind(position, step)
+    def _is_followed(self) -> bool:
+        """Tell whether a later training of the run has states: its points are wanted, and it rewinds the record."""
+        name = self.files.path.name
+        stem, _, number = name.rpartition("-")
+        after = f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{name}-2"
+        return CheckpointFolder(self.files.path.with_name(after), 1).has_states()
 
     def _adopt_best(self, folder: Path, monitor: Any) -> None:
         """Take over the weights that the other run's state has for the best; without them the best starts anew."""
@@ -185,13 +212,12 @@ class Checkpointer:
             with deferred:
                 yield
         except BaseException:
-            self._join()
-            if self._error is not None:
-                _log.error("%s", self._error)
+            error = self._writer.join()
+            if error is not None:
+                _log.error("%s", error)
             raise
         self.wait()
-        if self.is_stopping:  # the signal came when there was nothing left to save
-            self.record.stop(self._saved_step)
+        self._stop_if_asked(self._saved_step)  # the signal may have come when there was nothing left to save
 
     @contextlib.contextmanager
     def saving_if_stopped(self, place: Place, parts: Mapping[str, Any]) -> Iterator[None]:
@@ -211,6 +237,10 @@ class Checkpointer:
     def is_stopping(self) -> bool:
         """Whether a signal asked the training to end."""
         return self.last and self.record is not None and self.record.stopping is not None
+
+    def _stop_if_asked(self, saved_step: int | None) -> None:
+        if self.record is not None and self.is_stopping:
+            self.record.stop(saved_step)
 
     def is_due(self, step: int) -> bool:
         """Tell whether the state after `step` is to be saved: by its number, or because a signal asked for the end."""
@@ -258,7 +288,9 @@ class Checkpointer:
         best = best if self.best else None
         if best is not None or last:
             self.wait()
-            jobs: list[Callable[[], None]] = []
+            if self._check_before_saving is not None:
+                self._check_before_saving(place)
+            jobs: list[Callable[[], None]] = [] if self.record is None else [self.record.flush]
             state = self._state(place, parts) if last else {"model": snapshot(parts["model"].state_dict())}
             if best is not None:
                 weights = {
@@ -270,12 +302,11 @@ class Checkpointer:
                 jobs.append(lambda: self.files.write_best(weights))
             if last:
                 jobs.append(lambda: self._write_last(state))
-            self._start(jobs)
+            self._writer.start(jobs)
         if stopping or final:
             self.wait()
             # A signal may have come while the last state was written, too, and nobody else looks for it.
-            if self.is_stopping:
-                self.record.stop(place.step)
+            self._stop_if_asked(place.step)
 
     def _write_last(self, state: Mapping[str, Any]) -> None:
         self.files.write_last(state)
@@ -300,37 +331,15 @@ class Checkpointer:
         if self.best and self.best_path.exists():
             load_weights(model, self.best_path, self.config)
 
-    # ------------------------------------------------------------------ writing, beside the training
-
     def wait(self) -> None:
         """Wait until all that was saved is written.
 
         Raises:
             CheckpointError: If it cannot be.
         """
-        self._join()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        self._writer.wait()
 
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _start(self, jobs: Sequence[Callable[[], None]]) -> None:
-        def work() -> None:
-            try:
-                if self.record is not None:
-                    self.record.flush()
-                for job in jobs:
-                    job()
-            except OSError as error:
-                folder = self.files.path
-                self._error = CheckpointError(f"{folder}: cannot be written: {error}; the checkpoint before it stays")
-            except BaseException as error:
-                self._error = error
-
-        # No daemon: Python waits for it, so that what was copied is not lost.
-        self._thread = threading.Thread(target=work, name="sacristan-checkpoint")
-        self._thread.start()
+    def newest(self) -> tuple[Path, int] | None:
+        """Return where the newest state is, once it is written, and its step; None if none was saved."""
+        self._writer.join()
+        return None if self._saved_step is None else (self.last_path, self._saved_step)

@@ -32,7 +32,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:
             sealing = SealingStream(stream)
-            torch.save({"format": FORMAT, **state}, sealing)
+            torch.save({"format": FORMAT, **state}, sealing)  # type: ignore[arg-type]  # it has what torch calls
             note = {name: state[name] for name in _NOTED if isinstance(state.get(name), int | str)}
             sealing.seal(json.dumps(note).encode())
     except (OSError, RuntimeError, pickle.PicklingError, TypeError, AttributeError) as error:
@@ -41,7 +41,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 def _cause(error: BaseException) -> BaseException:
     """Return the system's error, where torch complains only of the file that was not written to its end."""
-    cause = error
+    cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__
     return cause or error

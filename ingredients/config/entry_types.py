@@ -26,7 +26,7 @@ def infer(default: Any) -> Any:
         inner = {infer(item) for item in default} if all(_is_scalar(item) for item in default) else set()
         if inner == {int, float}:
             return list[float]
-        return list[inner.pop()] if len(inner) == 1 else list
+        return types.GenericAlias(list, inner.pop()) if len(inner) == 1 else list
     for kind in (bool, int, float, str, dict):
         if isinstance(default, kind):
             return kind
@@ -86,6 +86,8 @@ def describe(kind: Any) -> str:
         return "one of " + ", ".join(str(choice) for choice in args)
     if origin in (Union, types.UnionType):
         return " or ".join(describe(arg) for arg in args)
+    if origin is dict:
+        return _NAMES[dict]
     if origin is list:
         inner = describe(args[0])
         return "a list of " + inner.removeprefix("an ").removeprefix("a ") + "s"

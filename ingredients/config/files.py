@@ -19,26 +19,27 @@ __all__ = ["guard_sacred", "read_config_file", "write_config_file"]
 
 # YAML 1.1 takes 1e-3 for a string, which no researcher means; this is the float of YAML 1.2.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$")
-
-
-def _with_floats(base: type) -> type:
-    """Return the YAML loader or dumper `base` with that float."""
-    resolvers = {first: list(pairs) for first, pairs in base.yaml_implicit_resolvers.items()}
-    made = type(base.__name__, (base,), {"yaml_implicit_resolvers": resolvers})
-    made.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
-    return made
+_FLOAT_RESOLVER = ("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def _load_yaml(text: str) -> Any:
     import yaml
 
-    return yaml.load(text, Loader=_with_floats(yaml.SafeLoader))
+    class Loader(yaml.SafeLoader):
+        """PyYAML's, with that float."""
+
+    Loader.add_implicit_resolver(*_FLOAT_RESOLVER)
+    return yaml.load(text, Loader=Loader)
 
 
 def _dump_yaml(config: dict) -> str:
     import yaml
 
-    return yaml.dump(config, Dumper=_with_floats(yaml.SafeDumper), sort_keys=False, allow_unicode=True)
+    class Dumper(yaml.SafeDumper):
+        """PyYAML's, with that float."""
+
+    Dumper.add_implicit_resolver(*_FLOAT_RESOLVER)
+    return yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 _READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": _load_yaml, ".yml": _load_yaml}

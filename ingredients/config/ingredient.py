@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,11 +11,13 @@ from typing import Any
 import sacred
 from sacred.config import ConfigDict
 from sacred.config.signature import Signature
-from sacred.utils import optional_kwargs_decorator
+from sacred.utils import MissingConfigError, optional_kwargs_decorator
 
 from configs import freeze, to_plain
+from ingredients.config.entry_types import nearest
 from ingredients.config.files import read_config_file
 from ingredients.config.scope import DeclaredDict, Scope
+from ingredients.errors import ConfigError, MissingEntryError
 
 __all__ = ["Ingredient", "LabFunctions"]
 
@@ -35,16 +37,25 @@ class _MapSignature(Signature):
         }
         wanted = set(names) - set(kwargs)
         frozen = {name: freeze(value) if name in wanted else value for name, value in options.items()}
-        return super().construct_arguments(args, kwargs, frozen, bound)
+        try:
+            return super().construct_arguments(args, kwargs, frozen, bound)
+        except MissingConfigError as error:
+            free = self.get_free_parameters(args, kwargs, bound)
+            missing = [name for name in free if name not in options and name not in self.kwargs]
+            near = nearest(missing[0], [name for name in options if not name.startswith("_")])
+            hint = f"did you mean {near}?" if near else "add it to the config, pass it in the call, or give a default"
+            raise MissingEntryError(f"{self.name}: got no value for the argument {missing[0]}; {hint}") from error
 
 
-class LabFunctions:
+class LabFunctions(sacred.Ingredient):
     """The decorators of an ingredient or experiment, as the lab wants them.
 
     `_config` and every argument that the config fills with a dict arrive as a `configs.Map`; a dict passed
     explicitly in place of a config entry does too, so that a function body sees one type. Other explicit
     arguments are passed on untouched.
     """
+
+    path: str
 
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
@@ -57,7 +68,8 @@ class LabFunctions:
 
     @property
     def _config_path(self) -> str:
-        return "" if isinstance(self, sacred.Experiment) else self.path
+        """Where the entries stand in the whole config, for messages."""
+        return self.path
 
     def config(self, function: Callable) -> Scope:
         """Add a config scope; see `ingredients.config.scope` for what it may declare."""
@@ -92,13 +104,13 @@ class LabFunctions:
 
 def _entries(cfg_or_file: Any, entries: dict) -> dict:
     if cfg_or_file is not None and entries:
-        raise ValueError("give config entries either as a dict or file, or as keywords, not both")
+        raise ConfigError("add_config: got a dict or file and keywords; give the entries in one of the two ways")
     if isinstance(cfg_or_file, str | Path):
         return read_config_file(cfg_or_file)
     return to_plain(cfg_or_file if cfg_or_file is not None else entries)
 
 
-class Ingredient(LabFunctions, sacred.Ingredient):
+class Ingredient(LabFunctions):
     """A reusable part of experiments: config, named configs, captured functions, commands.
 
     Args:
@@ -107,7 +119,7 @@ class Ingredient(LabFunctions, sacred.Ingredient):
     """
 
     def __init__(self, path: str, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
-        caller = inspect.currentframe().f_back.f_globals
+        caller = sys._getframe(1).f_globals
         options.setdefault("save_git_info", False)
         self._globals = options.pop("_caller_globals", caller)
         super().__init__(path, ingredients, _caller_globals=self._globals, **options)
@@ -127,15 +139,15 @@ class Ingredient(LabFunctions, sacred.Ingredient):
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.
-            function = captured.__wrapped__
+            function, name = captured.__wrapped__, captured.__name__
             names = modules.setdefault(id(function.__globals__), dict(function.__globals__))
             again = twin.capture(_copy_function(function, names), prefix=captured.prefix)
-            if names.get(captured.__name__) is captured:
+            if names.get(name) is captured:
                 # The twin's functions call each other, not the original's.
-                names[captured.__name__] = again
-            if captured.__name__ in self.commands:
+                names[name] = again
+            if name in self.commands:
                 again.unobserved = captured.unobserved
-                twin.commands[captured.__name__] = again
+                twin.commands[name] = again
             for mine, its in (self.pre_run_hooks, twin.pre_run_hooks), (self.post_run_hooks, twin.post_run_hooks):
                 if captured in mine:
                     its.append(again)

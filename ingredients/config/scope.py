@@ -154,11 +154,14 @@ class Scope(ConfigScope):
         function: The scope.
         path: Dotted path of its ingredient, for messages.
         strict: Whether its entries are defaults that updates must fit; a named config's are not.
+
+    Raises:
+        ConfigError: If it is not a function written with `def`.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
-        super().__init__(function)
         tree = _parse(function)
+        super().__init__(function)
         self._path = path
         self._strict = strict
         self._var_docs = {"seed": self._var_docs["seed"]} | _documentation(tree, inspect.getsource(function))
@@ -210,6 +213,8 @@ def _is_no_entry(name: str, value: Any) -> bool:
 
 def _parse(function: Callable) -> ast.FunctionDef:
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(tree, ast.FunctionDef):
+        raise ConfigError(f"a config scope is a function written with def; got {ast.unparse(tree)[:60]}")
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     tree.body = body or [ast.Pass(lineno=tree.lineno, col_offset=0)]
     return tree

@@ -85,10 +85,11 @@ def global_states() -> dict[str, Any]:
     """Return where the global generators of python, numpy and torch (all devices) are, as tensors and plain values."""
     import torch
 
-    kind, keys, *rest = np.random.get_state()
+    state = np.random.get_state(legacy=False)
+    keys = torch.from_numpy(state["state"]["key"].astype(np.int64))
     states: dict[str, Any] = {
         "python": random.getstate(),
-        "numpy": (kind, torch.from_numpy(keys.astype(np.int64)), *rest),
+        "numpy": (state["bit_generator"], keys, state["state"]["pos"], state["has_gauss"], state["gauss"]),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():

@@ -73,19 +73,19 @@ class Batches:
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield batches `start` and on of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
         batches = self._batches(epoch, start)
-        return batches if self.augmentation is None else self._augmented(batches, epoch, start)
+        return batches if self.augmentation is None else self._augmented(batches, epoch, start, self.augmentation)
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
         """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
         raise NotImplementedError
 
     def _augmented(
-        self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int, start: int
+        self, batches: Iterator[tuple[Tensor, Tensor]], epoch: int, start: int, augmentation: Mapping[str, Any]
     ) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator()
         for position, (inputs, targets) in enumerate(batches, start):
             generator.manual_seed(stream_seed(self.seed, "augment", epoch, position))
-            yield augment(inputs, generator, **self.augmentation), targets
+            yield augment(inputs, generator, **augmentation), targets
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         raise NotImplementedError
@@ -121,7 +121,7 @@ class LoaderBatches(Batches):
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: _SplitDataset,
         device: torch.device,
         batch_size: int,
         num_workers: int,

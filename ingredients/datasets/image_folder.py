@@ -29,7 +29,7 @@ class ImageFolder:
         self.root = root
         self.image_size = image_size
         parts = {word: part for word, part in part_names.items() if (root / word).is_dir()}
-        roots = [(root / word, part) for word, part in parts.items()] or [(root, None)]
+        roots: list[tuple[Path, int | None]] = [(root / word, part) for word, part in parts.items()] or [(root, None)]
         found = [
             (file, folder.name, part)
             for top, part in roots
@@ -50,7 +50,8 @@ class ImageFolder:
     def _check_sizes(self) -> None:
         from PIL import Image
 
-        sizes, modes = {}, {}
+        sizes: dict[tuple[int, int], Path] = {}
+        modes: dict[str, Path] = {}
         for file in self.files:
             try:
                 with Image.open(file) as image:
@@ -82,11 +83,11 @@ class ImageFolder:
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
         from PIL import Image
 
-        with Image.open(self.files[index]) as image:
+        with Image.open(self.files[index]) as opened:
             # 16 bits of grey go through F, since L would clip them at 255.
-            deep = image.mode.startswith("I")
+            deep = opened.mode.startswith("I")
             try:
-                image = image.convert("F" if deep else "L" if self._grey else "RGB")
+                image = opened.convert("F" if deep else "L" if self._grey else "RGB")
             except (OSError, SyntaxError) as error:
                 raise DataError(f"data.path: {self.files[index]} cannot be read as an image: {error}") from error
             if self.image_size is not None:

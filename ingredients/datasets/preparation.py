@@ -341,7 +341,7 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
         count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
     mean = total / count if count else math.nan
     std = math.sqrt(max(squares / count - mean**2, 0)) if count else math.nan
-    row = {"count": len(index), "mean": mean, "std": std, "missing": missing}
+    row: dict[str, Any] = {"count": len(index), "mean": mean, "std": std, "missing": missing}
     targets = prepared.targets[index]
     if prepared.task == "classification":
         row["classes"] = np.bincount(targets, minlength=len(prepared.classes)).tolist()

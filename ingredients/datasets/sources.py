@@ -144,7 +144,7 @@ def _npz(path: Path) -> Source:
     )
 
 
-def _from_arrays(parts: list[tuple[int | None, np.ndarray, np.ndarray]], where: str) -> Source:
+def _from_arrays(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray]], where: str) -> Source:
     """Join (part, inputs, targets) triples into one source; a part of None leaves the split to the lab."""
     for _, inputs, targets in parts:
         if not (inputs.ndim and targets.ndim):
@@ -350,7 +350,8 @@ def _pair(pair: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _from_dataset(items: Items, dataset: Any) -> Source:
     """Read every item once, for the targets, the missing values and the digest of the content."""
-    total, targets, missing, shapes = hashlib.sha256(), [], [], {}
+    total, targets, missing = hashlib.sha256(), [], []
+    shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     # Items may be drawn at random; the digest is to be that of the same draws each time.
     with global_stream(0, "fingerprint"):
         for index in range(len(items)):

@@ -122,7 +122,9 @@ class Loss:
         """Return targets as `predict` returns predictions: labels as 0 and 1, values in the targets' own unit."""
         if self.kind != "values":
             return targets.long()
-        return targets if self.target_std is None else targets * self.target_std + self.target_mean
+        if self.target_mean is None or self.target_std is None:
+            return targets
+        return targets * self.target_std + self.target_mean
 
     def probabilities(self, outputs: Tensor) -> Tensor | None:
         """Return probabilities (B, K), None for values; of a binary loss both classes'."""
@@ -136,7 +138,7 @@ class Loss:
 
 
 def build_loss(
-    name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device
+    name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device | str
 ) -> Loss:
     """Return the loss called `name` for `data`, on `device`.
 

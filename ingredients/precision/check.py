@@ -35,7 +35,7 @@ def measure(model: nn.Module, loss: Loss, data: Data, device: torch.device, *, n
     supported = {
         name: _supports(device, dtype) for name, dtype in (("float16", torch.float16), ("bfloat16", torch.bfloat16))
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in ("off", *(name for name, fine in supported.items() if fine)):
         milliseconds, value = _time(
             copy.deepcopy(model), loss, inputs, targets, MixedPrecision(device, name), num_steps

@@ -187,7 +187,7 @@ class MixedPrecision:
                 self._clip(optimizer)
             return loss
 
-        optimizer.step(clipped)
+        optimizer.step(clipped)  # type: ignore[arg-type]  # torch's stubs say float, its optimizers take tensors
         return True
 
     def _step_unless_overflowed(self, optimizer: torch.optim.Optimizer) -> bool:

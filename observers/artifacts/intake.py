@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
 
-from observers.artifacts.version import CHUNK_BYTES, ArtifactError, ArtifactFile, content_path
+from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
+from observers.errors import ArtifactError
 
 __all__ = ["Incoming", "take_tree"]
 

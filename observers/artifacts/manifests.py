@@ -17,7 +17,8 @@ import re
 import time
 from pathlib import Path
 
-from observers.artifacts.version import ArtifactDamagedError, ArtifactVersion, from_manifest
+from observers.artifacts.version import ArtifactVersion, from_manifest
+from observers.errors import ArtifactDamagedError
 
 __all__ = ["Manifests"]
 

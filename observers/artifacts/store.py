@@ -25,17 +25,8 @@ from typing import Any
 
 from observers.artifacts.intake import Incoming, take_tree
 from observers.artifacts.manifests import Manifests
-from observers.artifacts.version import (
-    ArtifactDamagedError,
-    ArtifactError,
-    ArtifactFile,
-    ArtifactNotFoundError,
-    ArtifactVersion,
-    Reference,
-    check_name,
-    digest_of,
-    parse_reference,
-)
+from observers.artifacts.version import ArtifactFile, ArtifactVersion, Reference, check_name, digest_of, parse_reference
+from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 

@@ -1,9 +1,4 @@
-"""A version of an artifact: what its manifest says, and its content, given back checked.
-
-ArtifactError               one clear sentence: what was got, what was expected, what to do
-├── ArtifactNotFoundError   there is no such artifact, or no such version of it
-└── ArtifactDamagedError    a manifest or a content is not what was logged
-"""
+"""A version of an artifact: what its manifest says, and its content, given back checked."""
 
 from __future__ import annotations
 
@@ -16,13 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import replacing
 
 __all__ = [
-    "ArtifactDamagedError",
-    "ArtifactError",
     "ArtifactFile",
-    "ArtifactNotFoundError",
     "ArtifactVersion",
     "Reference",
     "check_name",
@@ -36,18 +29,6 @@ CHUNK_BYTES = 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REFERENCE = re.compile(r"(?P<name>[^:@]+)(?::(?:v(?P<number>\d{1,9})|latest)|@(?P<digest>[0-9a-f]{4,64}))?")
-
-
-class ArtifactError(Exception):
-    """The root: one clear sentence, which says what to do next."""
-
-
-class ArtifactNotFoundError(ArtifactError, LookupError):
-    """There is no such artifact, or no such version of it."""
-
-
-class ArtifactDamagedError(ArtifactError):
-    """A manifest or a content is not what was logged."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,17 +6,10 @@
 Each takes a copy of what it is given when it is made, and refuses what it cannot show; a tensor on a GPU is copied
 there, and fetched on the thread of the run's beats. That thread makes the files, too: PNG, JSON, text. Only figures are
 rendered at once, because matplotlib may be used by one thread only.
-
-Errors:
-
-    MediaError(ValueError)      what was given cannot be shown
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -24,18 +17,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from observers.errors import MediaError
 from observers.media.histograms import binned, count_values
 from observers.media.png import png_bytes, png_size
 from observers.media.snapshots import Snapshot
+from observers.record.media_entry import Content
 
 __all__ = [
-    "Content",
     "Figure",
     "Histogram",
     "Image",
     "Media",
-    "MediaEntry",
-    "MediaError",
     "Text",
     "are_numbers",
     "snapshot",
@@ -43,58 +35,6 @@ __all__ = [
 
 # Floats that a calculation put this far outside of [0, 1] are meant to be inside.
 _TOLERANCE = 1e-4
-
-
-class MediaError(ValueError):
-    """What was given cannot be shown."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Content:
-    """A file of media.
-
-    Attributes:
-        data: The bytes.
-        suffix: Its suffix, such as `.png`.
-        content_type: Its MIME type.
-        meta: What is worth knowing without opening it; JSON.
-        images: Contents that it refers to by their `file`.
-    """
-
-    data: bytes
-    suffix: str
-    content_type: str
-    meta: dict[str, Any]
-    images: tuple[Content, ...] = ()
-
-    @functools.cached_property
-    def sha256(self) -> str:
-        """SHA-256 of the bytes."""
-        return hashlib.sha256(self.data).hexdigest()
-
-    @property
-    def file(self) -> str:
-        """Name of the file: made from its content."""
-        return f"{self.sha256}{self.suffix}"
-
-
-@dataclasses.dataclass(frozen=True)
-class MediaEntry:
-    """Media as observers get them.
-
-    Attributes:
-        name: Name of the series.
-        kind: image, figure, histogram, text or table.
-        step: Its step.
-        time: When it was logged, seconds since 1970.
-        content: The file; None if it could not be made.
-    """
-
-    name: str
-    kind: str
-    step: int | float
-    time: float
-    content: Content | None
 
 
 class Media:

@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from observers.media.kinds import Content, Image, Media, MediaError, are_numbers, snapshot
+from observers.errors import MediaError
+from observers.media.kinds import Image, Media, are_numbers, snapshot
 from observers.media.snapshots import Snapshot
+from observers.record.media_entry import Content
 
 __all__ = ["Table"]
 

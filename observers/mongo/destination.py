@@ -7,7 +7,9 @@ import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
+
+from observers.errors import DestinationError
+from observers.record.redaction import redact
 
 if TYPE_CHECKING:
     import pymongo
@@ -20,7 +22,6 @@ __all__ = [
     "is_refusal",
     "parse_mongo_option",
     "read_destination",
-    "redact",
 ]
 
 DESTINATION_FILE = "destination.json"
@@ -30,31 +31,6 @@ _SHORT = re.compile(
     r"(?:(?P<db>[_A-Za-z][^./\\ \"$*<>:|?!]{0,62})(?:\.(?P<collection>[_A-Za-z][^.:!]{0,62})(?::(?P<id>\d{1,12}))?)?)?"
     r"(?:!(?P<priority>-?\d+))?$"
 )
-_SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "password")
-
-
-def redact(text: str) -> str:
-    """Return `text` with user names, passwords and secret options of every `mongodb://` URL in it taken out.
-
-    A text that is one URL, or an option with one, may have anything in its password, escaped or not.
-    """
-    alone = re.match(r"(?:-\S*?=)?mongodb(?:\+srv)?://", text)
-    return re.sub(
-        r"mongodb(?:\+srv)?://.+" if alone else r"mongodb(?:\+srv)?://[^\s'\"]+", _hide, text, flags=re.DOTALL
-    )
-
-
-def _hide(match: re.Match) -> str:
-    scheme, _, rest = match.group(0).partition("://")
-    head, _, query = rest.partition("?")
-    # The last @ ends the password; before the ? of the options, unless the password has a ? of its own.
-    options = all(re.match(r"[^@/]+=", option) for option in query.split("&")) if query else True
-    if options and ("@" in head or "@" not in query):
-        head = head.rpartition("@")[2]
-    else:
-        head, _, query = rest.rpartition("@")[2].partition("?")
-    kept = [(key, value) for key, value in parse_qsl(query) if key.lower() not in _SECRET_OPTIONS]
-    return f"{scheme}://{head}?{urlencode(kept)}" if kept else f"{scheme}://{head}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,16 +142,16 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
             URL with the database as its path.
 
     Raises:
-        ValueError: If it is neither.
+        DestinationError: If it is neither.
     """
     if text.startswith(("mongodb://", "mongodb+srv://")):
         try:
             return {"url": text, "db_name": database_in(text) or "sacred"}
-        except ValueError as error:
-            raise ValueError(f"-m: {error}") from None
+        except DestinationError as error:
+            raise DestinationError(f"-m: {error}") from None
     match = _SHORT.match(text)
     if match is None or not text:
-        raise ValueError(
+        raise DestinationError(
             f"-m: got {redact(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
         )
     found: dict[str, Any] = {}
@@ -196,7 +172,7 @@ def database_in(url: str) -> str | None:
     """Return the database that a full `mongodb://` URL names, if it names one.
 
     Raises:
-        ValueError: If it is no URL of a MongoDB; the message holds no credentials.
+        DestinationError: If it is no URL of a MongoDB; the message holds no credentials.
     """
     from pymongo.errors import InvalidURI
     from pymongo.uri_parser import parse_uri
@@ -205,4 +181,4 @@ def database_in(url: str) -> str | None:
         # Without +srv, which would ask a name server.
         return parse_uri(url.replace("mongodb+srv://", "mongodb://", 1))["database"]
     except (InvalidURI, ValueError, OSError) as error:
-        raise ValueError(f"got {redact(url)!r}: {explain(error)}") from None
+        raise DestinationError(f"got {redact(url)!r}: {explain(error)}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from observers.provenance.determinism import read_switches, torch_versions
 from observers.provenance.gpus import load_nvml
 from observers.record.journal import Journal
 from observers.record.resuming import environment_changes
-from observers.record.run_file import RunFile
 from observers.record.schema import PROVENANCE
 
 __all__ = ["Gathering"]
@@ -29,18 +29,24 @@ class Gathering:
 
     Args:
         journal: Writes `provenance.json`, under `lock`.
-        run: Notes of a later session of the run what is not as it was in the first one.
         lock: Held by whoever calls `look`.
         base_dir: The folder whose repository is looked at.
+        note_changes: Called in a resumed run with how its environment differs from that of the first session, see
+            `environment_changes`; None in a run's first session.
     """
 
-    def __init__(self, journal: Journal, run: RunFile, lock: Any, base_dir: str | Path) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        lock: threading.RLock,
+        base_dir: str | Path,
+        note_changes: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
         self._journal = journal
-        self._run = run
+        self._note_changes = note_changes
         self._lock = lock
         self._base_dir = base_dir
         self._nvml = load_nvml()
-        self._is_first = run.session is None
         self._found: dict[str, Any] | None = None
         self._first: dict[str, Any] = {}
         self._switches: dict[str, Any] = {}
@@ -87,13 +93,12 @@ class Gathering:
         self._write_down({**document, "determinism_before": before} if before else document)
 
     def _write_down(self, document: dict[str, Any]) -> None:
-        if not self._is_first:
+        if self._note_changes is not None:
             try:
                 first = json.loads((self._journal.folder / PROVENANCE).read_bytes())
             except (OSError, ValueError):
-                # No session before has told.
-                self._is_first = True
+                self._note_changes = None  # no earlier session has written it
             else:
-                self._run.note_environment(environment_changes(first, document))
+                self._note_changes(environment_changes(first, document))
                 return
         self._journal.write(PROVENANCE, document)

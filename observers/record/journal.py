@@ -19,7 +19,7 @@ import numpy as np
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing
 from observers.record.media_files import MediaFiles
-from observers.record.point_log import PointLog
+from observers.record.point_files import PointFiles
 from observers.record.rewinding import Position, read_position, rewound_files
 from observers.record.schema import MEDIA, NOTES, OUTPUT, SUMMARY
 
@@ -43,7 +43,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.num_failures = 0
-        self.points = PointLog(self.folder, self._say)
+        self.points = PointFiles(self.folder, self._say)
         self._output = AppendFile(self.folder / OUTPUT, 0)
         self.media = MediaFiles(self.folder, self._say)
         self._documents: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ class Journal:
         return self.points.summary
 
     def add_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
-        """Append points of one metric, see `PointLog.add_batch`."""
+        """Append points of one metric, see `PointFiles.add_batch`."""
         self.points.add_batch(name, steps, values, ticks)
 
     def add_output(self, data: bytes) -> None:
@@ -118,9 +118,8 @@ class Journal:
         Raises:
             OSError, ValueError: If they cannot be read, or written.
         """
-        if self.points.recover():
-            self.points.recall()
-            self.write_summary()
+        self.recall()
+        self.write_summary()
 
     def recall(self) -> None:
         """Take over what an earlier process has written: the metrics' ids and summaries.

@@ -164,7 +164,7 @@ class LivePoints:
         # At once, for an exception may come between any two statements.
         self._active, self._at, self._end, self._stamp = half, half.at, half.end, half.stamp << STAMP_SHIFT
 
-    def add(self, metric: Metric, step: int | None, value: float, now: float) -> bool:
+    def add(self, metric: Metric, step: int | float | None, value: float, now: float) -> bool:
         """Take a point; return False if there is no room, see `swap`.
 
         Args:
@@ -206,9 +206,10 @@ class LivePoints:
             self._at = at + _SLOT_BYTES
             if step is None:
                 step = metric.last + 1
-            is_float = isinstance(step, float)
-            bits = _BITS.unpack(_FLOAT.pack(step))[0] if is_float else step
-            tag = (metric.float_tag if is_float else metric.tag) | self._stamp
+            if isinstance(step, float):
+                bits, tag = _BITS.unpack(_FLOAT.pack(step))[0], metric.float_tag | self._stamp
+            else:
+                bits, tag = step, metric.tag | self._stamp
             tick = min(max(0, int((now - self.start) * TICKS_PER_S)), _MAX_TICK)
             metric.count += 1
             metric.last = step

@@ -10,10 +10,11 @@ import json
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from observers.media.kinds import Content, MediaEntry
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing
+from observers.record.media_entry import Content, MediaEntry
 from observers.record.schema import MEDIA, MEDIA_FOLDER
 
 __all__ = ["MAX_WAITING_BYTES", "MediaFiles"]
@@ -37,7 +38,7 @@ class MediaFiles:
         self.num_lost = 0
         self._say = say
         self._entries = AppendFile(folder / MEDIA)
-        self._waiting: deque[tuple[MediaEntry, float]] = deque()
+        self._waiting: deque[tuple[MediaEntry, Content, float]] = deque()
         self._waiting_bytes = self._lost_bytes = 0
         # Names of contents that this process has written: they need no look at the disk.
         self._written: set[str] = set()
@@ -52,8 +53,8 @@ class MediaFiles:
         if entry.content is None:
             self._lose(1)
             return
-        self._waiting.append((entry, time_s))
-        self._waiting_bytes += _num_bytes(entry.content)
+        self._waiting.append((entry, entry.content, time_s))
+        self._waiting_bytes += entry.content.num_bytes
         self.flush()
 
     def flush(self) -> None:
@@ -63,7 +64,7 @@ class MediaFiles:
         except OSError as error:
             self._say(self.folder / MEDIA_FOLDER, error)
         while self._waiting_bytes > MAX_WAITING_BYTES:
-            given_up = _num_bytes(self._waiting.popleft()[0].content)
+            given_up = self._waiting.popleft()[1].num_bytes
             self._waiting_bytes -= given_up
             self._lose(given_up)
 
@@ -74,12 +75,12 @@ class MediaFiles:
             OSError: If it cannot be written; it still waits then.
         """
         while self._waiting:
-            entry, time_s = self._waiting[0]
-            for content in (*entry.content.images, entry.content):
-                self._write(content)
+            entry, content, time_s = self._waiting[0]
+            for each in (*content.images, content):
+                self._write(each)
             self._waiting.popleft()
-            self._waiting_bytes -= _num_bytes(entry.content)
-            self._entries.append(_line(entry, time_s))
+            self._waiting_bytes -= content.num_bytes
+            self._entries.append(_line(entry, content, time_s))
         self._entries.append(b"")
 
     def replace(self, data: bytes) -> None:
@@ -112,7 +113,7 @@ class MediaFiles:
     def give_up(self) -> None:
         """Give up what still waits."""
         while self._waiting:
-            self._lose(_num_bytes(self._waiting.popleft()[0].content))
+            self._lose(self._waiting.popleft()[1].num_bytes)
         self._waiting_bytes = 0
 
     def close(self) -> None:
@@ -121,13 +122,8 @@ class MediaFiles:
         self._entries.close()
 
 
-def _num_bytes(content: Content) -> int:
-    return len(content.data) + sum(len(image.data) for image in content.images)
-
-
-def _line(entry: MediaEntry, time_s: float) -> bytes:
-    content = entry.content
-    row = {
+def _line(entry: MediaEntry, content: Content, time_s: float) -> bytes:
+    row: dict[str, Any] = {
         "name": entry.name,
         "kind": entry.kind,
         "step": entry.step,

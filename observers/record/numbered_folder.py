@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from observers.errors import RecordError
 from observers.record.schema import OWN_FILES
 
 __all__ = ["artifact_path", "make_numbered_folder", "make_run_folder"]
@@ -60,9 +61,11 @@ def artifact_path(folder: Path, name: str) -> Path:
     """Return where in a run's folder the artifact `name` is kept.
 
     Raises:
-        ValueError: If that is outside of it, or a file that the run has anyway.
+        RecordError: If that is outside of it, or a file that the run has anyway.
     """
     path = (folder / name).resolve()
     if not path.is_relative_to(folder.resolve()) or path.name in OWN_FILES:
-        raise ValueError(f"artifact name: got {name!r}, expected a name within the run's folder, none of its own files")
+        raise RecordError(
+            f"artifact name: got {name!r}, expected a name within the run's folder that its record does not use"
+        )
     return path

@@ -15,6 +15,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     provenance.json      git, packages, machine and determinism switches of the first session; replaced as a whole
     lease.json           who writes this run, and when last; replaced as a whole
+    lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
@@ -45,6 +46,8 @@ from typing import Any
 
 import numpy as np
 
+from observers.errors import RecordError
+
 __all__ = [
     "POINT",
     "SLOT",
@@ -54,6 +57,7 @@ __all__ = [
     "media_path",
     "points_in",
     "read_all_points",
+    "read_json",
     "read_json_lines",
     "read_live",
     "read_media",
@@ -83,11 +87,11 @@ MAX_SACRED_POINTS = 200_000
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, LIVE, NAMES, VALUES = "metrics.bin", "metrics.live", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
-NOTES, PROVENANCE = "notes.json", "provenance.json"
+NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS, LIVE}
+OWN_FILES |= {SACRED_METRICS, LIVE, LOCK}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
@@ -132,6 +136,18 @@ class MediaRecord:
     sha256: str
     content_type: str
     meta: dict[str, Any]
+
+
+def read_json(path: Path) -> Any | None:
+    """Return what a JSON file of a record holds; None if there is no file.
+
+    Raises:
+        ValueError: If it is no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
@@ -188,7 +204,9 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
     halves = []
     for half in data.reshape(2, -1) if len(data) else ():
         base, stamp, _ = half[: SLOT.itemsize].view(np.uint64).tolist()
-        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp) if stamp else ()
+        if not stamp:  # nothing has been in it yet
+            continue
+        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp)
         if len(points):
             halves.append((base, points))
     return sorted(halves, key=operator.itemgetter(0))
@@ -244,10 +262,10 @@ def media_path(folder: Path, file: Any) -> Path:
     """Return where in a run's folder the content `file` of an entry, or of a table's cell, lies.
 
     Raises:
-        ValueError: If that is no name of a content, such as one that leads out of the folder.
+        RecordError: If that is no name of a content, such as one that leads out of the folder.
     """
     if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
-        raise ValueError(
+        raise RecordError(
             f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "
             "by this program, remove the entry"
         )
@@ -258,7 +276,7 @@ def read_media(folder: Path) -> list[MediaRecord]:
     """Return what a run logged beside numbers, in the order of logging; nothing of it is opened.
 
     Raises:
-        ValueError: If a name leads out of the folder.
+        RecordError: If a name leads out of the folder.
     """
     return [
         MediaRecord(
@@ -273,7 +291,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
     """Return columns and rows of a table's file; cells are numbers, texts, None, or the `Path` of an image.
 
     Raises:
-        ValueError: If an image's name leads out of the folder.
+        RecordError: If an image's name leads out of the folder.
     """
     table = json.loads(path.read_bytes())
 

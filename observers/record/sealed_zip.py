@@ -13,17 +13,15 @@ import struct
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["MAX_NOTE_BYTES", "SealError", "SealingStream", "check_seal", "read_note"]
+from observers.errors import SealError
+
+__all__ = ["MAX_NOTE_BYTES", "SealingStream", "check_seal", "read_note"]
 
 MAX_NOTE_BYTES = 4096
 _DIGEST_BYTES = 64
 _CHUNK_BYTES = 2**20
 # What a ZIP file ends with: this mark, 16 bytes of other things, the comment's length, the comment.
 _END_MARK, _END_BYTES, _LENGTH_BYTES = b"PK\x05\x06", 22, 2
-
-
-class SealError(ValueError):
-    """A file is not as it was sealed; the message says in a few words why."""
 
 
 class SealingStream:

@@ -18,7 +18,8 @@ _CHUNK_POINTS = 2**18
 
 def summaries(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the summary of every metric, from all points in `metrics.bin`."""
-    names, found, start = read_names(folder), {}, 0
+    found: dict[str, dict[str, Any]] = {}
+    names, start = read_names(folder), 0
     while len(points := read_points(folder, start, start + _CHUNK_POINTS)):
         found = add_to_summaries(found, points, names)
         start += len(points)

@@ -19,7 +19,7 @@ from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, Sessi
 from tensorboard.plugins.image import metadata as image_metadata
 from tensorboard.plugins.text import metadata as text_metadata
 
-from observers.media.kinds import Content, MediaEntry
+from observers.record.media_entry import Content, MediaEntry
 
 __all__ = [
     "LAST_STEP",

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from observers.media.kinds import Content, MediaEntry
+from observers.record.media_entry import Content, MediaEntry
 from observers.record.schema import MEDIA, media_path, read_json_lines
 
 __all__ = ["recorded_media"]
@@ -21,7 +21,7 @@ def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
 
     Raises:
         OSError: If a content is not there.
-        ValueError: If a name leads out of the folder.
+        RecordError: If a name leads out of the folder.
     """
     for row in read_json_lines(folder / MEDIA):
         path = media_path(folder, row["file"])

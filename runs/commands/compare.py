@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from runs.commands.arguments import Commands, add_command, add_json, open_given
-from runs.commands.listing import selection_of
-from runs.commands.terminal import Cell, Column, print_json, print_table, print_text
+from runs.commands.terminal.arguments import add_json, open_given
+from runs.commands.terminal.selection import add_conditions, find_chosen, names_in
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text
 
 if TYPE_CHECKING:
-    from runs.compare.comparison import Comparison
+    from runs.comparison.compare import Comparison
 
-__all__ = ["add_parser", "fields_in"]
+__all__ = ["add_arguments", "main"]
 
 _EPILOG = """Per group: n repetitions, mean, standard deviation (n - 1), Student's interval of the mean, best run.
 Between groups: the paired t-test where both share at least two values of --over, and at least half of theirs; else
@@ -24,17 +26,13 @@ _MODE_HELP = "what is better; auto: max of what ends in accuracy or r2, else min
 _MAX_LEFT_OUT = 20
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(
-        commands, "compare", "compare groups of runs by a metric, with tests", _compare, epilog=_EPILOG
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
     parser.add_argument("--by", action="append", required=True, metavar="FIELD,...", help="fields that make the groups")
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=_OVER_HELP)
     parser.add_argument("--metric", required=True, metavar="FIELD", help=_METRIC_HELP)
-    help = "a condition, such as 'optimizer.lr<1e-3'; may be repeated"
-    parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
-    parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
+    add_conditions(parser)
     parser.add_argument("--mode", choices=("auto", "max", "min"), default="auto", help=_MODE_HELP)
     parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="take this test (auto)")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (0.95)")
@@ -42,24 +40,18 @@ def add_parser(commands: Commands) -> None:
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--latex", action="store_true", help="print a table for LaTeX, with the rules of booktabs")
     add_json(formats)
-    # Their order changes nothing.
-    parser.set_defaults(sort="-start")
 
 
-def fields_in(given: list[str]) -> tuple[str, ...]:
-    """Return the fields of options that may be repeated and may hold several, with commas between."""
-    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+def main(arguments: argparse.Namespace) -> int:
+    """Compare the groups, and print what came out."""
+    from runs.comparison.compare import compare
+    from runs.comparison.reporting import as_document, as_latex
 
-
-def _compare(arguments: argparse.Namespace) -> int:
-    from runs.compare.comparison import compare
-    from runs.compare.reporting import as_document, as_latex
-
-    by, over = fields_in(arguments.by), fields_in(arguments.over)
-    selection = selection_of(arguments, (*by, *over, arguments.metric, "status", "config"))
+    by, over = names_in(*arguments.by), names_in(*arguments.over)
+    columns = (*by, *over, arguments.metric, "status", "config")
     with open_given(arguments) as store:
         comparison = compare(
-            selection.find(store),
+            find_chosen(store, arguments, columns),
             by,
             over,
             arguments.metric,
@@ -78,7 +70,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _print(comparison: Comparison) -> None:
-    from runs.compare.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+    from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
     better = "greater is better" if comparison.larger_is_better else "less is better"

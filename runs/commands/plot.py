@@ -11,29 +11,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.arguments import Commands, add_command, add_json, complete_run, open_given
-from runs.commands.compare import fields_in
-from runs.commands.listing import add_selection, selection_of
-from runs.commands.terminal import harmless, is_terminal, print_json, print_text
+from runs.commands.terminal.arguments import add_json, add_runs, open_given
+from runs.commands.terminal.selection import add_selection, find_chosen, names_in
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import harmless, is_terminal, print_text
+from runs.errors import PlotError
 
 if TYPE_CHECKING:
     from runs.plots.panels import Panel, View
     from runs.stores.run import Run
     from runs.stores.store import Store
 
-__all__ = ["add_parser"]
+__all__ = ["add_arguments", "main"]
 
 _EPILOG = """Without --output the plot goes to the terminal. With --by every group is drawn as its mean, with Student's
 interval at each point. docs/comparing.md says how curves of different steps are put together."""
 _LIMIT, _LEGEND_LINES = 20, 6
 
 
-def add_parser(commands: Commands) -> None:
-    """Add the command."""
-    parser = add_command(commands, "plot", "draw curves, on the terminal or as a picture", _plot, epilog=_EPILOG)
-    help = "ids, uids, beginnings of uids, or latest; or choose with --where"
-    named = parser.add_argument("runs", nargs="*", metavar="RUN", help=help)
-    named.completer = complete_run  # type: ignore[attr-defined]
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
+    add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
     parser.add_argument("--metric", action="append", required=True, metavar="NAME", help="may be repeated")
     add_selection(parser)
     help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
@@ -55,8 +54,8 @@ def add_parser(commands: Commands) -> None:
     add_json(outputs)
 
 
-def _plot(arguments: argparse.Namespace) -> int:
-    from runs.errors import PlotError
+def main(arguments: argparse.Namespace) -> int:
+    """Draw the curves."""
     from runs.plots.panels import View, make_panels
 
     if not 0 < arguments.confidence < 1:
@@ -65,7 +64,7 @@ def _plot(arguments: argparse.Namespace) -> int:
         from runs.plots.pictures import check_format
 
         check_format(arguments.output)
-    by, over = fields_in(arguments.by), fields_in(arguments.over)
+    by, over = names_in(*arguments.by), names_in(*arguments.over)
     view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
     with open_given(arguments) as store:
         found, note = _runs(store, arguments, view)
@@ -86,8 +85,6 @@ def _plot(arguments: argparse.Namespace) -> int:
 
 def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list[Run], str]:
     """Return the runs that are meant, and what to say of those that are not drawn."""
-    from runs.errors import PlotError
-
     if arguments.runs:
         if arguments.where or arguments.tag:
             raise PlotError("got runs and conditions, expected either; leave out the ids, or --where and --tag")
@@ -99,7 +96,7 @@ def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list
         raise PlotError(f"--limit: got {limit}, expected the number of runs to draw, or 0 for all")
     # One more tells whether there are more.
     columns = (*view.by, *view.over, "status", "config")
-    found = selection_of(arguments, columns, limit + 1 if limit else None).find(store)
+    found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
     if limit and len(found) > limit:
         return found[:limit], f"{limit} runs; there are more: --limit 0 draws all"
     return found, ""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
+from runs.query.times import DURATION, duration_s
 
 __all__ = [
     "BIG",
@@ -38,6 +39,7 @@ __all__ = [
     "encode",
     "fields_of",
     "flatten",
+    "is_indexed",
     "read_documents",
     "summary_of",
 ]
@@ -59,6 +61,16 @@ LEFT_OUT = frozenset(("artifacts", "captured_out", "delivery_turn", "fail_trace"
 LEFT_OUT |= {"sessions", "warnings"}
 LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
 LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
+
+
+# Parts of a run that have files of their own, which are not read.
+_ELSEWHERE = frozenset(("lease", "provenance"))
+
+
+def is_indexed(name: str) -> bool:
+    """Tell whether the field of that full name is one of those that an index has, if a run has it."""
+    parts = name.split(".")
+    return parts[0] not in _ELSEWHERE and not any(".".join(parts[:count]) in LEFT_OUT for count in (1, 2))
 
 
 @dataclasses.dataclass
@@ -152,8 +164,17 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
         flat: dict[str, Any] = {}
         if not flatten(document, prefix, flat, LEFT_OUT if origin == OF_RUN else frozenset()):
             problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
+        if name == RUN:
+            flat.pop(DURATION, None)
+            flat |= _computed(document)
         fields[origin] |= {key: encode(value) for key, value in flat.items()}
     return fields, problems
+
+
+def _computed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return what is computed from a run's document, and stands in no file: the duration."""
+    seconds = duration_s(document)
+    return {} if seconds is None else {DURATION: seconds}
 
 
 def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, Any] | None:

@@ -9,15 +9,17 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runs.errors import StoreError
 from runs.index.folders import require_folder
 
 __all__ = ["IndexFile", "clear", "transaction"]
 
+Result = TypeVar("Result")
+
 # Raised with every change of the tables or of what is put into them.
-VERSION = 2
+VERSION = 3
 # Tells the file from what other programs keep in SQLite.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """
@@ -58,7 +60,7 @@ class IndexFile:
             self._connection.close()
         self._connection = None
 
-    def reliably(self, action: Callable[[sqlite3.Connection], Any]) -> Any:
+    def reliably(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
         """Return what `action` does with a connection; it is done again after a failure, with a new file, elsewhere.
 
         Raises:

@@ -1,18 +1,16 @@
-"""The folders of runs: which there are, and whether their processes live."""
+"""The folders of runs below a store, and documents in them that may be missing or damaged."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.identity import is_alive
-from observers.record.schema import LEASE, RUN
+from observers.record.schema import RUN
 from runs.errors import StoreError
 
-__all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders", "true_status"]
+__all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders"]
 
 SPOOL, SPOOLED = "_spool", "run"
 
@@ -46,18 +44,3 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def true_status(run: dict[str, Any], lease: dict[str, Any] | None) -> str:
-    """Return the status of a run: RUNNING without a living process is DEAD."""
-    status = run.get("status", "RUNNING")
-    # A lease that is no lease says nothing.
-    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-        if status == "RUNNING" and lease is not None and not is_alive(lease):
-            return "DEAD"
-    return status if status is None or isinstance(status, str) else str(status)
-
-
-def lease_of(folder: Path) -> dict[str, Any] | None:
-    """Return the lease of the run in `folder`."""
-    return read_json(folder / LEASE)

@@ -19,17 +19,18 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from runs.index import questions as finding
-from runs.index import scanning
+from observers.record.identity import read_lease, true_status
+from runs.index import questions, scanning
 from runs.index.fields import OF_RUN, TEXT, fields_of, read_documents
 from runs.index.file import IndexFile, clear, transaction
-from runs.index.folders import lease_of, true_status
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
 
 __all__ = ["Index", "Update"]
+
+Answer = TypeVar("Answer")
 
 # How long one batch holds the lock.
 _BATCH_S = 0.5
@@ -127,33 +128,33 @@ class Index:
         names = names_in(tree) | {full_name(name.removeprefix("-")) for name in (sort or "", *columns)}
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-            self._catch_up(connection)
             with transaction(connection, "DEFERRED"):
                 if "status" in names:
                     self._judge(connection)
-                return finding.find(connection, tree, sort, bound, columns)
+                return questions.find(connection, tree, sort, bound, columns)
 
-        return self._file.reliably(ask)
+        return self._asked(ask)
 
     def fields(self) -> list[str]:
         """Return the full names of all fields that runs have."""
-        return self._file.reliably(lambda connection: (self._catch_up(connection), finding.fields(connection))[1])
+        return self._asked(questions.fields)
 
     def entries(self, name: str) -> list[str]:
         """Return the full names of the fields below `name`, a full name: of a mapping in some run."""
-        return self._file.reliably(
-            lambda connection: (self._catch_up(connection), finding.entries(connection, name))[1]
-        )
+        return self._asked(lambda connection: questions.entries(connection, name))
+
+    def has_field(self, name: str) -> bool:
+        """Tell whether a run has the field `name`, a full name, or fields below it."""
+        return self._asked(lambda connection: questions.has_field(connection, name))
 
     def problems(self) -> list[tuple[str, str]]:
         """Return name and reason for every run of which something could not be read."""
         query = "SELECT name, problems FROM run WHERE problems IS NOT NULL ORDER BY length(name), name"
 
         def ask(connection: sqlite3.Connection) -> list[tuple[str, str]]:
-            self._catch_up(connection)
             return [(os.fsdecode(name), problems) for name, problems in connection.execute(query)]
 
-        return self._file.reliably(ask)
+        return self._asked(ask)
 
     def close(self) -> None:
         """Let go of the file; the next question opens it again."""
@@ -167,10 +168,15 @@ class Index:
 
     # ------------------------------------------------------------------ what changed
 
-    def _catch_up(self, connection: sqlite3.Connection) -> None:
-        """Update a file that was opened or made since the last update."""
-        if self._updated is not connection:
-            self._update(connection)
+    def _asked(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
+        """Return the answer to a question, after an update of a file that was opened or made since the last one."""
+
+        def ask(connection: sqlite3.Connection) -> Answer:
+            if self._updated is not connection:
+                self._update(connection)
+            return question(connection)
+
+        return self._file.reliably(ask)
 
     def _update(self, connection: sqlite3.Connection) -> Update:
         self._load_known(connection)
@@ -218,7 +224,7 @@ class Index:
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
         dead = []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
-            lease = lease_of(self.store / os.fsdecode(name))
+            lease = read_lease(self.store / os.fsdecode(name))
             if true_status({"status": "RUNNING"}, lease) == "DEAD":
                 dead.append((number,))
         connection.execute("DELETE FROM temp.dead")

@@ -27,7 +27,7 @@ from runs.index.fields import (
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf
 from runs.query.names import full_name
 
-__all__ = ["entries", "fields", "find"]
+__all__ = ["entries", "fields", "find", "has_field"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
@@ -72,6 +72,16 @@ def fields(connection: sqlite3.Connection) -> list[str]:
     prefixes = {OF_CONFIG: "config.", OF_SUMMARY: "summary."}
     rows = connection.execute("SELECT origin, name FROM key WHERE EXISTS (SELECT 1 FROM field WHERE key = key.id)")
     return sorted(prefixes.get(origin, "") + name for origin, name in rows)
+
+
+def has_field(connection: sqlite3.Connection, name: str) -> bool:
+    """Tell whether a run has the field of that full name, or one below it."""
+    if name == "_id":
+        return True
+    origin, own = _origin(name)
+    query = """SELECT 1 FROM key WHERE origin = ? AND (name = ? OR (name > ? AND name < ?))
+        AND EXISTS (SELECT 1 FROM field WHERE key = key.id) LIMIT 1"""
+    return connection.execute(query, (origin, own, f"{own}.", f"{own}/")).fetchone() is not None
 
 
 def entries(connection: sqlite3.Connection, name: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from observers.record.schema import Series
-from runs.compare.inference import mean_interval
+from runs.comparison.inference import mean_interval
 from runs.errors import PlotError
 from runs.stores.downsampling import downsample
 

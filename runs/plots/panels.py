@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runs.compare.grouping import differing, group_runs, show
+from runs.comparison.grouping import differing, group_runs, show
 from runs.errors import PlotError
 from runs.plots.curves import Curve, curve_of, mean_curve, smooth, thin
 from runs.stores.run import Run
@@ -23,7 +23,7 @@ class View:
 
     Attributes:
         by: Fields that make groups; each is drawn as its mean. Of none, every run is drawn.
-        over: Fields of a repetition; see `runs.compare.grouping`.
+        over: Fields of a repetition; see `runs.comparison.grouping`.
         x: `step` or `time`.
         smoothing: Weight of what came before; see `runs.plots.curves.smooth`.
         band: `interval`, `range` or `none`, around means.

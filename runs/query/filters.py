@@ -231,12 +231,12 @@ def _operator(name: str, operator: str, operand: Any, whole: Mapping[str, Any]) 
     return condition(name, operator, operand)
 
 
-def names_in(tree: Filter) -> set[str]:
-    """Return the full names that a filter asks for."""
+def names_in(tree: Filter, *, with_value: bool = False) -> set[str]:
+    """Return the full names that a filter asks for; `with_value` only those that it compares with a value."""
     if isinstance(tree, Condition):
-        return {tree.name}
+        return set() if with_value and tree.value is None else {tree.name}
     parts = (tree.part,) if isinstance(tree, Not) else tree.parts
-    return {name for part in parts for name in names_in(part)}
+    return {name for part in parts for name in names_in(part, with_value=with_value)}
 
 
 def holds(condition: Condition, value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Nested documents as dotted names, and what of two of them differs."""
+"""Nested documents by dotted names, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Changes", "changes", "dotted", "is_same"]
+__all__ = ["Changes", "changes", "dotted", "entry_at", "is_same"]
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -20,9 +20,25 @@ def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
+def entry_at(document: Any, path: str) -> Any:
+    """Return the entry at a dotted path, None if there is none; keys with dots of their own are found too."""
+    if not path:
+        return document
+    if not isinstance(document, Mapping):
+        return None
+    if path in document:
+        return document[path]
+    parts = path.split(".")
+    for count in range(1, len(parts)):
+        head = ".".join(parts[:count])
+        if head in document:
+            return entry_at(document[head], ".".join(parts[count:]))
+    return None
+
+
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """What of two documents differs.
+    """The differences between two documents.
 
     Attributes:
         changed: Old and new value by name.

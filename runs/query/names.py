@@ -5,13 +5,16 @@ In full they are the paths of Sacred's document of a run: `status`, `host.hostna
 
 * `optimizer.lr` is `config.optimizer.lr`;
 * `val/accuracy.max`, a metric and one of `STATISTICS`, is `summary.val/accuracy.max`;
-* `duration` is the time in seconds from start to end, which is computed and not kept;
+* `duration` is the time in seconds from start to end, which is computed and not kept (`runs.query.times`);
 * `name`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.hostname`, `start_time`, `stop_time` and `_id`.
 """
 
 from __future__ import annotations
 
-__all__ = ["RUN_FIELDS", "STATISTICS", "TIMES", "full_name"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["COMMON_FIELDS", "RUN_FIELDS", "STATISTICS", "TIMES", "full_name", "short_name", "similar_names"]
 
 # What `observers.record.schema.summarize` keeps of a metric.
 STATISTICS = (
@@ -22,27 +25,54 @@ RUN_FIELDS = frozenset(
     (
         "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "duration", "experiment",
         "fail_trace",
-        "format", "heartbeat", "host", "info", "lease", "lost_bytes", "meta", "note", "parent", "provenance",
-        "queue_time", "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
+        "format", "heartbeat", "host", "info", "lease", "lost_bytes", "lost_media", "lost_points", "meta", "note",
+        "parent", "provenance", "queue_time", "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))
-_SHORT = {
+# Fields that any run may have; whether one does is no question of spelling.
+COMMON_FIELDS = TIMES | {
+    "_id", "command", "config", "duration", "experiment.name", "fail_trace", "host.hostname", "info", "note", "parent",
+    "provenance", "result", "status", "summary", "tags", "uid",
+}  # fmt: skip
+_FULL = {
     "name": "experiment.name",
     "host": "host.hostname",
     "start": "start_time",
     "stop": "stop_time",
     "id": "_id",
 }
+_SHORT = {full: short for short, full in _FULL.items()}
 
 
 def full_name(name: str) -> str:
     """Return the full name of a field, of a short one too."""
-    if name in _SHORT:
-        return _SHORT[name]
+    if name in _FULL:
+        return _FULL[name]
     if name.partition(".")[0] in RUN_FIELDS:
         return name
     metric, _, statistic = name.rpartition(".")
     if metric and statistic in STATISTICS:
         return f"summary.{name}"
     return f"config.{name}"
+
+
+def short_name(full: str) -> str:
+    """Return a field's name as people type it: the shortest whose full name is `full`."""
+    for prefix in ("config.", "summary."):
+        short = full.removeprefix(prefix)
+        if short != full and full_name(short) == full:
+            return short
+    return _SHORT.get(full, full)
+
+
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return up to three of the full names `known`, in short, that are spelt much like `name`, or end as it does."""
+    names = {short_name(full): full for full in sorted(known)}
+    near = difflib.get_close_matches(short_name(full_name(name)), names, n=3, cutoff=0.6)
+    # What shares hardly more than the first part of the name is no guess beside one that is right but for a letter.
+    scores = [difflib.SequenceMatcher(None, short_name(full_name(name)), other).ratio() for other in near]
+    near = [other for other, score in zip(near, scores, strict=True) if score > scores[0] - 0.15]
+    # A part of the name alone is what people remember.
+    last = name.rpartition(".")[2]
+    return near + [other for other in names if other.rpartition(".")[2] == last and other not in near][: 3 - len(near)]

@@ -19,7 +19,7 @@ from observers.record.schema import CONFIG, Series, read_metrics
 from runs.errors import LaunchError
 from runs.rerun.launching import OBSERVERS, recorded_launch, recorded_switches
 from runs.rerun.resuming import State, start_of, start_setting, states_of
-from runs.stores.folder import FolderRun
+from runs.stores.run import Run
 
 __all__ = ["Replay", "compare_points", "replay"]
 
@@ -47,7 +47,7 @@ class Replay:
     first: tuple[str, int | float, float, float | None] | None
 
 
-def replay(run: FolderRun, num_steps: int) -> Replay:
+def replay(run: Run, num_steps: int) -> Replay:
     """Replay at least the last `num_steps` recorded steps of a run in a process of its own, and compare the points.
 
     The record is not touched. The process is ended once it has come so far.
@@ -76,7 +76,7 @@ def replay(run: FolderRun, num_steps: int) -> Replay:
     return compare_points(recorded, replayed, *after, until)
 
 
-def _state_before(run: FolderRun, until: int, num_steps: int) -> State | None:
+def _state_before(run: Run, until: int, num_steps: int) -> State | None:
     """Return the newest good state from before the steps to replay; None for the beginning, where there is nothing."""
     if num_steps >= until:
         return None

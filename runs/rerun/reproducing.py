@@ -21,8 +21,9 @@ from typing import Any
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactError
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
+from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
-from runs.compare.difference import difference
+from runs.comparison.difference import diff
 from runs.errors import LaunchError, StoreError
 from runs.index.folders import read_json
 from runs.rerun.environment import Differing, Environment, compare_environment, compare_switches
@@ -32,10 +33,9 @@ from runs.rerun.resuming import RESUME_SETTING, start_of
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict, judge
 from runs.stores.content import Content
 from runs.stores.folder import FolderStore
-from runs.stores.removing import is_living
 from runs.stores.run import Run
 from runs.transfer.copying import copy
-from runs.transfer.unloading import relative_path, uid_of
+from runs.transfer.uids import uid_of
 
 __all__ = ["IN_PLACE", "RESTORED", "Plan", "Reproduction", "planned", "reproduce"]
 
@@ -157,7 +157,7 @@ def reproduce(plan: Plan, tolerance: Tolerance | None = None, output: int | None
         )
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
-    changed = difference(old, new).sources
+    changed = diff(old, new).sources
     switches = tuple(compare_switches(old, new))
     notes = list(verdict.notes)
     if changed and plan.mode == RESTORED:
@@ -173,11 +173,11 @@ def reproduce(plan: Plan, tolerance: Tolerance | None = None, output: int | None
 
 
 def _refuse(run: Run) -> None:
-    if is_living(run):
+    if run.is_living:
         raise LaunchError(f"run {run.id} is running; reproduce it when it has ended")
     if run.status == "QUEUED":
         raise LaunchError(f"run {run.id} is queued and was never started: there is nothing to compare with")
-    if run.status in ("COPYING", "REMOVING"):
+    if not run.is_whole:
         raise LaunchError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
 
 

@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.launching import mainfile_of
 from runs.stores.content import Content
 from runs.stores.run import Run
 from runs.transfer.fetching import fetch
-from runs.transfer.unloading import relative_path
 
 __all__ = ["Restored", "find_repository", "restore"]
 

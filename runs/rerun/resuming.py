@@ -6,23 +6,17 @@ launch = fork_launch(store.get("3"), ["lr=1e-4"])  # a new run, from a state of 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
 from observers.record.schema import CONFIG
 from observers.record.sealed_zip import SealError, check_seal, read_note
 from runs.errors import LaunchError, StoreError
 from runs.rerun.launching import Launch, recorded_launch, recorded_switches
-from runs.stores.folder import FolderRun, FolderStore
-from runs.stores.removing import is_living
-
-if TYPE_CHECKING:
-    from runs.stores.run import Run
+from runs.stores.run import Run
 
 __all__ = [
     "RESUME_SETTING",
@@ -55,7 +49,7 @@ class State:
     fault: str = ""
 
 
-def with_folder(run: Run) -> FolderRun:
+def with_folder(run: Run) -> Run:
     """Return the run in the folder that it was recorded in, where its states are; of one in a database, by its record.
 
     Raises:
@@ -65,22 +59,14 @@ def with_folder(run: Run) -> FolderRun:
         raise LaunchError(
             f"run {run.id} was recorded by stock Sacred, which keeps no states to go on from; reproduce it"
         )
-    if isinstance(run, FolderRun):
-        return run
-    recorded = run.document.get("folder")
-    folder = Path(str(recorded or ""))
-    if recorded and folder.is_dir():
-        found = FolderRun(FolderStore(folder.parent), folder.name)
-        with contextlib.suppress(StoreError):  # a folder without a readable record is not that of the run
-            if found.uid == run.uid:
-                return found
-    raise LaunchError(
-        f"run {run.id} was recorded in {recorded or 'no folder'} on {run.host or 'a machine without a name'}, and "
-        "its states are only there; go on from there"
-    )
+    found = run.original()
+    if found is not None:
+        return found
+    where = f"{run.document.get('folder') or 'no folder'} on {run.host or 'a machine without a name'}"
+    raise LaunchError(f"run {run.id} was recorded in {where}, and its states are only there; go on from there")
 
 
-def states_of(run: FolderRun, *, check: bool = False) -> list[State]:
+def states_of(run: Run, *, check: bool = False) -> list[State]:
     """Return the states of a run's last training, the newest first.
 
     Args:
@@ -116,7 +102,7 @@ def changed_sources(run: Run) -> list[str]:
     return changed
 
 
-def resume_launch(run: FolderRun, options: Sequence[str] = ()) -> Launch:
+def resume_launch(run: Run, options: Sequence[str] = ()) -> Launch:
     """Return how a run goes on in its own record, from its newest good state; from its beginning if it has none.
 
     Args:
@@ -139,7 +125,7 @@ def resume_launch(run: FolderRun, options: Sequence[str] = ()) -> Launch:
 
 
 def fork_launch(
-    run: FolderRun, updates: Sequence[str] = (), options: Sequence[str] = (), state: Path | None = None
+    run: Run, updates: Sequence[str] = (), options: Sequence[str] = (), state: Path | None = None
 ) -> Launch:
     """Return how a new run starts from a state of `run`, with a changed config; `run` is its parent.
 
@@ -165,9 +151,11 @@ def start_of(run: Run) -> Path | None:
     Where the other run has it, there may be a newer one by now.
     """
     setting = run[f"config.{RESUME_SETTING}"]
-    folder = run.folder if isinstance(run, FolderRun) else Path(str(run.document.get("folder") or ""))
-    path = folder / "checkpoints" / "start" / Path(str(setting)).name
-    return path if setting not in (None, "auto") and path.is_file() else None
+    original = run.original()
+    if original is None or original.folder is None or setting in (None, "auto"):
+        return None
+    path = original.folder / "checkpoints" / "start" / Path(str(setting)).name
+    return path if path.is_file() else None
 
 
 def start_setting(path: Path) -> str:
@@ -184,7 +172,7 @@ def start_setting(path: Path) -> str:
     return f"{RESUME_SETTING}={str(path.absolute())!r}"
 
 
-def _chosen(run: FolderRun, path: Path | None) -> Path:
+def _chosen(run: Run, path: Path | None) -> Path:
     states = states_of(run, check=True)
     names = ", ".join(state.path.name for state in states if not state.fault) or "none"
     if path is not None:
@@ -201,9 +189,9 @@ def _chosen(run: FolderRun, path: Path | None) -> Path:
     return good[0]
 
 
-def _check_unfinished(run: FolderRun) -> None:
+def _check_unfinished(run: Run) -> None:
     status = run.status
-    if is_living(run):
+    if run.is_living:
         raise LaunchError(f"run {run.id} is running; it can go on when it has ended")
     if status.startswith("COMPLETED"):
         raise LaunchError(
@@ -214,7 +202,7 @@ def _check_unfinished(run: FolderRun) -> None:
         raise LaunchError(f"run {run.id} is {status}: it has nothing to go on from")
 
 
-def _check_keeps_states(run: FolderRun) -> None:
+def _check_keeps_states(run: Run) -> None:
     if run["config.checkpoint"] is None:
         raise LaunchError(
             f"run {run.id} keeps no states of its training: its experiment has no ingredient checkpoint; start it anew"

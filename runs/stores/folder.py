@@ -2,58 +2,35 @@
 
 from __future__ import annotations
 
-import functools
-import json
-import re
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
 
-from observers.artifacts.store import ArtifactStore
-from observers.record.atomic_file import replacing
-from observers.record.schema import (
-    CONFIG,
-    INFO,
-    MEDIA,
-    MEDIA_FOLDER,
-    NOTES,
-    OUTPUT,
-    POINTS,
-    PROVENANCE,
-    RUN,
-    SACRED_METRICS,
-    SUMMARY,
-    VALUES,
-    Series,
-    media_path,
-    read_json_lines,
-    read_metrics,
-    read_names,
-)
+from observers.record.locking import claimed
+from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.folders import lease_of, true_status
+from runs.index.fields import is_indexed
 from runs.index.index import Index
-from runs.query.filters import parse_filter
+from runs.query.filters import Filter
 from runs.query.names import full_name
-from runs.stores.content import Content, missing_content
-from runs.stores.folder_removing import reclaim, remove_folder
-from runs.stores.media import Medium
-from runs.stores.run import Run, without_pickles
-from runs.stores.stock_series import series_of
-from runs.stores.store import DEFAULT_COLUMNS, NEWEST_FIRST, Store
+from runs.stores.adding import Copied, StagedRun, staging_folder
+from runs.stores.folder_adding import move_in
+from runs.stores.folder_removing import INCOMING, reclaim
+from runs.stores.folder_run import PARTS, FolderRun
+from runs.stores.run import Run
+from runs.stores.store import Removed, Store
 
-if TYPE_CHECKING:
-    from observers.artifacts.version import ArtifactVersion
-    from runs.stores.removing import Removed
+__all__ = ["FolderStore"]
 
-__all__ = ["FolderRun", "FolderStore"]
-
-TAGS = "tags"
-_FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
+_TAGS = "tags"
 
 
 class FolderStore(Store):
     """All runs below a folder.
+
+    Attributes:
+        folder: That folder.
+        index: What answers questions about the runs.
 
     Raises:
         StoreError: If there is no such folder.
@@ -68,30 +45,25 @@ class FolderStore(Store):
             )
         self.index = Index(self.folder)
 
-    def find(
-        self,
-        filter: Any = None,
-        sort: str | None = NEWEST_FIRST,
-        limit: int | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> list[Run]:
-        """See `Store.find`."""
-        tree = parse_filter(filter)
-        names = [full_name(name) for name in (DEFAULT_COLUMNS if columns is None else columns)]
+    def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
+        names = [full_name(name) for name in columns]
         self.index.on_progress = self.on_progress
         self.index.update()
         # A mapping, such as `config`, is read from the run's own file when it is asked for, and so is provenance.
-        flat = [n for n in names if n not in (*_FILES, "_id", TAGS) and n.partition(".")[0] != "provenance"]
+        flat = [name for name in names if name not in (*PARTS, "_id", _TAGS) and is_indexed(name)]
         mappings = {name for name in flat if self.index.entries(name)}
         # All tags there are cost less than a file for every run.
-        tags = self.index.entries(TAGS) if TAGS in names else []
+        tags = self.index.entries(_TAGS) if _TAGS in names else []
         found: list[Run] = []
         for row in self.index.find(tree, sort, limit, [*flat, *tags]):
             fields = {name: value for name, value in row.items() if value is not None or name not in mappings}
-            if TAGS in names:
-                fields[TAGS] = {name.removeprefix(f"{TAGS}."): True for name in tags if row[name] is True}
-            found.append(FolderRun(self, fields.pop("name"), fields))
+            if _TAGS in names:
+                fields[_TAGS] = {name.removeprefix(f"{_TAGS}."): True for name in tags if row[name] is True}
+            found.append(FolderRun(self, self.folder, fields.pop("name"), fields))
         return found
+
+    def _has_field(self, name: str) -> bool:
+        return self.index.has_field(name)
 
     def fields(self) -> list[str]:
         """See `Store.fields`."""
@@ -99,205 +71,38 @@ class FolderStore(Store):
         self.index.update()
         return self.index.fields()
 
-    def _by_id(self, key: str) -> Run | None:
+    def _run_of_id(self, key: str) -> Run | None:
         # Not by joining paths: an id that leaves the folder is none.
         if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
             return None
-        return FolderRun(self, key) if (self.folder / key / RUN).is_file() else None
+        return FolderRun(self, self.folder, key) if (self.folder / key / RUN).is_file() else None
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`."""
         self.index.update()
         return self.index.problems()
 
-    def _write_notes(self, run: Run, notes: Mapping[str, Any]) -> None:
-        content = json.dumps(notes, indent=2).encode()
-        try:
-            with replacing(run.folder / NOTES) as stream:
-                stream.write(content)
-        except OSError as error:
-            raise StoreError(f"{run.folder} cannot be written ({error.strerror})") from error
-
-    def remove_run(self, run: Run) -> None:
-        """See `Store.remove_run`."""
-        remove_folder(self.folder, run.folder)
-
-    def reclaim(self, removed: Removed, grace_s: float) -> None:
-        """See `Store.reclaim`."""
+    def _reclaim(self, removed: Removed, grace_s: float) -> None:
         reclaim(self.folder, removed, grace_s)
+
+    @property
+    def recording_folder(self) -> Path | None:
+        """See `Store.recording_folder`."""
+        return self.folder.resolve()
+
+    def staging(self) -> contextlib.AbstractContextManager[Path]:
+        """See `Store.staging`."""
+        return staging_folder(self.folder / INCOMING)
+
+    def _add(self, staged: StagedRun) -> Copied:
+        # One at a time, so that nobody adds the same run in between.
+        with claimed(self.folder):
+            there = self._run_of_uid(staged.uid)
+            if there is not None:
+                return Copied(there, is_new=False)
+            id = move_in(staged, self.folder)
+        return Copied(self.get(id), is_new=True, left_out=staged.left_out)
 
     def close(self) -> None:
         """Let go of the index."""
         self.index.close()
-
-
-class FolderRun(Run):
-    """A run in a folder of its own.
-
-    Attributes:
-        folder: That folder.
-    """
-
-    def __init__(self, store: FolderStore, id: str, row: Mapping[str, Any] | None = None) -> None:
-        super().__init__(store, id, row)
-        self.folder = store.folder / id
-
-    @functools.cached_property
-    def document(self) -> dict[str, Any]:
-        """See `Run.document`."""
-        document = {**_read(self.folder / RUN, required=True), **_read(self.folder / NOTES)}
-        return without_pickles(document)
-
-    def _part(self, name: str) -> dict[str, Any]:
-        found = without_pickles(_read(self.folder / _FILES[name]))
-        if name == "summary" and not found and (self.folder / SACRED_METRICS).exists():
-            from runs.index.fields import summary_of
-
-            return summary_of(_read(self.folder / SACRED_METRICS)) or {}
-        return found
-
-    @property
-    def status(self) -> str:
-        """See `Run.status`."""
-        return self._row.get("status") or true_status(self.document, lease_of(self.folder))
-
-    def _metric_names(self) -> list[str]:
-        if (self.folder / POINTS).exists():
-            return list({name for name, _ in read_names(self.folder).values()})
-        return list(_read(self.folder / SACRED_METRICS))
-
-    def _series(self, name: str) -> Series | None:
-        if (self.folder / POINTS).exists():
-            return read_metrics(self.folder).get(name)
-        return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
-
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
-        """See `Run.read_output`."""
-        try:
-            with (self.folder / OUTPUT).open("rb") as stream:
-                stream.seek(start)
-                data = stream.read()
-                return data, start + len(data)
-        except FileNotFoundError:
-            return b"", start
-        except OSError as error:
-            raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
-
-    @property
-    def artifacts(self) -> dict[str, Content]:
-        """See `Run.artifacts`."""
-        names = self.document.get("artifacts")
-        names = names if isinstance(names, list) else []
-        return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
-
-    @property
-    def lease(self) -> dict[str, Any] | None:
-        """See `Run.lease`."""
-        lease = lease_of(self.folder)
-        return lease if isinstance(lease, dict) else None
-
-    @property
-    def media(self) -> list[Medium]:
-        """See `Run.media`."""
-        return [medium for line in lines_of(self.folder / MEDIA) if (medium := self._medium(line)) is not None]
-
-    def _medium(self, line: bytes) -> Medium | None:
-        try:
-            entry = json.loads(line)
-            fields = {key: entry[key] for key in ("name", "kind", "step", "content_type", "meta")}
-            files = [entry["file"], *entry.get("images", ())]
-            contents = [self._content(str(file), self.folder, str(file)) for file in files]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None  # a line that was damaged hides no other
-        images = {content.name.rpartition("/")[2]: content for content in contents[1:]}
-        return Medium(**fields, time_s=entry.get("time"), content=contents[0], images=images)
-
-    def stored(self, kind: str) -> list[Content]:
-        """See `Run.stored`."""
-        experiment = self.document.get("experiment") if kind == "sources" else self.document
-        # Pairs of a name and a path below the store.
-        pairs = experiment.get(kind) if isinstance(experiment, dict) else None
-        return [
-            self._content(pair[0], self.folder.parent, pair[1], _md5_in(pair[1]))
-            for pair in (pairs if isinstance(pairs, list) else ())
-            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
-        ]
-
-    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        """See `Run.media_entries`."""
-        found = []
-        try:
-            for entry in read_json_lines(self.folder / MEDIA):
-                files = [entry["file"], *entry.get("images", ())]
-                paths = [media_path(self.folder, file) for file in files]
-                found.append((entry, [self._content(p.name, self.folder, f"{MEDIA_FOLDER}/{p.name}") for p in paths]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self.folder / MEDIA} is damaged ({type(error).__name__}: {error})") from error
-        return found
-
-    def artifact_details(self) -> dict[str, dict[str, Any]]:
-        """See `Run.artifact_details`."""
-        details = self.document.get("artifact_details")
-        details = details if isinstance(details, dict) else {}
-        return {name: one for name, one in details.items() if isinstance(one, dict)}
-
-    def odd_values(self) -> bytes:
-        """See `Run.odd_values`."""
-        try:
-            return (self.folder / VALUES).read_bytes()
-        except OSError:
-            return b""
-
-    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
-        """See `Run.fetch_version`."""
-        return ArtifactStore(self.folder.parent).resolve(f"{entry['name']}@{entry['digest']}")
-
-    def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
-        target, inside = (base / path).resolve(), base.resolve()
-        if not target.is_relative_to(inside):
-            return missing_content(name, "its record names a path outside of the store")
-
-        def open_() -> BinaryIO:
-            try:
-                return target.open("rb")
-            except OSError as error:
-                raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
-
-        return Content(name, open_, md5)
-
-
-def _md5_in(path: str) -> str | None:
-    """Return the MD5 that is in the name under which a source or resource is kept."""
-    match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", path)
-    return match[1] if match else None
-
-
-def lines_of(path: Path) -> list[bytes]:
-    """Return the whole lines of an append-only file; none if there is no file."""
-    try:
-        return path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
-
-
-def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Return the document in a file; an empty one if there is none.
-
-    Raises:
-        StoreError: If it cannot be read, or is missing though `required`.
-    """
-    try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        if required:
-            raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None
-        return {}
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"{path} is no JSON ({error}); the rest of the run may still be read") from error
-    if not isinstance(document, dict):
-        raise StoreError(f"{path} holds {type(document).__name__}, expected an object")
-    return document

@@ -11,11 +11,34 @@ import pymongo
 
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, holds
 from runs.query.names import TIMES, full_name
+from runs.query.times import DURATION
 
 __all__ = ["query_of", "sort_stages", "stored_path"]
 
 _COMPARISONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
 _NOTHING: dict[str, Any] = {"_id": {"$in": []}}
+
+
+def _is_time(expression: str) -> dict[str, Any]:
+    return {"$eq": [{"$type": expression}, "date"]}
+
+
+# What `runs.query.times.duration_s` computes, in seconds; null where it is None.
+_DURATION_S: dict[str, Any] = {
+    "$let": {
+        "vars": {
+            "start": {"$ifNull": ["$start_time", "$queue_time"]},
+            "stop": {"$cond": [_is_time("$stop_time"), "$stop_time", "$heartbeat"]},
+        },
+        "in": {
+            "$cond": [
+                {"$and": [_is_time("$$start"), _is_time("$$stop")]},
+                {"$divide": [{"$subtract": ["$$stop", "$$start"]}, 1000]},
+                None,
+            ]
+        },
+    }
+}
 
 
 def stored_path(name: str) -> str:
@@ -55,6 +78,8 @@ def _condition(condition: Condition) -> dict[str, Any]:
     if condition.name == "_id" and operator == "==":
         both = [value, int(value)] if isinstance(value, str) and value.isdigit() else [value, str(value)]
         return {"_id": {"$in": both}}
+    if condition.name == DURATION:
+        return _on_duration(operator, value)
     if condition.name in TIMES and isinstance(value, str) and operator != "~":
         value = datetime.fromisoformat(value)
     if operator == "~":
@@ -69,6 +94,16 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return {path: test}
     # MongoDB looks into lists, too.
     return {path: {**test, "$not": {"$type": "array"}}}
+
+
+def _on_duration(operator: str, value: Any) -> dict[str, Any]:
+    """Return a condition on the duration, which no document holds."""
+    if operator == "==" and value is None:
+        return {"$expr": {"$eq": [_DURATION_S, None]}}
+    if operator == "~" or isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return _NOTHING
+    test = {"$eq" if operator == "==" else _COMPARISONS[operator]: [_DURATION_S, value]}
+    return {"$expr": {"$and": [{"$ne": [_DURATION_S, None]}, test]}}
 
 
 def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:

@@ -9,26 +9,22 @@ that are about to go.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import bson
 
-from observers.mongo.delivery import REMOVED
+from observers.mongo.collections import may_name_files
 from observers.mongo.documents import object_id
 from runs.errors import StoreError
-
-if TYPE_CHECKING:
-    from runs.stores.mongo import MongoStore
-    from runs.stores.removing import Removed
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.run import REMOVING
+from runs.stores.store import Removed
 
 __all__ = ["Remover"]
 
-REMOVING = "REMOVING"
-# Collections that name no file, and entries that name files of their own run alone.
-_NAMELESS = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
+# Entries that name files of their own run alone.
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
 _NOTED = 100_000
 # Owners of what is of no one run: large entries of media and of artifacts.
@@ -36,16 +32,14 @@ _SHARED_OWNERS = ("media", "artifacts")
 
 
 class Remover:
-    """Removes runs from the database of a store."""
+    """Removes runs from a database."""
 
-    def __init__(self, store: MongoStore) -> None:
-        self.store = store
-        self.database = store.database
-        self.runs, self.metrics, self.chunks = store.runs, store.metrics, store.chunks
-        prefix = store.runs.name.removesuffix("runs")
-        self.media = store.media
-        self.removed = self.database[f"{prefix}{REMOVED}"]
-        self.files, self.pieces = self.database.fs.files, self.database.fs.chunks
+    def __init__(self, mongo: MongoDatabase) -> None:
+        self.mongo = mongo
+        self.database = mongo.database
+        self.runs, self.metrics, self.chunks = mongo.runs, mongo.metrics, mongo.chunks
+        self.media, self.removed = mongo.media, mongo.collections.removed
+        self.files, self.pieces = mongo.collections.files, mongo.collections.file_chunks
 
     def remove(self, key: Any) -> None:
         """Remove a run's document and all that is the run's alone; repeated, it finishes what was begun.
@@ -55,7 +49,7 @@ class Remover:
         """
         document = self.runs.find_one({"_id": key}, {"uid": 1, "lease": 1, "status": 1, "removing": 1})
         if document is None:
-            raise StoreError(f"run {key} is no longer in {self.store.where}")
+            raise StoreError(f"run {key} is no longer in {self.mongo.where}")
         if not document.get("removing"):
             uid = document.get("uid")
             if isinstance(uid, str):
@@ -162,7 +156,7 @@ class Remover:
                     yield file["_id"], file
 
     def _names(self) -> list[str]:
-        return [name for name in self.database.list_collection_names() if not _NAMELESS.fullmatch(name)]
+        return [name for name in self.database.list_collection_names() if may_name_files(name)]
 
     def _named(self) -> tuple[set[bson.ObjectId], list[str]]:
         """Return all ids that documents name, of any collection, and the documents of which not all can be read."""
@@ -173,7 +167,7 @@ class Remover:
                 named.update(_ids(document))
                 for listed in _cut_off(document):
                     try:
-                        named.update(_ids(json.loads(self.store.fs.get(listed).read())))
+                        named.update(_ids(json.loads(self.mongo.fs.get(listed).read())))
                     except Exception:  # whatever it is, the list may name anything
                         unreadable.append(str(document["_id"]))
         return named, unreadable

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import mimetypes
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import bson
@@ -17,19 +19,18 @@ from observers.artifacts.store import ARTIFACTS
 from observers.artifacts.version import ArtifactError
 from observers.mongo.documents import object_id, restore
 from observers.mongo.fetch import fetch
+from observers.record.identity import true_status
 from observers.record.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
 from runs.errors import StoreError
-from runs.index.folders import true_status
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
-from runs.stores.run import Run, without_pickles
-from runs.stores.stock_series import series_of
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo_removing import Remover
+from runs.stores.run import Run, RunStore
+from runs.stores.stock_sacred import series_of, without_pickles
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from observers.artifacts.version import ArtifactVersion
-    from runs.stores.mongo import MongoStore
 
 __all__ = ["MongoRun", "plain"]
 
@@ -44,13 +45,13 @@ class MongoRun(Run):
     """A run in a database.
 
     Attributes:
+        mongo: Where it lies.
         key: Its `_id`.
     """
 
-    store: MongoStore
-
-    def __init__(self, store: MongoStore, key: Any, row: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, store: RunStore, mongo: MongoDatabase, key: Any, row: Mapping[str, Any] | None = None) -> None:
         super().__init__(store, str(key), row)
+        self.mongo = mongo
         self.key = key
         self._parts: dict[str, Any] = {}
 
@@ -70,8 +71,8 @@ class MongoRun(Run):
         return value if isinstance(value, list) else []
 
     def _find(self, projection: Mapping[str, int]) -> dict[str, Any]:
-        with self.store.errors():
-            found = self.store.runs.find_one({"_id": self.key}, projection)
+        with self.mongo.errors():
+            found = self.mongo.runs.find_one({"_id": self.key}, projection)
         if found is None:
             raise StoreError(f"run {self.id} is no longer in {self.store.where}")
         return found
@@ -88,8 +89,8 @@ class MongoRun(Run):
         """Return the summary of what stock Sacred recorded, which keeps none; of all metrics, or of `names`."""
         query = {"run_id": self.key, **({"name": {"$in": sorted(names)}} if names is not None else {})}
         found = {}
-        with self.store.errors():
-            for document in self.store.metrics.find(query, {"name": 1, "steps": 1, "values": 1}):
+        with self.mongo.errors():
+            for document in self.mongo.metrics.find(query, {"name": 1, "steps": 1, "values": 1}):
                 series = series_of(document, None)
                 if series is not None and len(series):
                     found[document["name"]] = summarize(series.values, series.steps)
@@ -111,17 +112,17 @@ class MongoRun(Run):
             return self._row["status"]
         # Not from the whole document, of which something may be gone.
         found = plain(self._find({"status": 1, "lease": 1}))
-        return true_status(found, found.get("lease"))
+        return true_status(found, found.get("lease")) or ""
 
     def _metric_names(self) -> list[str]:
-        with self.store.errors():
-            return self.store.metrics.distinct("name", {"run_id": self.key})
+        with self.mongo.errors():
+            return self.mongo.metrics.distinct("name", {"run_id": self.key})
 
     def _series(self, name: str) -> Series | None:
         query = {"run_id": self.key, "name": name}
-        with self.store.errors():
-            document = self.store.metrics.find_one(query)
-            chunks = list(self.store.chunks.find(query, {"data": 1, "float_steps": 1}, sort=[("index", 1)]))
+        with self.mongo.errors():
+            document = self.mongo.metrics.find_one(query)
+            chunks = list(self.mongo.chunks.find(query, {"data": 1, "float_steps": 1}, sort=[("index", 1)]))
         if document is None:
             return None
         start = self._find({"start_time": 1}).get("start_time")
@@ -134,7 +135,7 @@ class MongoRun(Run):
         """See `Run.read_output`."""
         found = self._find({"captured_out": 1, "captured_out_file": 1})
         if found.get("captured_out_file") is not None:
-            with self._content("captured output", found["captured_out_file"]).open() as stream, self.store.errors():
+            with self._content("captured output", found["captured_out_file"]).open() as stream, self.mongo.errors():
                 stream.seek(start)
                 data = stream.read()
                 return data, start + len(data)
@@ -168,8 +169,8 @@ class MongoRun(Run):
     @property
     def media(self) -> list[Medium]:
         """See `Run.media`."""
-        with self.store.errors():
-            entries = list(self.store.media.find({"run_id": self.key}, sort=[("number", 1)]))
+        with self.mongo.errors():
+            entries = list(self.mongo.media.find({"run_id": self.key}, sort=[("number", 1)]))
         return [self._medium(self._whole(entry)) for entry in entries]
 
     def _medium(self, entry: dict[str, Any]) -> Medium:
@@ -191,8 +192,8 @@ class MongoRun(Run):
 
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
         """See `Run.media_entries`."""
-        with self.store.errors():
-            found = {document["_id"]: document for document in self.store.media.find({"run_id": self.key})}
+        with self.mongo.errors():
+            found = {document["_id"]: document for document in self.mongo.media.find({"run_id": self.key})}
         # Their ids tell their places in the run's folder.
         places = {object_id(str(self.uid), "media", number): number for number in range(len(found))}
         entries = []
@@ -213,8 +214,8 @@ class MongoRun(Run):
         for entry in listed:
             key = entry.get("file_id") if isinstance(entry, Mapping) else None
             key = bson.ObjectId(key) if isinstance(key, str) and bson.ObjectId.is_valid(key) else key
-            with self.store.errors():
-                file = self.store.database.fs.files.find_one({"_id": key}) if key is not None else None
+            with self.mongo.errors():
+                file = self.mongo.database.fs.files.find_one({"_id": key}) if key is not None else None
             if file is None:
                 continue
             one: dict[str, Any] = {"metadata": plain(self._whole(file.get("metadata")))}
@@ -233,12 +234,35 @@ class MongoRun(Run):
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         """See `Run.fetch_version`."""
         reference = f"{entry['name']}@{entry['digest']}"
-        prefix = self.store.runs.name.removesuffix("runs")
-        with self.store.errors():
-            version = fetch(self.store.database, prefix, reference, into / ARTIFACTS)
+        try:
+            with self.mongo.errors():
+                version = fetch(self.mongo.collections, reference, into / ARTIFACTS)
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
         if version is None:
-            raise ArtifactError(f"{reference}: the database does not have it")
+            raise StoreError(f"{reference}: the database does not have it")
         return version
+
+    def original(self) -> Run | None:
+        """See `Run.original`."""
+        recorded = self.document.get("folder")
+        folder = Path(str(recorded or ""))
+        if not recorded or self.uid is None or not folder.is_dir():
+            return None
+        from runs.stores.folder import FolderStore
+
+        with contextlib.suppress(StoreError):  # a folder without a readable record is not that of the run
+            found = FolderStore(folder.parent).get(folder.name)
+            return found if found.uid == self.uid else None
+        return None
+
+    def _write_notes(self, notes: Mapping[str, Any]) -> None:
+        with self.mongo.errors():
+            self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)})
+
+    def _remove(self) -> None:
+        with self.mongo.errors():
+            Remover(self.mongo).remove(self.key)
 
     def _content(self, name: str, key: Any) -> Content:
         if key is None:
@@ -248,9 +272,9 @@ class MongoRun(Run):
             key = bson.ObjectId(key)
 
         def open_() -> BinaryIO:
-            with self.store.errors():
+            with self.mongo.errors():
                 try:
-                    return self.store.fs.get(key)
+                    return self.mongo.fs.get(key)
                 except gridfs.errors.NoFile as error:
                     raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
 

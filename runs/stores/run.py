@@ -4,25 +4,51 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from configs import Map
+from observers.record.identity import is_alive
 from observers.record.schema import Series
 from runs.errors import StoreError
+from runs.query.flattening import entry_at
 from runs.query.names import full_name
+from runs.query.times import DURATION, DURATION_FIELDS, duration_s, time_of
 from runs.stores.content import Content
 from runs.stores.downsampling import downsample
 from runs.stores.media import Medium
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from observers.artifacts.version import ArtifactVersion
-    from runs.stores.store import Store
 
-__all__ = ["Run", "time_of", "without_pickles"]
+__all__ = ["COPYING", "REMOVING", "Run", "RunStore"]
+
+# The status of a run in a database while it is copied there, and while it is removed.
+COPYING, REMOVING = "COPYING", "REMOVING"
+
+# Stock Sacred keeps no lease, and has a heartbeat every ten seconds.
+_HEARTBEATS_S = 600.0
+
+
+class RunStore(Protocol):
+    """The part of a store that its runs ask: see `runs.stores.store.Store`."""
+
+    where: str
+
+    def find(
+        self,
+        filter: Any = None,
+        sort: str | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[Run]: ...
+
+    def get(self, key: str | int) -> Run: ...
+
+    def tell(self, what: str, done: int, total: int) -> None: ...
 
 
 class Run(abc.ABC):
@@ -33,9 +59,12 @@ class Run(abc.ABC):
     Attributes:
         store: Where it lies.
         id: What the store calls it, as text.
+        folder: The folder that it lies in; None in a database.
     """
 
-    def __init__(self, store: Store, id: str, row: Mapping[str, Any] | None = None) -> None:
+    folder: Path | None = None
+
+    def __init__(self, store: RunStore, id: str, row: Mapping[str, Any] | None = None) -> None:
         self.store = store
         self.id = id
         self._row = dict(row or {})
@@ -69,6 +98,21 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def _series(self, name: str) -> Series | None: ...
+
+    @abc.abstractmethod
+    def original(self) -> Run | None:
+        """Return the run as the folder has it that it was recorded in, where its states are; None if that is not here.
+
+        A folder by that name that holds another run does not count.
+        """
+
+    @abc.abstractmethod
+    def _write_notes(self, notes: Mapping[str, Any]) -> None:
+        """Write down all that is noted about it: tags, note, reproductions."""
+
+    @abc.abstractmethod
+    def _remove(self) -> None:
+        """Remove it from its store, at once or not at all; see `runs.stores.store.Store.remove`."""
 
     @property
     @abc.abstractmethod
@@ -126,7 +170,7 @@ class Run(abc.ABC):
             into: The folder of runs that is to have it.
 
         Raises:
-            ArtifactError: If it is not there, or damaged.
+            StoreError: If it is not there, or damaged.
         """
 
     # ------------------------------------------------------------------ the same for all
@@ -134,10 +178,10 @@ class Run(abc.ABC):
     def __getitem__(self, name: str) -> Any:
         """Return the field `name`, short or full; None if the run does not have it."""
         name = full_name(name)
-        if name == "duration":
-            return self.duration_s
         if name in self._row:
             return self._row[name]
+        if name == DURATION:
+            return duration_s({field: self[field] for field in DURATION_FIELDS})
         if name == "status":
             return self.status
         if name == "_id":
@@ -147,8 +191,12 @@ class Run(abc.ABC):
             metric, _, statistic = rest.rpartition(".")
             return self.summary.get(metric, {}).get(statistic)
         if first in ("config", "info", "provenance", "summary"):
-            return _walk(self._part(first), rest)
-        return _walk(self.document, name)
+            return entry_at(self._part(first), rest)
+        return entry_at(self.document, name)
+
+    def may_have(self, name: str) -> bool:
+        """Tell whether it has the field of that full name, or the field was not fetched along."""
+        return self._row.get(name, True) is not None
 
     def _text(self, name: str) -> str:
         """Return a field that is a text; of anything else, which a foreign record may hold, nothing."""
@@ -202,9 +250,30 @@ class Run(abc.ABC):
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from its start to its end, or to its last sign of life."""
-        stop = self.stop_time or time_of(self["heartbeat"])
-        return (stop - self.start_time).total_seconds() if stop and self.start_time else None
+        """Seconds from its start to its end, or to its last heartbeat; the field `duration`."""
+        return self[DURATION]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it is in its store: it is neither on its way in nor on its way out."""
+        return self.status not in (COPYING, REMOVING)
+
+    @property
+    def is_living(self) -> bool:
+        """Whether its process may still write it: its status is RUNNING, and its lease, or a late heartbeat, agrees.
+
+        A run whose record cannot be read is judged by its lease alone.
+        """
+        lease = self.lease
+        try:
+            if self.status != "RUNNING":
+                return False
+        except StoreError:
+            return lease is not None and is_alive(lease)
+        if lease is not None:
+            return True  # a status of RUNNING without a living process reads as DEAD
+        last = time_of(self.document.get("heartbeat") or self.document.get("start_time"))
+        return last is not None and time.time() - last.replace(tzinfo=UTC).timestamp() < _HEARTBEATS_S
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
@@ -239,7 +308,7 @@ class Run(abc.ABC):
     @property
     def diff(self) -> str:
         """The changes that were not committed when it started."""
-        return _walk(self.provenance, "git.diff") or ""
+        return entry_at(self.provenance, "git.diff") or ""
 
     @property
     def metrics(self) -> list[str]:
@@ -300,36 +369,3 @@ class Run(abc.ABC):
         reproductions = self.reproductions
         notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
         return {**notes, "reproductions": reproductions} if reproductions else notes
-
-
-def _walk(document: Any, path: str) -> Any:
-    """Return the entry at a dotted path; names with dots of their own are found too."""
-    if not path:
-        return document
-    if not isinstance(document, Mapping):
-        return None
-    if path in document:
-        return document[path]
-    parts = path.split(".")
-    for count in range(1, len(parts)):
-        head = ".".join(parts[:count])
-        if head in document:
-            return _walk(document[head], ".".join(parts[count:]))
-    return None
-
-
-def time_of(value: Any) -> datetime | None:
-    """Return a time of a record; None for what is none."""
-    try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return None
-
-
-def without_pickles(value: Any) -> Any:
-    """Return a document with what jsonpickle wrote for tuples as lists; nothing of it is decoded."""
-    if isinstance(value, dict):
-        if set(value) == {"py/tuple"}:
-            return without_pickles(value["py/tuple"])
-        return {str(key): without_pickles(item) for key, item in value.items()}
-    return [without_pickles(item) for item in value] if isinstance(value, list) else value

@@ -1,68 +1,77 @@
-"""`open_store` and `Store`: all runs of a folder or of a database, behind one API."""
+"""`Store`: all runs of a folder or of a database, behind one API."""
 
 from __future__ import annotations
 
 import abc
-import os
+import contextlib
+import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from observers.artifacts.version import ArtifactError
 from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.index.fields import is_indexed
+from runs.query.filters import AllOf, Filter, names_in, parse_filter
+from runs.query.names import COMMON_FIELDS, full_name, short_name, similar_names
+from runs.stores.adding import Copied, StagedRun, staging_folder
+from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS, row_of
+from runs.stores.run import Run
 
 if TYPE_CHECKING:
     import pandas
 
-    from runs.stores.removing import Removed
-    from runs.stores.run import Run
-
-__all__ = ["DEFAULT_COLUMNS", "Store", "flat_row", "open_store"]
+__all__ = ["GRACE_S", "NEWEST_FIRST", "Removed", "Store"]
 
 NEWEST_FIRST = "-start_time"
-DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
+# What was touched so lately may be about to be named by a run that starts.
+GRACE_S = 3600.0
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
 _MAX_WATCHED = 200
 
 
-def open_store(where: str | Path | None = None) -> Store:
-    """Return the runs in a folder or a database, for reading.
+@dataclasses.dataclass
+class Removed:
+    """What was taken away, and what was not.
 
-    Args:
-        where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
-            by default what `SACRISTAN_STORE` names, else `my_runs`. A prefix of the collections' names, as in
-            `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`.
-
-    Raises:
-        StoreError: If there is no such folder, or the database cannot be reached or refuses.
+    Attributes:
+        runs: Ids of the runs.
+        num_contents: Contents of files that were reclaimed.
+        num_bytes: Their length.
+        num_young: Contents that no run names, kept because they were touched within the last hour.
+        unreadable: Ids of runs whose record cannot be read, so that they may name any content: none is reclaimed.
     """
-    where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
-    if where.startswith(("mongodb://", "mongodb+srv://")):
-        from runs.stores.mongo import MongoStore
 
-        url, _, prefix = where.partition("#")
-        return MongoStore(url, prefix)
-    if "://" in where:
-        raise StoreError(f"got the store {where!r}, expected a folder or a mongodb:// URL")
-    from runs.stores.folder import FolderStore
-
-    return FolderStore(where)
+    runs: list[str] = dataclasses.field(default_factory=list)
+    num_contents: int = 0
+    num_bytes: int = 0
+    num_young: int = 0
+    unreadable: list[str] = dataclasses.field(default_factory=list)
 
 
 class Store(abc.ABC):
-    """All runs of one place; of the same filter every store makes the same.
+    """All runs of one place, a folder or a database; of the same question every store makes the same.
+
+        with open_store("my_runs") as store:
+            for run in store.find(["optimizer.lr<1e-3", "duration>60"], sort="-val/accuracy.max", limit=10):
+                print(run.id, run["val/accuracy.max"])
+
+    A store serves one thread. It holds an index or a connection until it is closed, by `close` or by a `with` block.
+    Every method raises StoreError if the folder or the database cannot be read or written.
 
     Attributes:
         where: The folder, or the URL without credentials.
+        on_progress: Told from time to time, in long work, what is done, how much of it, and of how much.
     """
 
     where: str
-    # Told from time to time, in long work, what is done, how much of it, and of how much.
     on_progress: Callable[[str, int, int], None] | None = None
 
-    @abc.abstractmethod
+    # ------------------------------------------------------------------ finding
+
     def find(
         self,
         filter: Any = None,
@@ -73,91 +82,65 @@ class Store(abc.ABC):
         """Return the runs that a filter is true of.
 
         Args:
-            filter: A filter document, conditions, or None for all runs; see `runs.query.filters`.
+            filter: A filter document, conditions, or None for all runs; see `runs.query.filters`. Fields are those of
+                `runs.query.names`, `duration` (seconds) among them.
             sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
-                field, or with a NaN, last in either direction.
+                field, or with a NaN, last in either direction. None gives the order of the ids.
             limit: How many at most.
             columns: Fields to fetch along, so that `run[name]` asks nobody again; by default `DEFAULT_COLUMNS`.
 
         Raises:
-            FilterError: If the filter makes no sense.
+            FilterError: If the filter makes no sense, or a field is asked for that no run has; the message names
+                those that are spelt much like it. `provenance` and what else is large are columns only.
             StoreError: If the store cannot be read.
         """
+        if limit is not None and limit < 0:
+            raise FilterError(f"limit: got {limit}, expected how many runs at most, or None for all")
+        tree = parse_filter(filter)
+        by = full_name(sort.removeprefix("-")) if sort else "_id"
+        for name in sorted(names_in(tree) | {by}):
+            if not is_indexed(name):
+                raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")
+        fetched = [*(DEFAULT_COLUMNS if columns is None else columns), *({by} - COMMON_FIELDS)]
+        found = self._find(tree, sort, limit, fetched)
+        self._check_names(tree, {by, *map(full_name, columns or ())}, found)
+        return found
+
+    @abc.abstractmethod
+    def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
+        """Return the runs that a filter is true of, whether or not runs have the fields; see `find`."""
+
+    @abc.abstractmethod
+    def _has_field(self, name: str) -> bool:
+        """Tell whether any run has the field of that full name, or a field below it."""
 
     @abc.abstractmethod
     def fields(self) -> list[str]:
         """Return the full names of fields that runs have; of a database those of its newest runs."""
 
     @abc.abstractmethod
-    def _by_id(self, key: str) -> Run | None:
-        """Return the run of that id, if there is one."""
-
-    @abc.abstractmethod
     def unreadable(self) -> list[tuple[str, str]]:
         """Return id and reason for every run of which something cannot be read."""
 
     @abc.abstractmethod
-    def _write_notes(self, run: Run, notes: Mapping[str, Any]) -> None:
-        """Write down all that is noted about a run: tags, note, reproductions."""
+    def _run_of_id(self, key: str) -> Run | None:
+        """Return the run of that id, if there is one."""
 
-    def tag(self, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
-        """Attach words to a run, and take others away; return the run as it is now.
-
-        A tag is found as the field `tags.WORD`: `find("tags.best=True")`.
-
-        Raises:
-            FilterError: If a tag is no word of letters, digits, `-` and `_`.
-            StoreError: If the store cannot be written.
-        """
-        run = self.get(run.id)
-        add, remove = list(add), set(remove)
-        for tag in add:
-            if not re.fullmatch(r"[\w-]+", tag):
-                raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
-        kept = [tag for tag in (*run.tags, *add) if tag not in remove]
-        self._write_notes(run, {**run.notes(), "tags": dict.fromkeys(kept, True)})
-        return self.get(run.id)
-
-    def write_note(self, run: Run, text: str) -> Run:
-        """Replace what is written about a run; return the run as it is now.
-
-        Raises:
-            StoreError: If the store cannot be written.
-        """
-        run = self.get(run.id)
-        self._write_notes(run, {**run.notes(), "note": text})
-        return self.get(run.id)
-
-    def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
-        """Note that a run was reproduced, or is a reproduction; return the run as it is now.
-
-        Args:
-            run: The run.
-            entry: Of the form that `runs.rerun.reproducing` makes.
-
-        Raises:
-            StoreError: If the store cannot be written.
-        """
-        run = self.get(run.id)
-        self._write_notes(run, {**run.notes(), "reproductions": [*run.reproductions, dict(entry)]})
-        return self.get(run.id)
-
-    @abc.abstractmethod
-    def remove_run(self, run: Run) -> None:
-        """Remove one run, at once or not at all; see `runs.stores.removing`."""
-
-    @abc.abstractmethod
-    def reclaim(self, removed: Removed, grace_s: float) -> None:
-        """Take away what is of no use any more, and add to `removed` what was; see `runs.stores.removing`."""
-
-    def tell(self, what: str, done: int, total: int) -> None:
-        """Say how far long work is, to whom it concerns."""
-        if self.on_progress is not None:
-            self.on_progress(what, done, total)
-
-    @abc.abstractmethod
-    def close(self) -> None:
-        """Let go of what is open."""
+    def _check_names(self, tree: Filter, asked: set[str], found: Sequence[Run]) -> None:
+        """Refuse fields that no run has. Only names that gave nothing are looked up, so that a good query is fast."""
+        doubtful = {name for name in asked if not any(run.may_have(name) for run in found)}
+        if not found:
+            # That nobody has a tag is an answer, and so it is to the question whether there is a field at all.
+            doubtful |= {name for name in names_in(tree, with_value=True) if not name.startswith("tags.")}
+        for name in sorted(doubtful - COMMON_FIELDS):
+            if not self._has_field(name):
+                if not self._find(AllOf(()), None, 1, ()):
+                    return  # there is no run yet
+                near = similar_names(name, {*self.fields(), *COMMON_FIELDS})
+                hint = (
+                    f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
+                )
+                raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
 
     def get(self, key: str | int) -> Run:
         """Return one run, by its id, its uid, an unambiguous beginning of its uid, or `latest`.
@@ -171,7 +154,7 @@ class Store(abc.ABC):
             if not found:
                 raise RunNotFoundError(f"there is no run in {self.where} yet")
             return found[0]
-        run = self._by_id(text)
+        run = self._run_of_id(text)
         if run is not None:
             return run
         if text:
@@ -197,52 +180,188 @@ class Store(abc.ABC):
     ) -> pandas.DataFrame:
         """Return runs as a pandas DataFrame, a row each, indexed by id.
 
+            store.frame("model.name=cnn", columns=["lr", "duration", "val/accuracy.max"]).groupby("lr").mean()
+
         Args:
             filter, sort, limit: See `find`.
             columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
+
+        Raises:
+            FilterError: As `find` does.
         """
         import pandas
 
-        runs = self.find(filter, sort, limit, columns or (*DEFAULT_COLUMNS, "config", "summary", "host"))
-        if columns is None:
-            rows = [flat_row(run) for run in runs]
-        else:
-            rows = [{name: run[name] for name in columns} for run in runs]
+        runs = self.find(filter, sort, limit, WHOLE_COLUMNS if columns is None else columns)
+        rows = [row_of(run, columns) for run in runs]
         return pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
 
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
         """Yield every run that is new or has changed, for ever; at first the newest runs as they are.
 
         Runs that change long after they ended, and are none of the newest, are passed over.
+
+        Args:
+            filter: See `find`.
+            interval_s: Seconds between two looks.
+
+        Raises:
+            FilterError: At the first run, as `find` does.
         """
-        seen: dict[str, tuple] = {}
+        found = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
+        seen: dict[str, tuple[Any, ...]] = {}
         while True:
-            for run in reversed(self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)):
+            for run in reversed(found):
                 state = tuple(run[name] for name in _WATCHED)
                 if seen.get(run.id) != state:
                     seen[run.id] = state
                     yield run
             time.sleep(interval_s)
+            found = self._find(parse_filter(filter), NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
 
-    def __enter__(self) -> Store:
+    # ------------------------------------------------------------------ notes
+
+    def tag(self, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
+        """Attach words to a run, and take others away; return the run as it is now.
+
+        A tag is found as the field `tags.WORD`: `find("tags.best=True")`.
+
+        Raises:
+            FilterError: If a tag is no word of letters, digits, `-` and `_`.
+            StoreError: If the store cannot be written.
+        """
+        run = self.get(run.id)
+        add, remove = list(add), set(remove)
+        for tag in add:
+            if not re.fullmatch(r"[\w-]+", tag):
+                raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
+        kept = [tag for tag in (*run.tags, *add) if tag not in remove]
+        return self._note(run, {"tags": dict.fromkeys(kept, True)})
+
+    def write_note(self, run: Run, text: str) -> Run:
+        """Replace the note on a run; return the run as it is now.
+
+        Raises:
+            StoreError: If the store cannot be written.
+        """
+        return self._note(self.get(run.id), {"note": text})
+
+    def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
+        """Note that a run was reproduced, or is a reproduction; return the run as it is now.
+
+        Args:
+            run: The run.
+            entry: Of the form that `runs.rerun.reproducing` makes.
+
+        Raises:
+            StoreError: If the store cannot be written.
+        """
+        run = self.get(run.id)
+        return self._note(run, {"reproductions": [*run.reproductions, dict(entry)]})
+
+    def _note(self, run: Run, notes: Mapping[str, Any]) -> Run:
+        run._write_notes({**run.notes(), **notes})
+        return self.get(run.id)
+
+    # ------------------------------------------------------------------ removing
+
+    def remove(self, runs: Iterable[Run]) -> Removed:
+        """Remove runs, and reclaim the contents that no other run uses.
+
+        A run goes at once, or not at all: whatever is killed in between leaves no half of a run that looks like a
+        whole one, and `collect` takes the rest away. Contents of sources, resources and media are shared: one goes
+        when no run that is left names it and nothing touched it for an hour, as a run that starts now may be about to
+        name it. Versions of artifacts have names of their own, and stay.
+
+        A run is removed from this store alone. Another store that it is in keeps it, and `runs sync` does not bring it
+        back.
+
+        Raises:
+            StoreError: If one of them is running, and then none is removed; or if the store cannot be written.
+        """
+        chosen = list({run.id: self.get(run.id) for run in runs}.values())
+        for run in chosen:
+            if run.is_living:
+                raise StoreError(f"run {run.id} is running; nothing is removed: end its process first")
+        removed = Removed()
+        for number, run in enumerate(chosen):
+            self.tell("removing runs", number, len(chosen))
+            run._remove()
+            removed.runs.append(run.id)
+        self.tell("removing runs", len(chosen), len(chosen))
+        self._reclaim(removed, GRACE_S)
+        return removed
+
+    def collect(self) -> Removed:
+        """Take away what removals, copies and imports left when they were killed, and contents that no run uses.
+
+        Raises:
+            StoreError: If the store cannot be read or written.
+        """
+        removed = Removed()
+        self._reclaim(removed, GRACE_S)
+        return removed
+
+    @abc.abstractmethod
+    def _reclaim(self, removed: Removed, grace_s: float) -> None:
+        """Take away what is of no use any more and was not touched for `grace_s` seconds; add it to `removed`."""
+
+    # ------------------------------------------------------------------ adding
+
+    @property
+    def recording_folder(self) -> Path | None:
+        """The folder that a process of this machine records below, for its runs to be in this store; None if none is.
+
+        Into a store without one, runs come from elsewhere, by `add`.
+        """
+        return None
+
+    def staging(self) -> contextlib.AbstractContextManager[Path]:
+        """Give an empty folder to make runs ready in for `add`, where that takes no copies; it goes in the end.
+
+        Raises:
+            StoreError: If it cannot be made.
+        """
+        return staging_folder()
+
+    def add(self, staged: StagedRun) -> Copied:
+        """Add a run that was made ready in `staging`, unless a run of its uid is there.
+
+        It comes at once, with the next free id. An `add` that is killed leaves nothing in a folder that is taken for a
+        run, and in a database a run that says COPYING, which the next `add` of it finishes.
+
+        Raises:
+            StoreError: If the store cannot be written, or the run is damaged.
+        """
+        try:
+            return self._add(staged)
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
+        except OSError as error:
+            raise StoreError(f"{self.where} cannot be written ({error.strerror or error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+            raise StoreError(f"the record of the run is damaged ({type(error).__name__}: {error})") from error
+
+    @abc.abstractmethod
+    def _add(self, staged: StagedRun) -> Copied:
+        """Do what `add` does; errors of the disk and of damaged records are turned into StoreError there."""
+
+    def _run_of_uid(self, uid: str) -> Run | None:
+        found = self._find(parse_filter([("uid", "==", uid)]), None, 1, ())
+        return self.get(found[0].id) if found else None
+
+    # ------------------------------------------------------------------ being open
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Tell `on_progress` how far long work is."""
+        if self.on_progress is not None:
+            self.on_progress(what, done, total)
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of what is open."""
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def flat_row(run: Run) -> dict[str, Any]:
-    """Return every entry of a run's config, every statistic of its summary, and what it is."""
-    row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
-    _flatten("config", run["config"] or {}, row)
-    for metric, statistics in (run["summary"] or {}).items():
-        row |= {f"summary.{metric}.{name}": value for name, value in statistics.items()}
-    return row
-
-
-def _flatten(prefix: str, document: dict[str, Any], into: dict[str, Any]) -> None:
-    for key, value in document.items():
-        if isinstance(value, dict) and value:
-            _flatten(f"{prefix}.{key}", value, into)
-        else:
-            into[f"{prefix}.{key}"] = value

@@ -26,14 +26,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from observers.record.atomic_file import replacing
+from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
 from runs.errors import ArchiveError, RunsError, StoreError
+from runs.stores.adding import Copied
 from runs.stores.folder import FolderStore
-from runs.stores.removing import is_living
-from runs.stores.run import Run
+from runs.stores.run import Run, RunStore
 from runs.stores.store import Store
-from runs.transfer.copying import COPYING, Copied, staging_for, take
-from runs.transfer.unloading import relative_path, unload
+from runs.transfer.unloading import unload
 
 __all__ = ["export_runs", "import_runs"]
 
@@ -86,11 +86,11 @@ def export_runs(runs: Sequence[Run], path: Path, *, overwrite: bool = False) -> 
             listed = []
             for number, run in enumerate(runs, 1):
                 run = run.store.get(run.id)
-                if is_living(run) or run.status in (COPYING, "REMOVING"):
+                if run.is_living or not run.is_whole:
                     raise StoreError(f"run {run.id} is {run.status}; export it when it is whole")
-                unloaded = unload(run, base, str(number))
-                left_out += [f"run {run.id}: {text}" for text in unloaded.left_out]
-                listed.append({"folder": str(number), "uid": unloaded.uid, "name": run.name, "id": run.id})
+                staged = unload(run, base, str(number))
+                left_out += [f"run {run.id}: {text}" for text in staged.left_out]
+                listed.append({"folder": str(number), "uid": staged.uid, "name": run.name, "id": run.id})
             files = sorted(found for found in base.rglob("*") if found.is_file())
             with replacing(path) as stream:
                 count = _write(stream, base, files, listed, runs[0].store if runs else None, left_out)
@@ -108,7 +108,7 @@ def staging_beside(path: Path) -> Iterator[Path]:
 
 
 def _write(
-    stream: BinaryIO, base: Path, files: Sequence[Path], listed: list[dict], store: Store | None, left_out: list[str]
+    stream: BinaryIO, base: Path, files: Sequence[Path], listed: list[dict], store: RunStore | None, left_out: list[str]
 ) -> int:
     manifest: dict[str, Any] = {"format": FORMAT, "runs": listed, "files": {}}
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
@@ -166,19 +166,19 @@ def import_runs(path: Path, store: Store, max_bytes: int | None = None) -> list[
         ArchiveError: If it is no archive of runs, or something in it is not as it should be; then no run is taken.
         StoreError: If a run is damaged, or the store cannot be written.
     """
-    with staging_for(store) as base:
+    with store.staging() as base:
         folders = _unpack(path, base / "in", max_bytes, store)
         with FolderStore(base / "in") as archived:
-            unloaded = []
+            staged = []
             for number, folder in enumerate(folders):
                 store.tell("reading runs", number, len(folders))
                 try:
                     # Each apart, as taking one moves what is shared.
-                    unloaded.append(unload(archived.get(folder), base / f"out-{number}"))
+                    staged.append(unload(archived.get(folder), base / f"out-{number}"))
                 except RunsError as error:
                     raise ArchiveError(f"{path}: {error}; nothing is imported") from error
             store.tell("reading runs", len(folders), len(folders))
-        return [take(one, store) for one in unloaded]
+        return [store.add(one) for one in staged]
 
 
 def _unpack(path: Path, base: Path, max_bytes: int | None, store: Store) -> list[str]:

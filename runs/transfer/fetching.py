@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from observers.record.atomic_file import replacing
+from observers.record.safe_paths import relative_path
 from runs.errors import StoreError
-from runs.stores.run import Content
-from runs.transfer.unloading import relative_path
+from runs.stores.content import Content
 
 __all__ = ["Fetched", "choose", "fetch", "length_of"]
 

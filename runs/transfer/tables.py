@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 from observers.record.atomic_file import replacing
 from runs.errors import RunsError, StoreError
+from runs.stores.rows import row_of
 from runs.stores.run import Run
-from runs.stores.store import flat_row
 
 __all__ = ["METRIC_COLUMNS", "metric_rows", "run_rows", "write_csv", "write_json", "write_parquet"]
 
@@ -27,8 +27,7 @@ def run_rows(runs: Iterable[Run], columns: Sequence[str] | None = None) -> tuple
     """
     rows = []
     for run in runs:
-        values = flat_row(run) if columns is None else {n: run.tags if n == "tags" else run[n] for n in columns}
-        rows.append({"id": run.id, **values})
+        rows.append({"id": run.id, **row_of(run, columns)})
     return list(dict.fromkeys(name for row in rows for name in row)) or ["id", *(columns or ())], rows
 
 

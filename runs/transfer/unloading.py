@@ -1,22 +1,19 @@
 """Writing a run of any store into a folder, in the layout of `observers.record.schema`, with all that it holds.
 
-Nothing of a record is trusted: names that lead out of the folder, files that are links, and entries of the wrong kind
-are left out, and said.
+Nothing of a record is trusted: names that lead out of the folder, links, and entries of the wrong kind are left out,
+and reported.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import re
 import shutil
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-import numpy as np
+from typing import Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactError, check_name
@@ -24,64 +21,55 @@ from observers.mongo.delivery import MARKER
 from observers.mongo.destination import DESTINATION_FILE
 from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
+from observers.record.safe_paths import relative_path
 from observers.record.schema import (
     CONFIG,
     FORMAT,
     INFO,
     LEASE,
     LIVE,
-    MAX_SACRED_POINTS,
+    LOCK,
     MEDIA,
     MEDIA_FOLDER,
-    NAMES,
     NOTES,
     OUTPUT,
     OWN_FILES,
-    POINT,
-    POINTS,
     PROVENANCE,
     RUN,
-    SACRED_METRICS,
-    SUMMARY,
-    TICKS_PER_S,
     VALUES,
-    Series,
     media_path,
     read_names,
-    summarize,
 )
 from runs.errors import StoreError
+from runs.stores.adding import StagedRun
 from runs.stores.content import Content
+from runs.stores.folder_adding import RELATIONS
 from runs.stores.run import Run
+from runs.transfer.metric_files import write_metrics
+from runs.transfer.uids import uid_of
 
-__all__ = ["Unloaded", "relative_path", "unload"]
+__all__ = ["unload"]
 
 # What says where a run was delivered to is the folder's own.
 _LEFT = {MARKER, DESTINATION_FILE}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
-_ELSEWHERE = ("_id", "config", "info", "summary", "provenance", "captured_out", "captured_out_file", "values_file")
-_ELSEWHERE += ("lease", "tags", "note", "removing", "reproductions", "rewinding", "delivery_turn")
-_RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
+# Entries of a document in a database that have files of their own here, or are the database's.
+_ELSEWHERE = frozenset(
+    (
+        "_id", "captured_out", "captured_out_file", "config", "delivery_turn", "info", "lease", "note", "provenance",
+        "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
+    )
+)  # fmt: skip
 _CHUNK_BYTES = 2**20
 
 
-@dataclasses.dataclass
-class Unloaded:
-    """A run in a folder.
+def unload(run: Run, base: Path, name: str = "1") -> StagedRun:
+    """Write a run into the folder `name` of `base`, and what it names beside it.
 
-    Attributes:
-        folder: The run's folder; sources, resources and versions of artifacts are beside it.
-        uid: Its id over all stores.
-        left_out: What could not be taken over, a sentence each.
-    """
-
-    folder: Path
-    uid: str
-    left_out: list[str]
-
-
-def unload(run: Run, base: Path, name: str = "1") -> Unloaded:
-    """Write a run into the folder `name` of `base`.
+    Args:
+        run: Of any store.
+        base: A folder, such as `Store.staging` gives.
+        name: Of the run's folder, which must not be there.
 
     Raises:
         StoreError: If its record cannot be read, or `base` cannot be written.
@@ -94,37 +82,6 @@ def unload(run: Run, base: Path, name: str = "1") -> Unloaded:
         raise StoreError(f"the record of run {run.id} is damaged ({type(error).__name__}: {error})") from error
 
 
-def relative_path(name: str) -> PurePosixPath | None:
-    """Return a name as a path below a folder; None if it is none that stays there on every system."""
-    path = PurePosixPath(name)
-    parts = name.split("/")
-    odd = any(ord(letter) < 32 or ord(letter) == 127 for letter in name) or "\\" in name or ":" in parts[0]
-    if (
-        not name
-        or odd
-        or path.is_absolute()
-        or {"", ".", ".."} & set(parts)
-        or any(len(p.encode()) > 255 for p in parts)
-    ):
-        return None
-    return path
-
-
-def uid_of(run: Run) -> str:
-    """Return the run's uid; of one without, one made from its record, the same each time."""
-    if run.uid and re.fullmatch("[0-9a-f]{32}", run.uid):
-        return run.uid
-    experiment = run["experiment"]
-    base = experiment.get("base_dir") if isinstance(experiment, dict) else None
-    start = run.start_time
-    milliseconds = (
-        0 if start is None else max(0, (start.replace(tzinfo=None) - datetime(1970, 1, 1)) // timedelta(milliseconds=1))
-    )
-    known = [run.id, run.uid, run.name, base, run.command, str(start), run["host"], run["config"]]
-    digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
-    return f"{milliseconds % 16**12:012x}{digest.hexdigest()[:20]}"
-
-
 class _Unloading:
     def __init__(self, run: Run, base: Path, name: str) -> None:
         self.run = run
@@ -133,15 +90,14 @@ class _Unloading:
         self.left_out: list[str] = []
         self.uid = uid_of(run)
 
-    def unload(self) -> Unloaded:
+    def unload(self) -> StagedRun:
         self.folder.mkdir(parents=True)
-        origin = getattr(self.run, "folder", None)
-        is_whole = origin is not None and str(self.run.document.get("format", "")).startswith("sacristan")
-        if is_whole:
+        origin = self.run.folder
+        if origin is not None and str(self.run.document.get("format", "")).startswith("sacristan"):
             self._copy_folder(origin)
         else:
             self._write_parts()
-            self._write_metrics()
+            write_metrics(self.run, self.folder)
             self._write_media()
         entry = self._entry()
         entry["artifacts"] = self._artifacts()
@@ -149,14 +105,14 @@ class _Unloading:
         entry |= {"artifact_details": details} if details else {}
         entry["experiment"]["sources"] = self._stored("sources")
         entry["resources"] = self._stored("resources")
-        for relation in _RELATIONS:
+        for relation in RELATIONS:
             if relation in entry:
                 entry[relation] = self._versions(relation, entry[relation])
         notes = self.run.notes()
         if any(notes.values()):
             self._write(NOTES, notes)
         self._write(RUN, entry)  # last: without it there is no run
-        return Unloaded(self.folder, self.uid, self.left_out)
+        return StagedRun(self.folder, self.uid, tuple(self.left_out))
 
     def _write(self, name: str, document: Any) -> None:
         with replacing(self.folder / name, durable=False) as stream:
@@ -182,7 +138,7 @@ class _Unloading:
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
-        return is_unfinished or (len(name.parts) == 1 and name.name in {*_LEFT, RUN, NOTES})
+        return is_unfinished or (len(name.parts) == 1 and name.name in {*_LEFT, RUN, NOTES, LOCK})
 
     # ------------------------------------------------------------------ anything else, part by part
 
@@ -198,36 +154,6 @@ class _Unloading:
         odd = self.run.odd_values()
         if odd:
             (self.folder / VALUES).write_bytes(odd)
-
-    def _write_metrics(self) -> None:
-        names = self.run.metrics
-        if not names:
-            return
-        rows, sacred, summary, total = [], {}, {}, 0
-        stored = self.run.summary
-        with (self.folder / POINTS).open("wb") as points:
-            for number, name in enumerate(names):
-                self.run.store.tell(f"metrics of run {self.run.id}", number, len(names))
-                series = self.run.metric(name)
-                as_float = series.steps.dtype == np.float64
-                rows.append({"id": number, "name": name, **({"steps": "float"} if as_float else {})})
-                points.write(_as_points(series, number).tobytes())
-                total += len(series)
-                if len(series):
-                    summary[name] = stored.get(name) or summarize(series.values, series.steps)
-                if total <= MAX_SACRED_POINTS:
-                    sacred[name] = self._as_sacred(series)
-        self.run.store.tell(f"metrics of run {self.run.id}", len(names), len(names))
-        (self.folder / NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-        self._write(SUMMARY, summary)
-        if 0 < total <= MAX_SACRED_POINTS:
-            self._write(SACRED_METRICS, sacred)
-
-    def _as_sacred(self, series: Series) -> dict[str, list]:
-        start = (self.run.start_time or datetime(1970, 1, 1)).replace(tzinfo=None)
-        times = np.nan_to_num(series.times).tolist()
-        stamps = [(start + timedelta(seconds=seconds)).isoformat() for seconds in times]
-        return {"steps": series.steps.tolist(), "values": series.values.tolist(), "timestamps": stamps}
 
     def _write_media(self) -> None:
         lines = []
@@ -313,7 +239,7 @@ class _Unloading:
                 pairs.append([content.name, ""])
         return pairs
 
-    def _keep(self, stream: Any, name: str, store: Path) -> str:
+    def _keep(self, stream: BinaryIO, name: str, store: Path) -> str:
         """Keep a content under the name that `FileObserver` gives it, and return that from the base folder."""
         store.mkdir(exist_ok=True)
         # No name from outside: any that is safe will do, the digest tells them apart.
@@ -335,8 +261,8 @@ class _Unloading:
                     raise ArtifactError(f"got {entry!r}, expected a version with name and digest")
                 check_name(entry.get("name"))
                 version = store.take(self.run.fetch_version(entry, self.base))
-                store.note_run(_RELATIONS[relation], version, self.uid)
-            except ArtifactError as error:
+                store.note_run(RELATIONS[relation], version, self.uid)
+            except (ArtifactError, StoreError) as error:
                 self.left_out.append(f"a version of an artifact: {error}")
             else:
                 found.append({**entry, **version.entry()})
@@ -346,13 +272,3 @@ class _Unloading:
 def _is_list_of_metrics(value: Any) -> bool:
     """Tell whether it is the list of metrics that Sacred's MongoDB schema has in the info."""
     return isinstance(value, list) and all(isinstance(one, dict) and set(one) == {"name", "id"} for one in value)
-
-
-def _as_points(series: Series, number: int) -> np.ndarray:
-    points = np.zeros(len(series), POINT)
-    points["metric"] = number
-    ticks = np.rint(np.nan_to_num(series.times) * TICKS_PER_S)
-    points["time"] = np.clip(ticks, 0, 2**32 - 1).astype(np.uint32)
-    points["step"] = series.steps.view("<i8") if series.steps.dtype == np.float64 else series.steps
-    points["value"] = series.values
-    return points

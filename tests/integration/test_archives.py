@@ -24,9 +24,8 @@ from experiments import Experiment
 from observers import FileObserver, Image, MongoObserver
 from runs.__main__ import main
 from runs.errors import RunsError
-from runs.stores.store import open_store
+from runs.stores.opening import open_store, open_target
 from runs.transfer.archives import export_runs, import_runs
-from runs.transfer.copying import open_target
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 

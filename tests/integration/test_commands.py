@@ -17,7 +17,7 @@ import yaml
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from runs.__main__ import main
-from runs.stores.store import open_store
+from runs.stores.opening import open_store
 
 ESC = "\x1b[31mred\x1b]0;title\x07"
 

@@ -22,9 +22,8 @@ from observers.mongo.documents import object_id
 from observers.record.identity import lease
 from observers.record.schema import read_media
 from runs.errors import StoreError
-from runs.stores.removing import collect, remove
-from runs.stores.store import open_store
-from runs.transfer.copying import copy, open_target
+from runs.stores.opening import open_store, open_target
+from runs.transfer.copying import copy
 from runs.transfer.syncing import sync
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -177,8 +176,8 @@ def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, 
 def snapshot(store):
     if store.where.startswith("mongodb"):
         return {
-            name: sorted(map(repr, store.database[name].find({}, {"uploadDate": 0, "used": 0})))
-            for name in store.database.list_collection_names()
+            name: sorted(map(repr, store.mongo.database[name].find({}, {"uploadDate": 0, "used": 0})))
+            for name in store.mongo.database.list_collection_names()
         }
     return {
         path: path.read_bytes()
@@ -229,10 +228,10 @@ def test_copy_brings_a_removed_run_back_and_rm_of_a_copy_leaves_the_origin(origi
         for _ in range(2):
             copied = copy(origin.get("1"), target)
             check(copied.run, "our-files")
-            remove(target, [copied.run])
+            target.remove([copied.run])
             assert target.find() == []
         check(origin.get("1"), "our-files")
-        collect(target)
+        target.collect()
 
 
 @pytest.mark.parametrize(

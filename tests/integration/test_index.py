@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
 from runs.index import file as index_file
 from runs.index.index import Index, scanning
+from tests.processes import PIPE, Process
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +70,10 @@ def content(index):
         JOIN key ON key.id = key ORDER BY 1, 2, 3"""
 
     def ask(connection):
-        index._catch_up(connection)
         runs = connection.execute("SELECT name, is_readable, problems FROM run ORDER BY 1").fetchall()
         return connection.execute(query).fetchall(), runs
 
-    return index._file.reliably(ask)
+    return index._asked(ask)
 
 
 # Questions
@@ -139,7 +138,7 @@ def test_questions_without_sense_are_refused(store, index):
 
 
 def test_running_is_judged_by_the_lease_at_the_time_of_the_question(store, index):
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process([sys.executable, "-c", "input()"], stdin=PIPE)
     held = lease(1.0)
     held |= {"pid": process.pid, "pid_start": int(Path(f"/proc/{process.pid}/stat").read_text().split()[21])}
     for number in (1, 2):
@@ -474,7 +473,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def start_update(store, *arguments):
-    return subprocess.Popen([sys.executable, "-c", UPDATE, str(store), *arguments], cwd=Path(__file__).parents[2])
+    return Process([sys.executable, "-c", UPDATE, str(store), *arguments], cwd=Path(__file__).parents[2])
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pty
-import subprocess
 import sys
 import time
 import types
@@ -24,12 +23,13 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
 from observers.record.identity import lease
+from observers.record.locking import locked
 from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
-from runs.stores.removing import collect, remove
-from runs.stores.store import open_store
+from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
+from tests.processes import PIPE, Process
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 LONG_AGO = time.time() - 7200
@@ -182,9 +182,7 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
         command = [sys.executable, "-W", "ignore", "-m", "runs", "--store", lab.where, "rm", "1"]
-        process = subprocess.Popen(
-            command, cwd=request.config.rootpath, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
-        )
+        process = Process(command, cwd=request.config.rootpath, stdin=theirs, stdout=PIPE, stderr=theirs)
         os.close(theirs)
         asked = b""
         while b"[y/N]" not in asked:
@@ -228,7 +226,7 @@ def test_rm_killed_anywhere_leaves_no_half_run(lab, killed_at):
     before = {id: same(lab.store, id) for id in ("1", "2", "3")}
     places = steps_of(lab)
     for stop in range(1, 100):
-        if not killed_at(stop, places, lambda: remove(lab.store, [lab.store.get("3")])):
+        if not killed_at(stop, places, lambda: lab.store.remove([lab.store.get("3")])):
             break
         found = {run.id: run.status for run in lab.store.find()}
         assert {id: same(lab.store, id) for id in ("1", "2")} == {id: before[id] for id in ("1", "2")}
@@ -236,9 +234,9 @@ def test_rm_killed_anywhere_leaves_no_half_run(lab, killed_at):
             break
         assert found["3"] == "REMOVING" or same(lab.store, "3") == before["3"]
     assert stop > 1
-    collect(lab.store)
+    lab.store.collect()
     if "3" in {run.id for run in lab.store.find()}:
-        remove(lab.store, [lab.store.get("3")])
+        lab.store.remove([lab.store.get("3")])
     assert {run.id: same(lab.store, run.id) for run in lab.store.find()} == {id: before[id] for id in ("1", "2")}
     assert not any("own" in name for name in lab.contents())
     if lab.kind.endswith("mongo"):
@@ -260,8 +258,8 @@ def test_contents_stay_while_a_record_cannot_be_read(lab, runs):
         folder = lab.folder / "store" / "1"
         (folder / "run.json").write_text('{"resources": [["data.csv", "_resour')
         if lab.kind == "our-files":
-            assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
-            (folder / "lease.json").write_text(json.dumps(lease(1.0) | {"pid_start": 1}))
+            with locked(folder):
+                assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
     else:
         listed = {"resources_file": {"stored_as_file": str(bson.ObjectId()), "bytes": 1}}
         lab.database.runs.update_one({"_id": 1}, {"$set": listed})
@@ -287,15 +285,16 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 for path in folder.glob("store/_*/*"):
                     os.utime(path, (LONG_AGO, LONG_AGO))
                 keep(folder / "data.csv", folder / "store" / "_resources", folder / "store")
-                remove(store, store.find())
+                store.remove(store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
+                from observers.mongo.collections import Collections
                 from observers.mongo.contents import Contents
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})
-                Contents(database).store(folder / "data.csv", "data.csv")
-                remove(store, store.find())
+                Contents(Collections(database)).store(folder / "data.csv", "data.csv")
+                store.remove(store.find())
                 left = [file["filename"] for file in database.fs.files.find({})]
         assert len(left) == 1
         assert "data" in left[0]
@@ -331,7 +330,7 @@ def test_sync_does_not_bring_a_removed_run_back(tmp_path, mongo_url, database):
     ex.observers.append(MongoObserver(mongo_url, database.name))
     ex.run(options={"--capture": "sys"})
     with open_store(f"{mongo_url}/{database.name}") as store:
-        remove(store, store.find())
+        store.remove(store.find())
         for marker in (True, False):
             if not marker:
                 (tmp_path / "store" / "1" / "delivered.json").unlink()
@@ -340,7 +339,7 @@ def test_sync_does_not_bring_a_removed_run_back(tmp_path, mongo_url, database):
             assert store.find() == []
     with open_store(tmp_path / "store") as store:
         assert [run.id for run in store.find()] == ["1"]
-        remove(store, store.find())
+        store.remove(store.find())
     assert list(sync(tmp_path / "store")) == []
 
 
@@ -353,7 +352,7 @@ def test_gc_removes_what_a_killed_removal_left_in_a_folder(tmp_path, mongo_url):
     resource.rename(resource.with_name(f".removing-{resource.name}"))
     with open_store(store_folder) as store:
         assert len(store.find()) == 3
-        collect(store)
+        store.collect()
         assert not (store_folder / ".removing").exists()
         assert next(iter(store.get("1").resources.values())).read() == b"1,2\n"
 
@@ -380,7 +379,7 @@ def test_content_that_a_run_takes_while_it_is_being_reclaimed_is_kept(tmp_path, 
 
     with open_store(store_folder) as store:
         monkeypatch.setattr(Path, "rename", rename)
-        remove(store, store.find())
+        store.remove(store.find())
     [left] = (store_folder / "_resources").iterdir()
     assert left.name.startswith("data_")
     assert left.read_text() == "1,2\n"

@@ -15,9 +15,8 @@ import torch
 from experiments import Experiment
 from experiments.running import captured_output
 from observers import FileObserver
-from observers.record.identity import is_alive
+from observers.record.identity import is_alive, true_status
 from observers.record.schema import LIVE, read_metrics, read_points
-from runs.index.folders import true_status
 from runs.transfer.syncing import reap
 
 
@@ -315,7 +314,7 @@ def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monke
         closed.wait(0.3)
         return str(os.fstat(out.buffer.fileno()).st_size)[:0]
 
-    monkeypatch.setattr("experiments.running.lab_run.read_new", slow)
+    monkeypatch.setattr("experiments.running.recorded_run.read_new", slow)
 
     @ex.main
     def main(_run):

@@ -15,8 +15,8 @@ import pymongo
 import pytest
 
 from runs.__main__ import main
-from runs.stores.store import open_store
-from runs.transfer.copying import copy, open_target
+from runs.stores.opening import open_store, open_target
+from runs.transfer.copying import copy
 
 UID = "0" * 31 + "1"
 NAMES = [
@@ -104,7 +104,7 @@ def store(request, tmp_path, mongo_url):
 
 @pytest.fixture
 def runs(store, capsys, monkeypatch, mongo_url):
-    where = store.where if not store.where.startswith("mongodb") else f"{mongo_url}/{store.database.name}"
+    where = store.where if not store.where.startswith("mongodb") else f"{mongo_url}/{store.mongo.database.name}"
     monkeypatch.setenv("SACRISTAN_STORE", where)
 
     def call(*words, code=0):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
 import sys
 import warnings
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -117,7 +119,9 @@ def ids(found):
         ("model.dropout!=None", "6"),
         ("nothing=None", "1234567"),
         ("nothing!=3", "1234567"),
-        ("nothing<3", ""),
+        ({"nothing": {"$exists": True}}, ""),
+        ("tags.nothing=True", ""),
+        ("lr>1000", ""),
         ([("model.hidden", "==", [4])], "7"),
         ([("model.hidden", "==", 4)], ""),
         ("amp=True", "6"),
@@ -168,7 +172,6 @@ def test_filter_finds_the_same_in_every_store(store, filter, expected):
         ("val/accuracy.max", "4176325"),
         ("-result", "2367145"),
         ("model.name", "3124567"),
-        ("nothing", "1234567"),
         ("id", "1234567"),
         ("-id", "7654321"),
     ],
@@ -186,16 +189,109 @@ def test_sort_gives_the_same_order_in_every_store(store, sort, expected):
     assert ids(store.find(sort=sort, limit=3)) == ids(found)[:3]
 
 
+def test_duration_filters_and_sorts_as_computed_from_the_times(store):
+    durations = {run.id: run.duration_s for run in store.find(sort="id", columns=[])}
+    assert all(seconds > 0 for seconds in durations.values())
+    middle = sorted(durations.values())[3]
+    for operator, compare in (("<", float.__lt__), ("<=", float.__le__), (">", float.__gt__), ("==", float.__eq__)):
+        expected = [id for id, seconds in durations.items() if compare(seconds, middle)]
+        assert ids(store.find([("duration", operator, middle)], sort="id")) == expected
+    either = {"$or": [{"duration": {"$gt": middle}}, {"lr": 0.001}]}
+    expected = [id for id, seconds in durations.items() if seconds > middle or id == "3"]
+    assert ids(store.find(either, sort="id")) == expected
+    both = [("duration", "<=", middle), ("val/accuracy.max", ">=", 0.7)]
+    assert ids(store.find(both, sort="id")) == [id for id in "236" if durations[id] <= middle]
+    assert ids(store.find("duration!=None", sort="id")) == list("1234567")
+    for nothing in ("duration=None", "duration=true", "duration~1", "duration=soon", "duration<nan", "duration<0"):
+        assert store.find(nothing) == []
+    found = store.find(sort="-duration", columns=["duration"])
+    assert [run["duration"] for run in found] == sorted(durations.values(), reverse=True)
+    assert ids(store.find(sort="duration", limit=2)) == ids(found[::-1])[:2]
+    frame = store.frame([("duration", ">=", middle)], sort="duration", columns=["duration", "lr"])
+    assert frame["duration"].tolist() == sorted(durations.values())[3:]
+
+
+def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo(database, mongo_url, tmp_path):
+    noon = datetime(2026, 1, 1, 12)
+    runs_times = [
+        {"start_time": noon, "stop_time": noon + timedelta(seconds=1.5), "heartbeat": noon + timedelta(seconds=9)},
+        {"start_time": noon, "heartbeat": noon + timedelta(milliseconds=2500), "stop_time": None},
+        {"queue_time": noon, "start_time": None, "stop_time": noon + timedelta(days=2)},
+        {"start_time": noon},
+        {"stop_time": noon},
+        {},
+    ]
+    for number, times in enumerate(runs_times, 1):
+        (tmp_path / str(number)).mkdir()
+        texts = {name: None if time is None else time.isoformat() for name, time in times.items()}
+        document = {"experiment": {"name": "odd"}, "status": "COMPLETED"}
+        (tmp_path / str(number) / "run.json").write_text(json.dumps({**document, **texts, "duration": 7}))
+        database.runs.insert_one({"_id": number, **document, **times})
+    with runs.open_store(tmp_path) as files, runs.open_store(f"{mongo_url}/{database.name}") as mongo:
+        for store in (files, mongo):
+            found = store.find(sort="duration", columns=["duration"])
+            assert [run["duration"] for run in found] == [1.5, 2.5, 172800.0, None, None, None]
+            assert [run.duration_s for run in store.find(sort="id", columns=[])][:3] == [1.5, 2.5, 172800.0]
+            for filter, expected in (
+                ("duration=1.5", "1"),
+                ("duration>1.5", "23"),
+                ("duration=None", "456"),
+                ("duration!=1.5", "23456"),
+                ({"duration": {"$not": {"$lt": 2}}}, "23456"),
+                ([("duration", "in", [2.5, 172800, None])], "23456"),
+            ):
+                assert ids(store.find(filter, sort="id")) == list(expected), (store.where, filter)
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        ({"filter": ["dration>1"]}, "no run has a field 'dration'; did you mean duration"),
+        ({"filter": {"$or": [{"modl.name": "cnn"}]}}, "no run has a field 'modl.name'; did you mean model.name"),
+        ({"filter": [("hidden", "in", [1])]}, "no run has a field 'hidden'; did you mean model.hidden"),
+        ({"sort": "-val/acuracy.max"}, "no run has a field 'val/acuracy.max'; did you mean val/accuracy.max"),
+        ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
+        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see a run's: python -m runs show latest --json"),
+    ],
+    ids=str,
+)
+def test_field_that_no_run_has_refused(store, question, message):
+    with pytest.raises(FilterError, match=message):
+        store.find(**question)
+    with pytest.raises(FilterError, match=message):
+        store.frame(**question)
+
+
+@pytest.mark.parametrize("name", ["provenance.git.commit", "fail_trace", "meta.options.x", "lease.pid"])
+def test_field_that_is_a_column_only_is_refused_elsewhere(store, name):
+    for question in ({"filter": {name: 1}}, {"sort": f"-{name}"}):
+        with pytest.raises(FilterError, match=f"^{name}: runs can neither be filtered nor sorted by it"):
+            store.find(**question)
+    [failed] = store.find("status=FAILED", columns=["fail_trace"])
+    assert "no luck" in failed["fail_trace"][-1]
+
+
+def test_watch_for_a_field_that_no_run_has_refused(store):
+    with pytest.raises(FilterError, match="no run has a field 'dration'"):
+        next(store.watch("dration>1"))
+
+
+def test_limit_below_nothing_refused(store):
+    assert store.find(limit=0) == []
+    with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
+        store.find(limit=-1)
+
+
 def test_columns_are_fetched_along(store):
-    [run] = store.find("lr=0.01", columns=["lr", "val/accuracy.max", "nothing", "name", "host", "status"])
-    assert [run[name] for name in ("lr", "val/accuracy.max", "nothing", "name")] == [0.01, 0.9, None, "contract"]
+    [run] = store.find("lr=0.01", columns=["lr", "val/accuracy.max", "name", "host", "status"])
+    assert [run[name] for name in ("lr", "val/accuracy.max", "name")] == [0.01, 0.9, "contract"]
     assert run.status == "COMPLETED"
     assert run.host
 
 
 def test_fields_are_those_of_the_runs(store):
     found = store.fields()
-    wanted = {"config.lr", "config.model.name", "summary.train/loss.min", "info.test.accuracy", "status", "command"}
+    wanted = {"config.lr", "config.model.name", "summary.train/loss.min", "info.test.accuracy", "status", "duration"}
     assert wanted <= set(found)
     assert found == sorted(found)
 
@@ -339,19 +435,15 @@ def test_reproductions_are_kept_beside_tags_and_note(store):
 
 
 def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database, tmp_path):
-    """While a run goes on, its document has head and tail; see `observers.mongo.delivery`."""
-    from observers.mongo.delivery import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, Delivery
+    """While a run goes on, its document has head and tail; see `observers.mongo.run_document`."""
+    from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, shortened_output
 
     total = OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES + 1000
     whole = b"".join(b"%07d\n" % number for number in range(total // 8))
 
-    class Part(Delivery):
-        def __init__(self, folder):
-            self.folder = folder
-
     def deliver(folder, output):
         (folder / "cout.txt").write_bytes(output)
-        document = {"status": "RUNNING", "captured_out": Part(folder)._output()}
+        document = {"status": "RUNNING", "captured_out": shortened_output(folder)}
         database["runs"].replace_one({"_id": 1}, document, upsert=True)
 
     with runs.open_store(f"{mongo_url}/{database.name}") as store:

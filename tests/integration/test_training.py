@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from PIL import Image
 from sacred.observers import RunObserver
 
 import exp
@@ -286,6 +287,15 @@ def test_model_summary_shows_the_configured_model(run, capsys):
     out = capsys.readouterr().out
     assert "parameters: 275 (275 trainable)" in out
     assert f"operations per sample, forward: {2 * (13 * 16 + 16 * 3)} FLOPs" in out
+
+
+def test_model_summary_of_data_that_are_read_item_by_item(run, capsys, tmp_path):
+    for number in range(8):
+        path = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (4, 4), number).save(path)
+    run({"data.name": "image_folder", "data.path": str(tmp_path / "images"), "data.batch_size": 2}, "model.summary")
+    assert "operations per sample, forward:" in capsys.readouterr().out
 
 
 def test_two_optimizers_of_twins_step_on_their_own_settings(folder):

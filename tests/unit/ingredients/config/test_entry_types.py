@@ -132,6 +132,7 @@ def test_conform_other_value_refused(value, kind):
         (bool, "True or False"),
         (list, "a list"),
         (dict, "a dict"),
+        (dict[str, int], "a dict"),
         (None, "None"),
         (float | None, "a float or None"),
         (Optional[int], "an int or None"),  # noqa: UP045

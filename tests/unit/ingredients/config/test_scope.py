@@ -381,3 +381,8 @@ def test_dict_does_not_make_unknown_entries_known():
 def test_dict_at_another_path_keeps_its_entries():
     with pytest.raises(ConfigError, match=r"^other\.lr: got 'x'"):
         DeclaredDict({"lr": 0.1}, "part").at("other")({"lr": "x"})
+
+
+def test_scope_that_is_no_function_with_a_body_is_refused():
+    with pytest.raises(ConfigError, match="a config scope is a function written with def; got "):
+        Scope(lambda: {"lr": 0.1}, "part")

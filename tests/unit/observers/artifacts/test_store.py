@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from observers.artifacts.intake import Incoming
 from observers.artifacts.store import ArtifactStore, Lineage
-from observers.artifacts.version import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError, content_path
+from observers.artifacts.version import content_path
+from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.identity import new_uid
 
 

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from observers import Figure, Histogram, Image, Table, Text
+from observers.errors import MediaError
 from observers.media.histograms import count_values
-from observers.media.kinds import MediaError
 from observers.media.png import png_size
 from observers.record.schema import read_table
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from observers import Image, Text
-from observers.media.kinds import MediaEntry
 from observers.record.journal import Journal
+from observers.record.media_entry import MediaEntry
 from observers.record.schema import MEDIA, read_media
 
 
@@ -74,7 +74,7 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 from observers import Text, Table, Image
 from observers.record.journal import Journal
-from observers.media.kinds import MediaEntry
+from observers.record.media_entry import MediaEntry
 import observers.record.media_files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({folder!r}))

@@ -5,7 +5,8 @@ import zipfile
 
 import pytest
 
-from observers.record.sealed_zip import MAX_NOTE_BYTES, SealError, SealingStream, check_seal, read_note
+from observers.errors import SealError
+from observers.record.sealed_zip import MAX_NOTE_BYTES, SealingStream, check_seal, read_note
 
 LONG = b"x" * MAX_NOTE_BYTES
 

@@ -1,0 +1,44 @@
+"""`InfoFile`: the info of a run, which whoever runs it changes in place, at any time, without saying so."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from observers.file.sacred_form import plain
+from observers.record.journal import Journal
+from observers.record.schema import INFO
+
+__all__ = ["InfoFile"]
+
+
+class InfoFile:
+    """Writes `info.json` when the info has changed.
+
+    Args:
+        journal: The journal of the run.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._info: dict[str, Any] = {}
+        self._text = "{}"
+        self._due = 0.0
+
+    def beat(self, info: dict[str, Any]) -> None:
+        """Look at the info, but at a large one so rarely that it takes 5 % of the time at most."""
+        self._info = info
+        if time.monotonic() >= self._due:
+            self.write()
+
+    def write(self) -> None:
+        """Write the info of the last beat as it is now, if it changed."""
+        began = time.monotonic()
+        document = plain(self._info)
+        text = json.dumps(document, sort_keys=True)
+        if text != self._text:
+            self._text = text
+            self._journal.write(INFO, document)
+        ended = time.monotonic()
+        self._due = ended + 19 * (ended - began)

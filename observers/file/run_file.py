@@ -1,0 +1,182 @@
+"""`RunFile`: the document `run.json` of a run, from its beginning to its end.
+
+It tells what the run is (uid, experiment, command, host), what it has (sources, resources, artifacts), and how it
+stands (status, heartbeat, result). The head of a continued run tells of its first session, and the last of its
+`sessions` of the one that goes on (see `observers.record.resuming`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from observers.file.sacred_form import plain
+from observers.record.identity import new_uid, parent_uid
+from observers.record.journal import Journal
+from observers.record.redaction import redact
+from observers.record.schema import FORMAT, RUN
+
+__all__ = ["RunFile", "command_line", "new_entry"]
+
+
+class RunFile:
+    """Writes `run.json`, as a whole, whenever something of it changes.
+
+    Args:
+        journal: The journal of the run.
+        entry: What stands in it: a `new_entry`, or a `continuing.continued_entry`.
+        meta_info: Sacred's meta entry of this session.
+
+    Attributes:
+        entry: What stands in it.
+    """
+
+    def __init__(self, journal: Journal, entry: dict[str, Any], meta_info: Mapping[str, Any]) -> None:
+        self.entry = {**entry, "folder": str(journal.folder.absolute())}
+        self._journal = journal
+        self._meta = meta_info
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run came to an end, of any kind."""
+        return "stop_time" in self.entry
+
+    @property
+    def session(self) -> dict[str, Any] | None:
+        """What stands there of this session; None of a run's first one, of which the head tells."""
+        return self.entry["sessions"][-1] if "sessions" in self.entry else None
+
+    def write(self) -> bool:
+        """Replace the file, and return whether that is done."""
+        return self._journal.write(RUN, plain(self.entry))
+
+    def beat(self, at: datetime, result: Any) -> None:
+        """Note that the run is alive, and its result; only a new one is worth to replace the file."""
+        changed = self.entry.get("result") != result
+        self.entry |= {"result": plain(result), "heartbeat": at.isoformat()}
+        if changed:
+            self.write()
+
+    def note_sources(self, pairs: list[list[str]], changed: list[str]) -> None:
+        """List the sources, and which of them are not as in the sessions before; see `LabSources`."""
+        self.entry["experiment"]["sources"] = pairs
+        if self.session is not None:
+            self.session["changed_sources"] = changed
+        self.write()
+
+    def note_environment(self, changes: dict[str, Any]) -> None:
+        """Note how this session's environment differs from that of the first one."""
+        if self.session.get("changed_environment", {}) != changes:
+            self.session["changed_environment"] = changes
+            self.write()
+
+    def add_resource(self, filename: str, stored: str) -> None:
+        """List a file that the run read, and where its content is kept."""
+        if [filename, stored] not in self.entry["resources"]:
+            self.entry["resources"].append([filename, stored])
+            self.write()
+
+    def add_artifact(self, name: str, metadata: Any, content_type: str | None) -> None:
+        """List a file that the run made."""
+        if name not in self.entry["artifacts"]:
+            self.entry["artifacts"].append(name)
+        if metadata or content_type:
+            details = {"metadata": plain(metadata), "content_type": content_type}
+            self.entry.setdefault("artifact_details", {})[name] = details
+        self.write()
+
+    def add_once(self, key: str, value: Any) -> None:
+        """List `value` under `key`, unless it stands there."""
+        values = self.entry.setdefault(key, [])
+        if value not in values:
+            values.append(value)
+            self.write()
+
+    def note_lost_points(self, count: int) -> None:
+        """Note points and media that earlier sessions had recorded and that are gone; the run cannot be COMPLETED."""
+        self.entry["lost_points"] = self.entry.get("lost_points", 0) + count
+        self.write()
+
+    @contextlib.contextmanager
+    def rewinding(self, step: int) -> Iterator[None]:
+        """Say, while the record is taken back, that it is; afterwards that it was, and the step this session begins at.
+
+        Raises:
+            OSError: If that cannot be written; then nothing is to be taken back.
+        """
+        # Said before, so that whoever delivers the run sees that what it sent may not be there any more.
+        self.entry["rewinding"] = True
+        if not self.write():
+            raise OSError("run.json cannot be written")
+        yield
+        self.entry["revision"] = self.entry.get("revision", 0) + 1
+        del self.entry["rewinding"]
+        if self.session is not None:
+            self.session["step"] = step
+        self.write()
+
+    def end(self, status: str, at: datetime, lost: Mapping[str, int], **entries: Any) -> None:
+        """Note how the run ended. It is written by the next `write`: after all else, so that the rest is there by then.
+
+        Args:
+            status: Its status; one that is completed is so only if nothing is lost.
+            at: When.
+            lost: How much of the record was given up, by its name in the file.
+            **entries: What else there is to tell of it.
+        """
+        lost = {name: number for name, number in lost.items() if number}
+        if (lost or "lost_points" in self.entry) and status == "COMPLETED":
+            status = "COMPLETED_WITH_LOSS"
+        self.entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries, **lost}
+        if self.session is not None:
+            by = {"interrupted_by": self._meta["interrupted_by"]} if "interrupted_by" in self._meta else {}
+            self.entry["meta"] |= by
+            self.session.update({"stop_time": at.isoformat(), "status": status, **by})
+
+
+def new_entry(
+    ex_info: Mapping[str, Any],
+    command: str,
+    host_info: Mapping[str, Any],
+    at: datetime,
+    meta_info: dict[str, Any],
+    status: str,
+) -> dict[str, Any]:
+    """Return the `run.json` of a run that begins, to which its meta entry gets a uid if it has none.
+
+    Args:
+        ex_info: What Sacred tells of the experiment.
+        command: What it runs.
+        host_info: What Sacred tells of the machine.
+        at: When it starts; with the status QUEUED, when it was queued.
+        meta_info: Its meta entry, taken as it is: what comes to it later stands there, too.
+        status: RUNNING or QUEUED.
+    """
+    meta_info.setdefault("uid", new_uid())
+    parent = parent_uid(meta_info)
+    return {
+        "format": FORMAT,
+        "uid": meta_info["uid"],
+        "experiment": {**copy.deepcopy(dict(ex_info)), "sources": []},
+        "command": command,
+        "host": dict(host_info),
+        "queue_time" if status == "QUEUED" else "start_time": at.isoformat(),
+        "meta": meta_info,
+        "status": status,
+        "command_line": command_line(),
+        "cwd": str(Path.cwd()),
+        "resources": [],
+        "artifacts": [],
+        "heartbeat": None,
+        **({"parent": parent} if parent else {}),
+    }
+
+
+def command_line() -> list[str]:
+    """Return the words that this process was started with, without passwords."""
+    return [redact(word) for word in sys.argv]

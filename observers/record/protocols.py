@@ -1,0 +1,154 @@
+"""What an observer of the lab may implement beyond Sacred's own events.
+
+Sacred calls `started_event`, `heartbeat_event`, `log_metrics`, `resource_event`, `artifact_event`, `completed_event`,
+`interrupted_event`, `failed_event` and `join` of every `sacred.observers.RunObserver`. A run of the lab asks each
+observer with `isinstance` for more:
+
+    PointObserver         open_points       has a log that points are packed into when they are logged; no `log_metrics`
+    MediaObserver         media_event       keeps images, figures, histograms, texts and tables
+    GraphObserver         graph_event       draws the graph of a model
+    BufferedObserver      flush_event       can wait until all it was given is on the disk
+    RewindableObserver    rewind_event      can take back what was logged beyond a position
+    HasFolder             dir               writes into a folder of the run's own
+    ResumableObserver     is_resumed, ...   can go on with the record of an earlier session; has a folder
+    LeasedObserver        beat_interval_s   says how long its record lives without a heartbeat
+    ArtifactSource        fetch_artifact    has versions of artifacts that this machine may not have
+
+An event that fails is logged, and the run goes on; `rewind_event` and `fetch_artifact` raise, because the run depends
+on their outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from observers.record.media_entry import MediaEntry
+from observers.record.point_log import PointLog
+from observers.record.rewinding import Position
+
+__all__ = [
+    "ArtifactSource",
+    "BufferedObserver",
+    "GraphObserver",
+    "HasFolder",
+    "LeasedObserver",
+    "MediaObserver",
+    "PointObserver",
+    "ResumableObserver",
+    "RewindableObserver",
+]
+
+
+@runtime_checkable
+class PointObserver(Protocol):
+    """Has a log of the run's points, which the run itself writes to; it is given no `log_metrics`."""
+
+    def open_points(self) -> PointLog | None:
+        """Return the log, to which points may go from now on; None where another observer's is enough."""
+
+
+@runtime_checkable
+class MediaObserver(Protocol):
+    """Keeps what is logged beside numbers."""
+
+    def media_event(self, entries: Sequence[MediaEntry]) -> None:
+        """Keep media, in the order in which they were logged; one whose content is None could not be made."""
+
+
+@runtime_checkable
+class GraphObserver(Protocol):
+    """Draws graphs of models."""
+
+    def graph_event(self, model: Any, inputs: Any) -> None:
+        """Draw the graph of a model without changing it or any random stream.
+
+        Args:
+            model: A `torch.nn.Module`.
+            inputs: What it is called with: a tensor, or a tuple of them.
+        """
+
+
+@runtime_checkable
+class BufferedObserver(Protocol):
+    """Can be told to wait for the disk."""
+
+    def flush_event(self) -> None:
+        """Return when all points and media so far are on the disk; what cannot be written is tried again later."""
+
+
+@runtime_checkable
+class RewindableObserver(Protocol):
+    """Can take its record back."""
+
+    def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
+        """Take back what was logged beyond a position.
+
+        Args:
+            position: How much of each metric and each series of media to keep.
+            step: The training's step at that position.
+
+        Returns:
+            The position that is reached, which has less where something was lost; None if the observer keeps no
+            record of its own.
+
+        Raises:
+            ResumeError: If the record cannot be written.
+        """
+
+
+@runtime_checkable
+class HasFolder(Protocol):
+    """Writes into a folder."""
+
+    @property
+    def dir(self) -> str | Path | None:
+        """The folder of the run; None before it starts."""
+
+
+@runtime_checkable
+class ResumableObserver(HasFolder, Protocol):
+    """Records runs in folders that a later process can resume; see `observers.record.resuming`."""
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run goes on in the record of an earlier session."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the earlier sessions; 0 for a run that was not resumed."""
+
+    def position(self) -> Position:
+        """Return how much the record holds of each metric and each series of media."""
+
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+
+
+@runtime_checkable
+class LeasedObserver(Protocol):
+    """Writes down who records the run, and until when that is to be believed."""
+
+    beat_interval_s: float | None
+    """Seconds between two heartbeats, set by the run before it starts."""
+
+
+@runtime_checkable
+class ArtifactSource(Protocol):
+    """Has artifacts of other machines."""
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages, without credentials."""
+
+    def fetch_artifact(self, reference: str, root: Path) -> Any | None:
+        """Return an `observers.artifacts.version.ArtifactVersion`, its contents in the store at `root`; None for none.
+
+        Args:
+            reference: `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
+            root: The folder of the local store.
+
+        Raises:
+            ArtifactError: If the source cannot be reached or refuses, or the version is damaged or cannot be kept.
+        """

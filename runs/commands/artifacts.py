@@ -1,0 +1,19 @@
+"""`artifacts`: the files that a run made."""
+
+from __future__ import annotations
+
+import argparse
+
+from runs.commands.terminal.contents import add_contents, list_or_get
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_contents(parser, "files that a run made")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """List them, or write them into a folder."""
+    return list_or_get(arguments, "artifacts", lambda run: run.artifacts)

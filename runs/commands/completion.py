@@ -1,0 +1,24 @@
+"""`completion`: what makes a shell complete commands, options and ids of runs."""
+
+from __future__ import annotations
+
+import argparse
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = """bash: eval "$(runs completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit;
+fish: runs completion fish > ~/.config/fish/completions/runs.fish"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the script for the shell."""
+    import argcomplete
+
+    print(argcomplete.shellcode(["runs"], shell=arguments.shell))
+    return 0

@@ -1,0 +1,50 @@
+"""`config`: the config of a run, as YAML."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import harmless, print_text
+from runs.commands.terminal.values import value_text
+from runs.errors import RunsError
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_run(parser)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="only this entry, such as optimizer.lr")
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the config, or one entry of it."""
+    from runs.query.flattening import dotted
+
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        value: Any = run.config.to_dict()
+        if arguments.name:
+            value = run[f"config.{arguments.name}"]
+            if value is None and arguments.name not in dotted(run.config):
+                raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; all of it: config {run.id}")
+    if arguments.json:
+        print_json(value)
+    elif isinstance(value, dict):
+        print(_yaml(value), end="")
+    else:
+        print_text(value_text(value, exact=True))
+    return 0
+
+
+def _yaml(document: dict[str, Any]) -> str:
+    import yaml
+
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    if any(harmless(line) != line for line in text.splitlines()):
+        text = yaml.safe_dump(document, sort_keys=False, width=120)
+    return text

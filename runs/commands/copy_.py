@@ -1,0 +1,32 @@
+"""`copy`: runs into another store."""
+
+from __future__ import annotations
+
+import argparse
+
+from runs.commands.terminal.arguments import add_json, add_runs, open_given
+from runs.commands.terminal.outcomes import print_copied
+from runs.commands.terminal.progress import Progress
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_runs(parser)
+    parser.add_argument("--to", required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL")
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Copy the runs, and print which they are there."""
+    from runs.stores.opening import open_target
+    from runs.transfer.copying import copy
+
+    with open_given(arguments) as store:
+        chosen = [store.get(key) for key in arguments.runs]
+        with open_target(arguments.to) as target:
+            target.on_progress = Progress()
+            copied = [copy(run, target) for run in chosen]
+            print_copied(copied, [run.id for run in chosen], in_json=arguments.json)
+    return 0

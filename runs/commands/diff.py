@@ -1,0 +1,95 @@
+"""`diff`: what differs between two runs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text, print_unified
+from runs.commands.terminal.values import is_number, value_text
+
+if TYPE_CHECKING:
+    from runs.comparison.difference import Difference
+    from runs.query.flattening import Changes
+    from runs.stores.run import Run
+
+__all__ = ["add_arguments", "main"]
+
+_SECTIONS = ("command", "config", "git", "packages", "outcome", "metrics")
+_EPILOG = """The exit code is 0 if a difference was looked for and found or not; with --exit-code it is 0 if the runs
+are the same, 1 if they differ, and 2 after an error. Times, hosts and metrics named system/... are not compared."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
+    add_run(parser, "a", "id, uid, the beginning of a uid, or latest")
+    add_run(parser, "b", "the other one")
+    parser.add_argument("--output", action="store_true", help="compare what they wrote to their terminals, too")
+    parser.add_argument("--exit-code", action="store_true", help="exit with 1 if they differ")
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the differences."""
+    from runs.comparison.difference import compare_output, diff
+
+    if arguments.exit_code:
+        arguments.error_code = 2
+    with open_given(arguments) as store:
+        old, new = store.get(arguments.a), store.get(arguments.b)
+        found = diff(old, new)
+        output = compare_output(old, new) if arguments.output else None
+        differ = bool(found or output)
+        if arguments.json:
+            print_json(_document(old, new, found, output, differ))
+        else:
+            _print(old, new, found, output)
+    return 1 if differ and arguments.exit_code else 0
+
+
+def _document(old: Run, new: Run, found: Difference, output: str | None, differ: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {name: {"id": run.id, "uid": run.uid} for name, run in (("a", old), ("b", new))}
+    document["differ"] = differ
+    document |= {name: dataclasses.asdict(getattr(found, name)) for name in _SECTIONS}
+    document["sources"] = found.sources
+    return document if output is None else {**document, "output": output}
+
+
+def _print(old: Run, new: Run, found: Difference, output: str | None) -> None:
+    if not found and not output:
+        print_text(f"runs {old.id} and {new.id} do not differ")
+        return
+    for name in _SECTIONS:
+        part = getattr(found, name)
+        if part:
+            print_text(name, "bold")
+            _print_changes(part, name, old.id, new.id)
+    for name, text in found.sources.items():
+        print_text(f"source {name}", "bold")
+        print_unified(text)
+    if output:
+        print_text("output", "bold")
+        print_unified(output)
+
+
+def _print_changes(part: Changes, section: str, old: str, new: str) -> None:
+    rows = []
+    for name, (before, after) in part.changed.items():
+        if section == "git" and name == "diff":
+            before, after = (f"{len(str(text or '').splitlines())} lines" for text in (before, after))
+        step = f"{after - before:+.5g}" if section == "metrics" and is_number(before) and is_number(after) else ""
+        rows.append([Cell(f"  {name}"), Cell(_text(before), "red"), Cell(_text(after), "green"), Cell(step)])
+    rows += [[Cell(f"- {name}"), Cell(_text(value), "red"), Cell(""), Cell("")] for name, value in part.removed.items()]
+    rows += [[Cell(f"+ {name}"), Cell(""), Cell(_text(value), "green"), Cell("")] for name, value in part.added.items()]
+    print_table(
+        [Column("  name", is_kept=True), Column(f"run {old}"), Column(f"run {new}"), Column(is_number=True)], rows
+    )
+
+
+def _text(value: Any) -> str:
+    return "None" if value is None else value_text(value, exact=not isinstance(value, float))

@@ -1,0 +1,127 @@
+"""`export`: whole runs in an archive, or a table of runs or metrics."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from runs.commands.terminal.arguments import add_runs, open_given
+from runs.commands.terminal.outcomes import print_left_out
+from runs.commands.terminal.selection import add_selection, find_chosen, names_in
+from runs.commands.terminal.strict_json import strict
+from runs.commands.terminal.text import harmless, is_terminal, print_text
+from runs.commands.terminal.values import size_text
+from runs.errors import RunsError, StoreError
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+    from runs.stores.store import Store
+
+__all__ = ["add_arguments", "main"]
+
+_FORMATS = ("zip", "csv", "json", "parquet")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_runs(parser, "*")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to; tables go to stdout without it")
+    help = "zip for whole runs, csv, json or parquet for a table (by the file's suffix)"
+    parser.add_argument("--format", choices=_FORMATS, help=help)
+    add_selection(parser)
+    parser.add_argument("--columns", metavar="A,B,...", help="fields in the table (all of config and summary)")
+    help = "a table of the points of these metrics, or of all"
+    parser.add_argument("--metrics", nargs="*", metavar="NAME", help=help)
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the archive or the table."""
+    output = arguments.output
+    suffix = output.suffix.removeprefix(".").lower() if output else ""
+    format = arguments.format or (suffix if suffix in _FORMATS else "zip")
+    if output is None and format in ("zip", "parquet"):
+        raise RunsError(f"export: got no file, expected -o FILE.{format}")
+    if format == "zip" and (arguments.metrics is not None or arguments.columns):
+        raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; say --format csv")
+    if output is not None and output.exists() and not arguments.force:
+        raise RunsError(f"{output} is there already; choose another name, or say --force")
+    with open_given(arguments) as store:
+        columns = names_in(arguments.columns) if arguments.columns else None
+        chosen = _chosen(arguments, store, columns)
+        if format == "zip":
+            return _export_archive(chosen, output)
+        _export_table(chosen, columns, arguments.metrics, format, output)
+    return 0
+
+
+def _chosen(arguments: argparse.Namespace, store: Store, columns: Sequence[str] | None) -> list[Run]:
+    if arguments.runs:
+        if arguments.where or arguments.tag:
+            raise RunsError("export: got ids and conditions, expected one of them")
+        return [store.get(key) for key in arguments.runs]
+    found = find_chosen(store, arguments, columns or ())
+    if not found:
+        raise RunsError("export: no run meets the conditions")
+    if arguments.format in (None, "zip") and not (arguments.where or arguments.tag) and columns is None:
+        suffix = arguments.output.suffix.lower() if arguments.output else ""
+        if suffix not in (".csv", ".json", ".parquet"):
+            raise RunsError("export: got no run, expected ids, or conditions such as --where 'lr<1e-3'")
+    return found
+
+
+def _export_archive(chosen: Sequence[Run], output: Path) -> int:
+    from runs.transfer.archives import export_runs
+
+    done = export_runs(chosen, output, overwrite=True)
+    print_text(
+        f"{output}: runs {', '.join(run.id for run in chosen)}, {done.num_files} files, {size_text(done.num_bytes)}"
+    )
+    print_left_out(done.left_out)
+    return 0
+
+
+def _export_table(
+    chosen: Sequence[Run],
+    columns: Sequence[str] | None,
+    metrics: Sequence[str] | None,
+    format: str,
+    output: Path | None,
+) -> None:
+    from runs.transfer import tables
+
+    rows: Any
+    if metrics is not None:
+        names, rows = list(tables.METRIC_COLUMNS), tables.metric_rows(chosen, metrics)
+    else:
+        names, rows = tables.run_rows(chosen, columns)
+    if format == "parquet":
+        tables.write_parquet(output, names, rows)
+        return
+    with _opened(output) as stream:
+        if format == "json":
+            tables.write_json(stream, rows, strict)
+        else:
+            tables.write_csv(stream, names, rows, harmless if output is None and is_terminal() else str)
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    from observers.record.atomic_file import replacing
+
+    if output is None:
+        yield sys.stdout
+        return
+    try:
+        with replacing(output) as binary:
+            text = io.TextIOWrapper(binary, "utf-8", errors="backslashreplace", newline="")
+            yield text
+            text.flush()
+            text.detach()
+    except OSError as error:
+        raise StoreError(f"{output} cannot be written ({error.strerror or error})") from error

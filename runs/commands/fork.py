@@ -1,0 +1,43 @@
+"""`fork`: new runs that start from a state of another."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from runs.commands.terminal.arguments import Parser, add_run, open_given
+from runs.commands.terminal.launching import begin
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = """Behind `with` come settings and recipes, as on the experiment's own command line; options for the
+experiment go behind --."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add what may be typed."""
+    parser.usage = "%(prog)s [--store WHERE] [--state FILE] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
+    parser.epilog = _EPILOG
+    parser.rest_begins = ("with", "--")
+    add_run(parser)
+    parser.add_argument("--state", metavar="FILE", help="one of its states, such as step-000000120.pt; else the newest")
+    parser.add_argument("--dry", action="store_true", help="only show what would be done")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Start the new run, in the place of this process."""
+    from runs.rerun.resuming import fork_launch, with_folder
+
+    updates, options = _split(arguments.rest)
+    with open_given(arguments) as store:
+        run = with_folder(store.get(arguments.run))
+        state = None if arguments.state is None else Path(arguments.state)
+        launch = fork_launch(run, updates, options, state)
+    return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)
+
+
+def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return settings and options of `with SETTING ... -- OPTION ...`."""
+    end = words.index("--") if "--" in words else len(words)
+    return list(words[1:end]), list(words[end + 1 :])

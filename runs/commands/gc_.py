@@ -1,0 +1,22 @@
+"""`gc`: files that no run uses go."""
+
+from __future__ import annotations
+
+import argparse
+
+from runs.commands.terminal.arguments import add_json, open_given
+from runs.commands.terminal.outcomes import print_removed
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Remove the files, and print what that reclaimed."""
+    with open_given(arguments) as store:
+        print_removed(store.collect(), in_json=arguments.json)
+    return 0

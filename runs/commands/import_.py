@@ -1,0 +1,31 @@
+"""`import`: runs out of an archive."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from runs.commands.terminal.arguments import add_json, where_of
+from runs.commands.terminal.outcomes import print_copied
+from runs.commands.terminal.progress import Progress
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="an archive that export made")
+    help = "how much it may unpack to (a hundred times its length, at least 1 GB)"
+    parser.add_argument("--max-bytes", type=int, metavar="N", help=help)
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Take the runs in, and print which they are here."""
+    from runs.stores.opening import open_target
+    from runs.transfer.archives import import_runs
+
+    with open_target(where_of(arguments)) as store:
+        store.on_progress = Progress()
+        print_copied(import_runs(arguments.file, store, arguments.max_bytes), None, in_json=arguments.json)
+    return 0

@@ -1,0 +1,73 @@
+"""`log`: what a run wrote to its terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.sieve import Sieve
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import is_coloured, is_terminal
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+    from runs.stores.store import Store
+
+__all__ = ["add_arguments", "main"]
+
+_POLL_S = 0.5
+_EPILOG = """To a terminal goes what is harmless: text, colours, and the returns of progress bars. To a file or a pipe
+goes the output byte for byte."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
+    add_run(parser)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--follow", action="store_true", help="go on until the run ends, or Ctrl-C")
+    add_json(group)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the output, to its end or as it comes."""
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        if arguments.json:
+            print_json({"id": run.id, "uid": run.uid, "status": run.status, "output": run.output})
+            return 0
+        sieve = Sieve(colours=is_coloured()) if is_terminal() else None
+        try:
+            if arguments.follow:
+                _follow(store, run, sieve)
+            else:
+                _write(run.read_output()[0], sieve)
+        finally:
+            _write(b"", sieve, is_last=True)
+    return 0
+
+
+def _follow(store: Store, run: Run, sieve: Sieve | None) -> None:
+    """Write output as it comes, until the run has ended."""
+    position = 0
+    while True:
+        # Looked at before the output, so that what comes last is read.
+        now = store.get(run.id)
+        is_over = now.status not in ("RUNNING", "QUEUED")
+        data, position = now.read_output(position)
+        _write(data, sieve)
+        if is_over:
+            return
+        time.sleep(_POLL_S)
+
+
+def _write(data: bytes, sieve: Sieve | None, *, is_last: bool = False) -> None:
+    sys.stdout.flush()
+    if sieve is not None:
+        sys.stdout.write(sieve.take(data, is_last=is_last))
+    elif data:
+        sys.stdout.buffer.write(data)
+    sys.stdout.flush()

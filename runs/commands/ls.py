@@ -1,0 +1,204 @@
+"""`ls`: runs as a table, newest first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from runs.commands.terminal.arguments import add_json, open_given
+from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, names_in
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_row, print_table
+from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
+from runs.commands.terminal.values import (
+    MISSING,
+    STATUS_STYLES,
+    count_text,
+    duration_text,
+    is_number,
+    time_text,
+    utc,
+    value_text,
+)
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+    from runs.stores.store import Store
+
+__all__ = ["add_arguments", "main"]
+
+_COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
+_ON_A_SCREEN = 50
+_EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
+(optimizer.lr, val/loss.min, host); a condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    parser.epilog = _EPILOG
+    add_selection(parser)
+    parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
+    help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
+    parser.add_argument("--limit", type=int, metavar="N", help=help)
+    parser.add_argument(
+        "--follow", action="store_true", help="go on with each run that is new or changes, until Ctrl-C"
+    )
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """List the runs, once or for ever."""
+    from runs.errors import FilterError
+
+    given = arguments.columns
+    columns = names_in(given) if given else _COLUMNS
+    limit = arguments.limit
+    if limit is None:
+        limit = _ON_A_SCREEN if is_terminal() and not arguments.json else 0
+    if limit < 0:
+        raise FilterError(f"--limit: got {limit}, expected the number of runs to show, or 0 for all")
+    # One more tells whether there are more.
+    with open_given(arguments) as store:
+        if arguments.follow:
+            return _follow(store, arguments, columns, limit)
+        found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
+        broken = dict(store.unreadable())
+        is_filtered = bool(conditions_in(arguments))
+        shown = found[:limit] if limit else found
+        if arguments.json:
+            _print_json(shown, broken, columns, is_filtered)
+        else:
+            _print_table(store, shown, broken, columns if given else None, is_filtered)
+            if len(found) > len(shown):
+                print_text(f"({limit} runs; there are more: --limit 0 shows all)", "dim")
+    return 0
+
+
+# ---------------------------------------------------------------------- JSON
+
+
+def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[str], is_filtered: bool) -> None:
+    rows = [_document(run, columns, broken.pop(run.id, None)) for run in shown]
+    if is_filtered:
+        _note_broken(broken)
+    else:
+        empty = dict.fromkeys(columns)
+        rows += [{"id": id, "uid": None, **empty, "unreadable": why} for id, why in broken.items()]
+    print_json(rows)
+
+
+def _document(run: Run, columns: Sequence[str], problem: str | None) -> dict[str, Any]:
+    from runs.query.names import TIMES, full_name
+
+    values = {name: _value(run, name) for name in columns}
+    times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
+    return {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem}
+
+
+def _value(run: Run, name: str) -> Any:
+    """Return a column of a run; tags, which are kept as a mapping, as a list."""
+    return run.tags if name == "tags" else run[name]
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _print_table(
+    store: Store, shown: Sequence[Run], broken: dict[str, str], columns: Sequence[str] | None, is_filtered: bool
+) -> None:
+    if not shown and (is_filtered or not broken):
+        print_text("no run meets the conditions" if is_filtered else f"there is no run in {store.where} yet")
+    if shown:
+        names, rows = _rows(shown, columns)
+        print_table(_header(names, rows), [_cells(run, names, row) for run, row in zip(shown, rows, strict=True)])
+    if is_filtered:
+        _note_broken({id: why for id, why in broken.items() if id not in {run.id for run in shown}})
+    elif broken:
+        print_text("cannot be read, or not as a whole:", "red")
+        print_table([Column(is_kept=True), Column()], [[Cell(id), Cell(why)] for id, why in broken.items()], indent=2)
+
+
+def _rows(shown: Sequence[Run], columns: Sequence[str] | None) -> tuple[list[str], list[list[Any]]]:
+    """Return names of columns and the rows of values; of the usual columns those that hold something."""
+    names = list(columns or _COLUMNS)
+    rows = [[_value(run, name) for name in names] for run in shown]
+    if columns is None:
+        kept = [i for i, name in enumerate(names) if name == "status" or any(row[i] not in (None, []) for row in rows)]
+        names, rows = [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    return names, rows
+
+
+def _header(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:
+    columns = [Column(name, is_number=_is_numeric(name, [row[i] for row in rows])) for i, name in enumerate(names)]
+    return [Column("id", is_kept=True), *columns]
+
+
+def _is_numeric(name: str, values: Sequence[Any]) -> bool:
+    there = [value for value in values if value is not None]
+    return name == "duration" or (bool(there) and all(map(is_number, there)))
+
+
+def _cells(run: Run, names: Sequence[str], row: Sequence[Any]) -> list[Cell]:
+    return [Cell(run.id), *map(_cell, names, row)]
+
+
+def _cell(name: str, value: Any) -> Cell:
+    from runs.query.names import TIMES, full_name
+
+    full = full_name(name)
+    if name == "duration":
+        return Cell(duration_text(value))
+    if full in TIMES:
+        return Cell(time_text(value))
+    if full == "status":
+        return Cell(value_text(value), STATUS_STYLES.get(str(value), ""))
+    if full == "tags" and isinstance(value, list):
+        return Cell(", ".join(map(str, value)) or MISSING)
+    return Cell(value_text(value))
+
+
+def _note_broken(broken: dict[str, str]) -> None:
+    if broken:
+        what = count_text(len(broken), "run")
+        print_to_stderr(f"note: {what} cannot be read as a whole; ls without conditions says why")
+
+
+# ---------------------------------------------------------------------- following
+
+
+def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int) -> int:
+    """Print the newest runs, the last one last, and then a line for each that is new or has changed, for ever."""
+    conditions, in_json = conditions_in(arguments), arguments.json
+    found = find_chosen(store, arguments, columns)
+    known = {run.id: _state(run, columns) for run in found}
+    shown = (found[:limit] if limit else found)[::-1]
+    rows = [[_value(run, name) for name in columns] for run in shown]
+    header = _header(columns, rows)
+    widths: Sequence[int] = ()
+    if in_json:
+        for run in shown:
+            print_json(_document(run, columns, None), in_one_line=True)
+    elif not shown:
+        print_text("no run meets the conditions yet" if conditions else f"there is no run in {store.where} yet")
+        sys.stdout.flush()
+    else:
+        cells = [_cells(run, columns, row) for run, row in zip(shown, rows, strict=True)]
+        widths = print_table(header, cells)
+    for run in store.watch(conditions):
+        state = _state(run, columns)
+        if known.get(run.id) == state:
+            continue
+        known[run.id] = state
+        if in_json:
+            print_json(_document(run, columns, None), in_one_line=True)
+        else:
+            row = _cells(run, columns, [_value(run, name) for name in columns])
+            widths = print_row(header, row, widths) if widths else print_table(header, [row])
+    return 0
+
+
+def _state(run: Run, columns: Sequence[str]) -> str:
+    """Return what makes a line news; that time passes is none."""
+    return repr([run[name] for name in columns if name not in ("duration", "heartbeat")])

@@ -1,0 +1,36 @@
+"""`note`: what people write about a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import print_text
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_run(parser)
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="the new note, - to read it from stdin, '' for none")
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the note, or replace it."""
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        if arguments.text is not None:
+            text = arguments.text
+            if text == "-":
+                text = sys.stdin.buffer.read().decode("utf-8", "replace").removesuffix("\n")
+            run = store.write_note(run, text)
+        if arguments.json:
+            print_json({"id": run.id, "uid": run.uid, "note": run.note})
+        elif arguments.text is None:
+            for line in run.note.splitlines():
+                print_text(line)
+    return 0

@@ -1,0 +1,40 @@
+"""`reindex`: the index over a folder of runs, built anew."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
+from runs.commands.terminal.progress import Progress
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import print_text
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_store_place(parser, "folder of runs")
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Build the index, and print what cannot be read."""
+    from runs.index.index import Index
+
+    store = folder_of(arguments)
+    with Index(store, Progress()) as index:
+        began = time.monotonic()
+        done = index.rebuild()
+        seconds, problems = time.monotonic() - began, index.problems()
+        if arguments.json:
+            named = [{"id": name, "reason": reason} for name, reason in problems]
+            path = None if index.path is None else str(index.path)
+            print_json({"num_runs": done.num_runs, "seconds": seconds, "index": path, "problems": named})
+            return 0
+        for name, reason in problems:
+            print_text(f"{store / name}: {reason}")
+        where = index.path or "memory, as neither the folder nor a cache can be written"
+        print_text(f"{done.num_runs} runs in {seconds:.1f} s, {done.num_problems} with problems ({where})")
+    return 0

@@ -1,0 +1,74 @@
+"""`resume`: runs that were cut off go on."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from runs.commands.terminal.arguments import Parser, add_run, open_given
+from runs.commands.terminal.launching import begin
+from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.values import list_text
+
+if TYPE_CHECKING:
+    from runs.rerun.replaying import Replay
+    from runs.stores.folder import FolderRun
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = """The process becomes that of the experiment: its exit code is that of the run, and 75 where a signal
+ended it and its state is saved, so that a scheduler's requeue can resume it again. Options for the experiment, such as
+-m URL, go behind --."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add what may be typed."""
+    parser.usage = "%(prog)s [--store WHERE] [--verify K] [--dry] RUN [-- OPTION ...]"
+    parser.epilog = _EPILOG
+    parser.rest_begins = ("--",)
+    add_run(parser)
+    help = "first replay at least the last K recorded steps from a state before them; go on only if they are the same"
+    parser.add_argument("--verify", type=_steps, metavar="K", help=help)
+    parser.add_argument("--dry", action="store_true", help="only show what would be done")
+
+
+def _steps(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of steps, at least 1")
+    return int(text)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Resume the run, in the place of this process."""
+    from runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
+
+    with open_given(arguments) as store:
+        run = with_folder(store.get(arguments.run))
+        launch = resume_launch(run, arguments.rest[1:])
+        changed = changed_sources(run)
+        if changed:
+            print_to_stderr(
+                f"{len(changed)} of its sources are not as recorded, so it may go on otherwise: {list_text(changed)}"
+            )
+        if arguments.verify is not None and not arguments.dry and not _verified(run, arguments):
+            return 1
+        newest = next((state for state in states_of(run) if not state.fault), None)
+        where = "its beginning, as no state was saved" if newest is None else f"{newest.path.name}, step {newest.step}"
+    return begin(launch, f"run {run.id} goes on from {where}", dry=arguments.dry)
+
+
+def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
+    from runs.rerun.replaying import replay
+
+    print_to_stderr(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
+    found = replay(run, arguments.verify)
+    print_text(_verdict(found))
+    return found.first is None
+
+
+def _verdict(found: Replay) -> str:
+    where = f"steps {found.after + 1} to {found.until}, replayed from {found.state or 'the beginning'}"
+    if found.first is None:
+        return f"IDENTICAL: {found.num_points} points of {found.num_metrics} metrics, {where}"
+    metric, step, recorded, replayed = found.first
+    return f"DIVERGED: {metric} at step {step} was {recorded!r}, replayed {replayed!r} ({where})"

@@ -1,0 +1,205 @@
+"""`show`: all that matters of one run on one screen."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text
+from runs.commands.terminal.values import STATUS_STYLES, duration_text, time_text, utc, value_text
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+
+__all__ = ["add_arguments", "main"]
+
+_MAX_LINES = 12
+_STATISTICS = ("count", "last", "min", "max")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_run(parser)
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Show the run."""
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        if arguments.json:
+            print_json(_document(run))
+            return 0
+        _print_head(run)
+        _print_sessions(run)
+        _print_config(run)
+        _print_metrics(run)
+        _print_failure(run)
+    return 0
+
+
+def _document(run: Run) -> dict[str, Any]:
+    """Return all that `show` shows, in the form of `--json`."""
+    from runs.query.names import TIMES
+
+    document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
+    for name in ("artifacts", "resources", "_id", "id"):
+        document.pop(name, None)
+    packages = {key: value for key, value in run.provenance.items() if key != "packages"}
+    return {
+        "id": run.id,
+        "uid": run.uid,
+        **document,
+        "status": run.status,
+        "duration_s": run.duration_s,
+        "tags": run.tags,
+        "note": run.note,
+        "reproductions": run.reproductions,
+        **({"sessions": run.sessions} if run.sessions else {}),
+        "children": [child.id for child in run.children()],
+        "config": run.config.to_dict(),
+        "info": run.info.to_dict(),
+        "metrics": run.summary,
+        "artifacts": list(run.artifacts),
+        "sources": list(run.sources),
+        "resources": list(run.resources),
+        "provenance": packages,
+    }
+
+
+def _print_head(run: Run) -> None:
+    print_text(f"run {run.id}  {run.name}  {run.command}".rstrip(), "bold")
+    rows = [[Cell(name, "dim"), cell] for name, cell in _facts(run) if cell.text]
+    print_table([Column(is_kept=True), Column(is_kept=True)], rows, indent=2)
+
+
+def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
+    yield "status", Cell(_status(run), STATUS_STYLES.get(run.status, ""))
+    start, stop = time_text(run.start_time, exact=True), time_text(run.stop_time, exact=True)
+    yield "time", Cell(f"{start} to {stop}, {duration_text(run.duration_s)}")
+    yield "result", Cell("" if run.result is None else value_text(run.result, exact=True))
+    yield "uid", Cell(run.uid or "")
+    yield "store", Cell(run.store.where)
+    yield "host", Cell(run.host)
+    words = run["command_line"]
+    yield "command", Cell(shlex.join(map(str, words)) if isinstance(words, list) else "")
+    yield "git", Cell(_git(run))
+    yield "tags", Cell(", ".join(run.tags))
+    yield "note", Cell(run.note)
+    parent = run["parent"]
+    if parent:
+        there = run.parent
+        yield "parent", Cell(f"{there.id} ({parent})" if there else f"{parent}, which is not in this store")
+    yield "children", Cell(_listed([child.id for child in run.children()]))
+    for entry in run.reproductions:
+        yield from _reproduction(run, entry)
+    yield "artifacts", Cell(_listed(list(run.artifacts)))
+    yield "resources", Cell(_listed(list(run.resources)))
+
+
+def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
+    """Yield the verdict on a reproduction: of the run itself, or by it."""
+    from runs.rerun.verdict import COLOURS
+
+    is_by = entry.get("by") == run.uid
+    name, other = ("reproduces", "of") if is_by else ("reproduced", "by")
+    verdict = str(entry.get("verdict"))
+    how = f"{entry.get('mode')}, {time_text(entry.get('time'))}"
+    text = f"{verdict}, {other} run {entry.get(f'{other}_id')} ({how})"
+    yield name, Cell(f"{text}: {entry['reason']}" if entry.get("reason") else text, COLOURS.get(verdict, ""))
+
+
+def _print_sessions(run: Run) -> None:
+    if not run.sessions:
+        return
+    print_text("sessions", "bold")
+    columns = [Column(name, is_number=name == "step") for name in ("  start", "duration", "status", "step", "host")]
+    rows = [[*map(Cell, _session_texts(session)), Cell(_session_changes(session))] for session in run.sessions]
+    print_table([*columns, Column("changed")], rows)
+
+
+def _session_texts(session: Mapping[str, Any]) -> list[str]:
+    from runs.stores.run import time_of
+
+    start, stop = time_of(session.get("start_time")), time_of(session.get("stop_time"))
+    by = session.get("interrupted_by")
+    return [
+        f"  {time_text(start, exact=True)}",
+        duration_text((stop - start).total_seconds() if start and stop else None),
+        f"{session.get('status')}{f' by {by}' if by else ''}",
+        value_text(session.get("step")),
+        str(session.get("host") or ""),
+    ]
+
+
+def _session_changes(session: Mapping[str, Any]) -> str:
+    """Return what was not as in the first session, in few words."""
+    changes = session.get("changed_environment")
+    changes = changes if isinstance(changes, Mapping) else {}
+    names = [*(session.get("changed_sources") or ())]
+    for part, entries in changes.items():
+        names += [f"{part} {name}" for name in entries] if isinstance(entries, Mapping) else []
+    return _listed([str(name) for name in names])
+
+
+def _status(run: Run) -> str:
+    name = run["meta.interrupted_by"]
+    return f"{run.status} by {name}" if name else str(run.status)
+
+
+def _git(run: Run) -> str:
+    git = run.provenance.get("git")
+    if not isinstance(git, dict) or not git.get("commit"):
+        return ""
+    branch = f" on {git['branch']}" if git.get("branch") else ""
+    return f"{git['commit']}{branch}{', with changes that are not committed' if git.get('dirty') else ''}"
+
+
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - _MAX_LINES} more" if len(names) > _MAX_LINES else ""
+    return ", ".join(names[:_MAX_LINES]) + more
+
+
+def _print_config(run: Run) -> None:
+    from runs.query.flattening import dotted
+
+    config = dotted(run.config)
+    if not config:
+        return
+    updates = run["meta.config_updates"]
+    changed = {name for name in dotted(updates if isinstance(updates, dict) else {}) if name in config}
+    print_text("config" + (", what the command line changed first (*)" if changed else ""), "bold")
+    names = [name for name in config if name in changed] + [name for name in config if name not in changed]
+    rows = []
+    for name in names:
+        style = "yellow" if name in changed else ""
+        text = "None" if config[name] is None else value_text(config[name], exact=True)
+        rows.append([Cell(("* " if name in changed else "  ") + name, style), Cell(text, style)])
+    print_table([Column(is_kept=True), Column()], rows)
+
+
+def _print_metrics(run: Run) -> None:
+    names = [name for name in run.summary if not name.startswith("system/")]
+    if not names:
+        return
+    print_text("metrics", "bold")
+    columns = [Column("  name"), *(Column(name, is_number=True) for name in _STATISTICS)]
+    rows = [
+        [Cell(f"  {name}"), *(Cell(value_text(run.summary[name].get(each))) for each in _STATISTICS)] for name in names
+    ]
+    print_table(columns, rows)
+
+
+def _print_failure(run: Run) -> None:
+    trace = run["fail_trace"]
+    if not isinstance(trace, list) or not trace:
+        return
+    lines = "".join(map(str, trace)).rstrip("\n").split("\n")
+    print_text("failure" + (f", the last {_MAX_LINES} lines" if len(lines) > _MAX_LINES else ""), "bold red")
+    for line in lines[-_MAX_LINES:]:
+        print_text(f"  {line}")

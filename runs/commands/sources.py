@@ -1,0 +1,19 @@
+"""`sources`: the sources that a run was made of."""
+
+from __future__ import annotations
+
+import argparse
+
+from runs.commands.terminal.contents import add_contents, list_or_get
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_contents(parser, "sources that a run was made of")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """List them, or write them into a folder."""
+    return list_or_get(arguments, "sources", lambda run: run.sources)

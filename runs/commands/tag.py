@@ -1,0 +1,32 @@
+"""`tag`: words by which runs are found."""
+
+from __future__ import annotations
+
+import argparse
+
+from runs.commands.terminal.arguments import add_json, add_run, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import print_text
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what may be typed."""
+    add_run(parser)
+    parser.add_argument("words", nargs="+", metavar="WORD", help="letters, digits, - and _")
+    parser.add_argument("--remove", action="store_true", help="take them away")
+    add_json(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Attach the words, or take them away, and print all that there are then."""
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        words = arguments.words
+        run = store.tag(run, remove=words) if arguments.remove else store.tag(run, words)
+        if arguments.json:
+            print_json({"id": run.id, "uid": run.uid, "tags": run.tags})
+        else:
+            print_text(f"run {run.id}: {', '.join(run.tags) or 'no tags'}")
+    return 0

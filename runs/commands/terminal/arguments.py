@@ -1,0 +1,170 @@
+"""Arguments that commands share: the store, runs, `--json`; and errors of one line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from runs.errors import RunsError, StoreError
+
+if TYPE_CHECKING:
+    from runs.stores.store import Store
+
+__all__ = [
+    "Parser",
+    "add_json",
+    "add_metrics",
+    "add_run",
+    "add_runs",
+    "add_store",
+    "add_store_place",
+    "folder_of",
+    "is_url",
+    "open_given",
+    "where_of",
+]
+
+_STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that says what is wrong in one line.
+
+    Attributes:
+        rest_begins: Words of which the first one begins what is not parsed, but becomes the argument `rest`.
+    """
+
+    rest_begins: tuple[str, ...] = ()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Take `--sort -start`, too, where argparse wants `--sort=-start`, and keep the rest apart."""
+        given = list(sys.argv[1:] if args is None else args)
+        if self.rest_begins:
+            end = next((place for place, word in enumerate(given) if word in self.rest_begins), len(given))
+            self.set_defaults(rest=given[end:])
+            given = given[:end]
+        for position in range(len(given) - 1, 0, -1):
+            if given[position - 1] == "--sort" and given[position].startswith("-"):
+                given[position - 1 : position + 1] = [f"--sort={given[position]}"]
+        return super().parse_known_args(given, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error, and end with exit code 2."""
+        from runs.commands.terminal.text import harmless
+
+        self.exit(2, f"error: {harmless(message)}; see {self.prog} --help\n")
+
+
+# ---------------------------------------------------------------------- what is typed
+
+
+def add_store(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
+    """Add `--store`; without a default of its own, so that what stands ahead of the command holds."""
+    parser.add_argument("--store", default=default, metavar="WHERE", help=_STORE_HELP)
+
+
+def add_store_place(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the store as an argument that needs no `--store`.
+
+    Args:
+        parser: Of the command.
+        what: Which stores the command takes.
+    """
+    help = f"{what}; the same as --store"
+    parser.add_argument("store", nargs="?", default=argparse.SUPPRESS, metavar="STORE", help=help)
+
+
+def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
+    """Add the argument for a run."""
+    help = help or "id, uid, the beginning of a uid, or latest"
+    _complete(parser.add_argument(name, metavar=name.upper(), help=help), _run_ids)
+
+
+def add_runs(parser: argparse.ArgumentParser, nargs: str = "+", help: str = "") -> None:
+    """Add the argument for several runs."""
+    help = help or "ids, uids, beginnings of uids, or latest"
+    _complete(parser.add_argument("runs", nargs=nargs, metavar="RUN", help=help), _run_ids)
+
+
+def add_metrics(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add the argument for names of metrics of the run that is named before."""
+    _complete(parser.add_argument("names", nargs="*", metavar="NAME", help=help), _metric_names)
+
+
+def add_json(parser: argparse._ActionsContainer) -> None:
+    """Add `--json`, to a parser or to a group of options that exclude each other."""
+    help = 'print strict JSON; NaN and infinities are the texts "NaN", "Infinity", "-Infinity"'
+    parser.add_argument("--json", action="store_true", help=help)
+
+
+# ---------------------------------------------------------------------- what is meant
+
+
+def where_of(arguments: argparse.Namespace) -> str:
+    """Return the folder or URL that is meant."""
+    return str(arguments.store or os.environ.get("SACRISTAN_STORE") or "my_runs")
+
+
+def is_url(where: str) -> bool:
+    """Tell whether a store is a database."""
+    return where.startswith(("mongodb://", "mongodb+srv://"))
+
+
+def folder_of(arguments: argparse.Namespace) -> Path:
+    """Return the folder that is meant.
+
+    Raises:
+        StoreError: If it is a database that is meant.
+    """
+    where = where_of(arguments)
+    if "://" in where:
+        from observers.mongo.destination import redact
+
+        raise StoreError(f"got the store {redact(where)}, and this command wants a folder of runs")
+    return Path(where)
+
+
+def open_given(arguments: argparse.Namespace) -> Store:
+    """Return the store that is meant, which says on the terminal how far long work is."""
+    from runs.commands.terminal.progress import Progress
+    from runs.stores.opening import open_store
+
+    store = open_store(where_of(arguments))
+    store.on_progress = Progress()
+    return store
+
+
+# ---------------------------------------------------------------------- for a shell
+
+
+def _complete(action: argparse.Action, completer: Callable[..., list[str]]) -> None:
+    action.completer = completer  # type: ignore[attr-defined]  # where argcomplete looks for it
+
+
+def _metric_names(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the metrics of the run that is named."""
+    from runs.stores.opening import open_store
+
+    try:
+        with open_store(where_of(parsed_args)) as store:
+            return store.get(parsed_args.run).metrics
+    except RunsError:
+        return []
+
+
+def _run_ids(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Return the ids of the newest runs."""
+    from runs.stores.opening import open_store
+
+    try:
+        with open_store(where_of(parsed_args)) as store:
+            return ["latest", *(run.id for run in store.find(limit=200, columns=()))]
+    except RunsError:
+        return []

@@ -1,0 +1,81 @@
+"""`ls` and `get` of the files of a run, which `artifacts` and `sources` have in common."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.tables import Cell, Column, print_table
+from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.values import MISSING, size_text
+
+if TYPE_CHECKING:
+    from runs.stores.run import Content, Run
+
+__all__ = ["add_contents", "list_or_get"]
+
+
+def add_contents(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `ls` and `get`.
+
+    Args:
+        parser: Of the command.
+        what: Which files, for the help.
+    """
+    actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="action")
+    for name, help in (("ls", f"list the {what}"), ("get", f"write the {what} into a folder")):
+        action = actions.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        add_store(action)
+        add_run(action)
+        if name == "get":
+            action.add_argument("names", nargs="*", metavar="NAME", help="which; all without any")
+            action.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="where to")
+            action.add_argument("--force", action="store_true", help="replace files that are there")
+        add_json(action)
+
+
+def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
+    """List the files, or write them into a folder.
+
+    Args:
+        arguments: That were typed.
+        kind: What the files are called.
+        contents_of: Returns the files of a run.
+    """
+    return _get(arguments, contents_of) if arguments.action == "get" else _list(arguments, kind, contents_of)
+
+
+def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
+    from runs.transfer.fetching import length_of
+
+    with open_given(arguments) as store:
+        run = store.get(arguments.run)
+        rows = [(name, length_of(content)) for name, content in contents_of(run).items()]
+    if arguments.json:
+        print_json([{"name": name, "bytes": length} for name, length in rows])
+    elif not rows:
+        print_text(f"run {run.id} has no {kind}")
+    else:
+        cells = [[Cell(name), Cell(MISSING if length is None else size_text(length))] for name, length in rows]
+        print_table([Column(is_kept=True), Column(is_number=True)], cells)
+    return 0
+
+
+def _get(arguments: argparse.Namespace, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
+    from runs.transfer.fetching import choose, fetch
+
+    with open_given(arguments) as store:
+        contents = choose(contents_of(store.get(arguments.run)), arguments.names)
+        done = fetch(contents, arguments.output, overwrite=arguments.force)
+    if arguments.json:
+        print_json({"files": [str(path) for path in done.files], "refused": done.refused})
+    else:
+        for path in done.files:
+            print_text(str(path))
+    for sentence in done.refused:
+        print_to_stderr(f"error: {sentence}")
+    return 1 if done.refused else 0

@@ -1,0 +1,71 @@
+"""What removing and copying came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from runs.commands.terminal.strict_json import print_json
+from runs.commands.terminal.text import print_text, print_to_stderr
+from runs.commands.terminal.values import count_text, list_text, size_text
+
+if TYPE_CHECKING:
+    from runs.stores.adding import Copied
+    from runs.stores.store import Removed
+
+__all__ = ["print_copied", "print_left_out", "print_removed"]
+
+
+def print_removed(removed: Removed, *, in_json: bool) -> None:
+    """Print what is gone, and what is not."""
+    if in_json:
+        print_json(
+            {
+                "runs": removed.runs,
+                "contents": removed.num_contents,
+                "bytes": removed.num_bytes,
+                "young": removed.num_young,
+                "unreadable": removed.unreadable,
+            }
+        )
+        return
+    if removed.runs:
+        print_text(f"removed run{'s' if len(removed.runs) > 1 else ''} {', '.join(removed.runs)}")
+    if removed.num_contents or not removed.runs:
+        print_text(f"reclaimed {count_text(removed.num_contents, 'file')}, {size_text(removed.num_bytes)}")
+    if removed.num_young:
+        print_text(
+            f"{count_text(removed.num_young, 'file')} without a run, touched within the hour: runs gc takes them later"
+        )
+    if removed.unreadable:
+        shown = list_text(removed.unreadable)
+        print_to_stderr(
+            f"note: files that no other run uses are kept, as what cannot be read may name them: run {shown}"
+        )
+
+
+def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json: bool) -> None:
+    """Print which run each has become.
+
+    Args:
+        copied: Runs that were copied, or taken out of an archive.
+        ids: What they are called where they come from, if that has a name.
+        in_json: For programs.
+    """
+    if in_json:
+        rows = [{"id": c.run.id, "uid": c.run.uid, "is_new": c.is_new, "left_out": list(c.left_out)} for c in copied]
+        print_json([{**row, **({"from": id} if ids else {})} for row, id in zip(rows, ids or rows, strict=True)])
+        return
+    for number, one in enumerate(copied):
+        before = f"run {ids[number]}" if ids else str(one.run.uid)
+        if one.is_new:
+            print_text(f"{before} is run {one.run.id} of {one.run.store.where}")
+        else:
+            print_text(f"{before} is in {one.run.store.where} already, as run {one.run.id}; nothing is changed")
+        print_left_out(one.left_out)
+
+
+def print_left_out(sentences: Sequence[str]) -> None:
+    """Print to stderr what could not be taken along."""
+    for sentence in sentences:
+        print_to_stderr(f"note: not taken over: {sentence}")

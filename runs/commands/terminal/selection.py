@@ -1,0 +1,47 @@
+"""Options that choose runs by what they hold, for commands that take more than one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runs.stores.run import Run
+    from runs.stores.store import Store
+
+__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "names_in"]
+
+
+def add_conditions(parser: argparse.ArgumentParser) -> None:
+    """Add `--where` and `--tag`."""
+    help = "a condition, such as 'optimizer.lr<1e-3'; may be repeated"
+    parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
+    parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add `--where`, `--tag` and `--sort`."""
+    add_conditions(parser)
+    parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
+
+
+def conditions_in(arguments: argparse.Namespace) -> list[Any]:
+    """Return the filter that `--where` and `--tag` stand for."""
+    return [*arguments.where, *((f"tags.{tag}", "==", True) for tag in arguments.tag)]
+
+
+def find_chosen(
+    store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None = None
+) -> list[Run]:
+    """Return the runs that the options mean; see `runs.stores.store.Store.find`.
+
+    Raises:
+        FilterError: If they make no sense.
+    """
+    return store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
+
+
+def names_in(*given: str) -> tuple[str, ...]:
+    """Return the names of options that may hold several, with commas between."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())

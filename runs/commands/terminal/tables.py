@@ -1,0 +1,155 @@
+"""Tables: they fit into the terminal, and go whole into pipes and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+
+from runs.commands.terminal.text import console, harmless, is_coloured, is_terminal, print_text
+
+__all__ = ["Cell", "Column", "fit", "print_row", "print_table"]
+
+_GAP, _LEAST = 2, 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """What stands in a table.
+
+    Attributes:
+        text: As it came; it is made harmless when it is printed.
+        style: Colour on a terminal, as rich names it.
+    """
+
+    text: str
+    style: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """How a column looks.
+
+    Attributes:
+        title: Its heading; none at all if no column of the table has one.
+        is_number: Aligned right, and never cut: half a number is a wrong number.
+        is_kept: Never cut, never left out.
+    """
+
+    title: str = ""
+    is_number: bool = False
+    is_kept: bool = False
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], indent: int = 0) -> list[int]:
+    """Print a table; on a terminal cut to its width, and without the last columns where that is not enough.
+
+    Returns:
+        The widths of the columns, for `print_row`; 0 of those that were left out.
+    """
+    shown = [_harmless_row(row) for row in rows]
+    titles = [harmless(column.title) for column in columns]
+    widths = [
+        max([_width(title), *(_width(row[i].text) for row in shown)]) if shown else _width(title)
+        for i, title in enumerate(titles)
+    ]
+    left_out: list[int] = []
+    if is_terminal():
+        least = [_least(column, [row[i].text for row in shown]) for i, column in enumerate(columns)]
+        widths, left_out = fit(widths, least, [c.is_kept for c in columns], _terminal_width() - indent)
+    if any(titles):
+        _print_row(columns, [Cell(title, "bold") for title in titles], widths, indent)
+    for row in shown:
+        _print_row(columns, row, widths, indent)
+    if left_out:
+        names = ", ".join(titles[i] for i in left_out)
+        print_text(f"(no room for {names}: widen the terminal, or choose with --columns)", "dim")
+    return widths
+
+
+def print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int]) -> list[int]:
+    """Print one more row of a table, and return the widths, which grow where nothing must fit into a terminal."""
+    row = _harmless_row(row)
+    if not is_terminal():
+        widths = [max(width, _width(cell.text)) for width, cell in zip(widths, row, strict=True)]
+    _print_row(columns, row, widths, 0)
+    sys.stdout.flush()
+    return list(widths)
+
+
+def _harmless_row(row: Sequence[Cell]) -> list[Cell]:
+    return [Cell(harmless(cell.text), cell.style) for cell in row]
+
+
+def _least(column: Column, texts: Sequence[str]) -> int:
+    widest = max((_width(text) for text in texts), default=0)
+    return widest if column.is_number or column.is_kept else min(widest, _LEAST)
+
+
+def fit(widths: Sequence[int], least: Sequence[int], is_kept: Sequence[bool], room: int) -> tuple[list[int], list[int]]:
+    """Return widths of columns that fit into `room`, and the columns that do not; these have width 0.
+
+    The widest give first. What cannot give any more goes, from the right.
+
+    Args:
+        widths: What the columns would like.
+        least: What they must have.
+        is_kept: Which never go.
+        room: Of the terminal.
+    """
+    there = list(range(len(widths)))
+    while sum(least[i] for i in there) + _GAP * (len(there) - 1) > room:
+        can_go = [i for i in there if not is_kept[i]]
+        if not can_go:
+            break
+        there.remove(can_go[-1])
+    found = [width if i in there else 0 for i, width in enumerate(widths)]
+    while (excess := sum(found) + _GAP * (len(there) - 1) - room) > 0:
+        can_give = [i for i in there if found[i] > least[i]]
+        if not can_give:
+            break
+        widest = max(can_give, key=lambda i: found[i])
+        # Down to the next in width, and one by one from there.
+        next_ = max([least[widest], *(found[i] for i in can_give if i != widest)])
+        found[widest] -= min(max(1, found[widest] - next_), excess)
+    return found, [i for i in range(len(widths)) if i not in there]
+
+
+def _print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], indent: int) -> None:
+    parts = []
+    for column, cell, width in zip(columns, row, widths, strict=True):
+        if width:
+            text = _cut(cell.text, width)
+            blank = " " * (width - _width(text))
+            parts.append((blank + text if column.is_number else text + blank, cell.style))
+    if not is_coloured():
+        print((" " * indent + (" " * _GAP).join(text for text, _ in parts)).rstrip())
+        return
+    from rich.text import Text
+
+    line = Text(" " * indent)
+    for position, (text, style) in enumerate(parts):
+        line.append(text if position == len(parts) - 1 else text + " " * _GAP, style)
+    line.rstrip()
+    console().print(line, soft_wrap=True)
+
+
+def _width(text: str) -> int:
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def _cut(text: str, width: int) -> str:
+    if _width(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"
+
+
+def _terminal_width() -> int:
+    return max(20, shutil.get_terminal_size().columns)

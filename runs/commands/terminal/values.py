@@ -1,0 +1,116 @@
+"""Values as people read them: numbers with the digits that matter, local times, durations, lengths, counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from runs.commands.terminal.strict_json import strict
+
+__all__ = [
+    "MISSING",
+    "STATUS_STYLES",
+    "count_text",
+    "duration_text",
+    "is_number",
+    "list_text",
+    "size_text",
+    "time_text",
+    "utc",
+    "value_text",
+]
+
+MISSING = "-"
+_LISTED = 5
+STATUS_STYLES = {
+    "COMPLETED": "green",
+    "RUNNING": "cyan",
+    "QUEUED": "cyan",
+    "FAILED": "red",
+    "UNREADABLE": "red",
+    "DEAD": "yellow",
+    "INTERRUPTED": "yellow",
+    "TIMEOUT": "yellow",
+    "COMPLETED_WITH_LOSS": "yellow",
+}
+
+
+def value_text(value: Any, *, exact: bool = False) -> str:
+    """Return a value for a table: five digits of a float, or all that there are if `exact`."""
+    if value is None:
+        return MISSING
+    if isinstance(value, float) and not exact:
+        return f"{value:.5g}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        return repr(value)
+    return json.dumps(strict(value), ensure_ascii=False)
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is aligned as numbers are."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def duration_text(seconds: float | None) -> str:
+    """Return a duration with its two largest units."""
+    if seconds is None:
+        return MISSING
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 59.95 else "1m00s"
+    minutes, seconds = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{seconds:02}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours}h{minutes:02}m"
+    return f"{hours // 24}d{hours % 24:02}h"
+
+
+def time_text(time: Any, *, exact: bool = False) -> str:
+    """Return a time, given in UTC without saying so, as a clock on the wall shows it; to the second if `exact`."""
+    if isinstance(time, str):
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError:
+            return time
+    if not isinstance(time, datetime):
+        return value_text(time)
+    try:
+        local = time.replace(tzinfo=UTC).astimezone() if time.tzinfo is None else time.astimezone()
+    except (OverflowError, ValueError):  # the year 1
+        local = time
+    return local.strftime("%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M")
+
+
+def utc(text: Any) -> Any:
+    """Return a stored time, in UTC without saying so, as ISO 8601 that says so."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return text + "Z" if datetime.fromisoformat(text).tzinfo is None else text
+    except ValueError:
+        return text
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a length with three digits and its unit."""
+    power = 0
+    while num_bytes >= 999.5 and power < 4:
+        num_bytes /= 1000
+        power += 1
+    unit = ("bytes", "kB", "MB", "GB", "TB")[power]
+    return f"{num_bytes:.3g} {unit}" if power else f"{num_bytes:.0f} {unit}"
+
+
+def count_text(number: int, what: str) -> str:
+    """Return a number of things, such as `2 runs`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def list_text(names: Sequence[str]) -> str:
+    """Return the first of many names, with commas between."""
+    return ", ".join(names[:_LISTED]) + (", ..." if len(names) > _LISTED else "")

@@ -1,0 +1,102 @@
+"""What differs between two runs: how they were made, and what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from runs.errors import StoreError
+from runs.query.flattening import Changes, changes, dotted
+from runs.stores.content import Content
+from runs.stores.run import Run
+
+__all__ = ["Difference", "compare_output", "diff"]
+
+# What of the git state says which code it was; the root is where it happened to lie.
+_GIT = ("url", "commit", "branch", "dirty", "diff")
+_RESULTS = ("status", "result")
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """What differs between two runs. Times and machines always do, and are no part of it.
+
+    Attributes:
+        command: Name of the experiment, and command.
+        config: Entries by their dotted names.
+        sources: The unified diff of each source by its path, or why it cannot be read.
+        packages: Versions by name.
+        git: Commit, branch, uncommitted changes and so on.
+        outcome: Status and result.
+        metrics: Statistics such as `train/loss.last`; without those of the machine (`system/...`).
+    """
+
+    command: Changes
+    config: Changes
+    sources: dict[str, str]
+    packages: Changes
+    git: Changes
+    outcome: Changes
+    metrics: Changes
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field.name) for field in dataclasses.fields(self))
+
+
+def diff(old: Run, new: Run) -> Difference:
+    """Return what differs between two runs, of any stores.
+
+    Raises:
+        StoreError: If one of them cannot be read.
+    """
+    return Difference(
+        command=changes(*({"name": run.name, "command": run.command} for run in (old, new))),
+        config=changes(dotted(old.config), dotted(new.config)),
+        sources=_sources(old.sources, new.sources),
+        packages=changes(_mapping(old.provenance.get("packages")), _mapping(new.provenance.get("packages"))),
+        git=changes(_git(old), _git(new)),
+        outcome=changes(*({name: run[name] for name in _RESULTS} for run in (old, new))),
+        metrics=changes(_statistics(old), _statistics(new)),
+    )
+
+
+def compare_output(old: Run, new: Run) -> str:
+    """Return the unified diff of what two runs wrote to their terminals."""
+    return _unified("output", old.output, new.output)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def _git(run: Run) -> dict[str, Any]:
+    git = _mapping(run.provenance.get("git"))
+    return {name: git[name] for name in _GIT if name in git}
+
+
+def _statistics(run: Run) -> dict[str, Any]:
+    return dotted({name: value for name, value in run.summary.items() if not name.startswith("system/")})
+
+
+def _sources(old: dict[str, Content], new: dict[str, Content]) -> dict[str, str]:
+    found = {}
+    for name in sorted({*old, *new}):
+        try:
+            texts = [one[name].read().decode("utf-8", "replace") if name in one else "" for one in (old, new)]
+        except StoreError as error:
+            found[name] = str(error)
+            continue
+        text = _unified(name, *texts)
+        if text or (name in old) != (name in new):
+            found[name] = text
+    return found
+
+
+def _unified(name: str, old: str, new: str) -> str:
+    lines = [text.splitlines(keepends=True) for text in (old, new)]
+    # A last line without its end would run into the next.
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(*lines, f"a/{name}", f"b/{name}")
+    )

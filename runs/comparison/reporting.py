@@ -1,0 +1,228 @@
+"""A comparison as rows of text, as a document for JSON, and as LaTeX."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from runs.comparison.compare import Comparison, GroupResult, PairResult
+
+__all__ = [
+    "PAIR_HEAD",
+    "as_document",
+    "as_latex",
+    "escape_latex",
+    "group_head",
+    "group_rows",
+    "notes",
+    "pair_rows",
+    "round_to",
+    "verdict",
+]
+
+# What matters most comes first: a narrow terminal leaves out what comes last.
+PAIR_HEAD = ("difference of", "shows", "mean difference", "p (Holm)", "effect", "test", "p")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    "…": r"\ldots{}",
+}
+
+_EXPONENT = re.compile(r"e([+-]\d+)")
+
+
+def round_to(value: float | None, error: float | None) -> str:
+    """Return a value with the digits that its error leaves meaningful: those to the error's second one.
+
+    Source: the Guide to the expression of uncertainty in measurement, 7.2.6,
+    https://www.bipm.org/en/committees/jc/jcgm/publications
+    """
+    if value is None:
+        return "-"
+    if not error or not math.isfinite(error) or not math.isfinite(value):
+        return f"{value:.4g}"
+    digits = 1 - math.floor(math.log10(abs(error)))
+    greatest = max(abs(value), abs(error))
+    if digits > 12 or greatest >= 1e7 or greatest < 1e-4:
+        return f"{value:.{max(0, min(12, digits + math.floor(math.log10(greatest))))}e}"
+    return f"{value:.{max(0, digits)}f}"
+
+
+def group_head(comparison: Comparison) -> tuple[str, ...]:
+    """Return the headings of `group_rows`."""
+    return (", ".join(comparison.by), "n", "mean", "std", f"{comparison.confidence * 100:g}% interval", "best", "run")
+
+
+def group_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of texts for every group."""
+    return [_group_row(group) for group in comparison.groups]
+
+
+def _group_row(group: GroupResult) -> tuple[str, ...]:
+    found = group.sample
+    half = None if found.low is None or found.high is None else (found.high - found.low) / 2
+    interval = _interval(found.low, found.high, half)
+    best = "-" if group.best is None else f"{group.best:.5g}"
+    mean, std = round_to(found.mean, half or found.std), round_to(found.std, found.std)
+    return group.name, str(found.n), mean, std, interval, best, group.best_run or "-"
+
+
+def pair_rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return a row of `PAIR_HEAD` for every pair."""
+    return [_pair_row(pair) for pair in comparison.pairs]
+
+
+def _pair_row(pair: PairResult) -> tuple[str, ...]:
+    test = pair.test
+    half = None if test.low is None or test.high is None else (test.high - test.low) / 2
+    effect = "-" if test.effect is None else f"{test.effect_name} = {test.effect:.2f}"
+    method = f"{test.method}, {test.n} pairs" if test.method == "paired t" else test.method
+    difference = round_to(test.value, half)
+    if half is not None:
+        difference += f" {_interval(test.low, test.high, half)}"
+    name = f"{pair.first.name} - {pair.second.name}"
+    return name, verdict(pair), difference, _p(pair.p_holm), effect, method, _p(test.p)
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return what the rows of the pairs have no room for: why there is no test, and what a paired one leaves out."""
+    found = []
+    for pair in comparison.pairs:
+        name = f"{pair.first.name} - {pair.second.name}"
+        if pair.test.reason:
+            found.append(f"{name}: {pair.test.reason}")
+        if pair.unpaired:
+            more = f" and {len(pair.unpaired) - 6} more" if len(pair.unpaired) > 6 else ""
+            found.append(f"{name}: without a partner, and left out: {', '.join(pair.unpaired[:6])}{more}")
+    return found
+
+
+def verdict(pair: PairResult) -> str:
+    """Return what a pair shows, in words."""
+    if pair.verdict == "too few":
+        return "nothing: no test"
+    few = " (few runs)" if pair.is_few else ""
+    if pair.verdict == "unclear":
+        return f"no difference{few}"
+    return f"{(pair.first if pair.verdict == 'first' else pair.second).name} is better{few}"
+
+
+def as_document(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as what JSON holds; keys stay as they are from version to version."""
+    return {
+        "metric": comparison.metric,
+        "by": list(comparison.by),
+        "over": list(comparison.over),
+        "confidence": comparison.confidence,
+        "larger_is_better": comparison.larger_is_better,
+        "groups": [
+            {
+                "group": group.label,
+                "values": group.values,
+                "n": group.sample.n,
+                "mean": _number(group.sample.mean),
+                "std": _number(group.sample.std),
+                "low": _number(group.sample.low),
+                "high": _number(group.sample.high),
+                "best": _number(group.best),
+                "best_run": group.best_run,
+                "runs": list(group.runs),
+                "num_left_out": group.num_left_out,
+            }
+            for group in comparison.groups
+        ],
+        "pairs": [_pair_document(pair) for pair in comparison.pairs],
+        "left_out": [
+            {"run": entry.run.id, "group": entry.group, "reason": entry.reason} for entry in comparison.left_out
+        ],
+        "cautions": list(comparison.cautions),
+    }
+
+
+def _pair_document(pair: PairResult) -> dict[str, Any]:
+    test = pair.test
+    return {
+        "first": pair.first.label,
+        "second": pair.second.label,
+        "method": test.method,
+        "n": test.n,
+        "unpaired": list(pair.unpaired),
+        "difference": _number(test.value),
+        "low": _number(test.low),
+        "high": _number(test.high),
+        "t": _number(test.t),
+        "df": _number(test.df),
+        "p": _number(test.p),
+        "p_holm": _number(pair.p_holm),
+        "effect": _number(test.effect),
+        "effect_name": test.effect_name,
+        "verdict": pair.verdict,
+        "is_few": pair.is_few,
+        "reason": test.reason,
+    }
+
+
+def as_latex(comparison: Comparison) -> str:
+    r"""Return the groups as a `tabular` with the rules of booktabs, which the usual templates load.
+
+    Below it stand, as comments, the test of every pair, and every caution.
+    """
+    head = [escape_latex(comparison.metric if text == "mean" else text) for text in group_head(comparison)[:-1]]
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{tabular}{lrrrcr}",
+        r"\toprule",
+        f"{' & '.join(head)} \\\\",
+        r"\midrule",
+    ]
+    for name, n, *numbers, _ in group_rows(comparison):
+        lines.append(f"{' & '.join([escape_latex(name), n, *map(_latex_number, numbers)])} \\\\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += [f"% {_one_line('; '.join(row))}" for row in (PAIR_HEAD, *pair_rows(comparison)) if comparison.pairs]
+    lines += [f"% {_one_line(note)}" for note in notes(comparison)]
+    lines += [f"% caution: {_one_line(caution)}" for caution in comparison.cautions]
+    return "\n".join(lines) + "\n"
+
+
+def escape_latex(text: str) -> str:
+    """Return a text that LaTeX sets as it is."""
+    return "".join(_LATEX.get(character, character) for character in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _latex_number(text: str) -> str:
+    return "--" if text == "-" else f"${re.sub(_EXPONENT, _power, text)}$"
+
+
+def _power(match: re.Match[str]) -> str:
+    return rf" \times 10^{{{int(match[1])}}}"
+
+
+def _interval(low: float | None, high: float | None, half: float | None) -> str:
+    return "-" if low is None else f"[{round_to(low, half)}, {round_to(high, half)}]"
+
+
+def _p(p: float | None) -> str:
+    return "-" if p is None else "<0.0001" if p < 1e-4 else f"{p:.4f}" if p < 0.01 else f"{p:.3f}"
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

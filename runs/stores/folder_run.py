@@ -1,0 +1,240 @@
+"""`FolderRun`: one past run in a folder of its own, ours or one of Sacred's FileStorageObserver."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from observers.artifacts.store import ArtifactStore
+from observers.artifacts.version import ArtifactError
+from observers.record.atomic_file import replacing
+from observers.record.identity import read_lease, true_status
+from observers.record.schema import (
+    CONFIG,
+    INFO,
+    MEDIA,
+    MEDIA_FOLDER,
+    NOTES,
+    OUTPUT,
+    POINTS,
+    PROVENANCE,
+    RUN,
+    SACRED_METRICS,
+    SUMMARY,
+    VALUES,
+    Series,
+    media_path,
+    read_json_lines,
+    read_metrics,
+    read_names,
+)
+from runs.errors import StoreError
+from runs.index.fields import summary_of
+from runs.stores.content import Content, missing_content
+from runs.stores.folder_removing import remove_folder
+from runs.stores.media import Medium
+from runs.stores.run import Run, RunStore
+from runs.stores.stock_sacred import series_of, without_pickles
+
+if TYPE_CHECKING:
+    from observers.artifacts.version import ArtifactVersion
+
+__all__ = ["PARTS", "FolderRun"]
+
+# The parts of a record that have files of their own.
+PARTS = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
+
+
+class FolderRun(Run):
+    """A run in a folder of its own.
+
+    Attributes:
+        base: The folder of runs that it lies in.
+        folder: Its own folder.
+    """
+
+    folder: Path
+
+    def __init__(self, store: RunStore, base: Path, id: str, row: Mapping[str, Any] | None = None) -> None:
+        super().__init__(store, id, row)
+        self.base = base
+        self.folder = base / id
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        """See `Run.document`."""
+        document = {**_read(self.folder / RUN, required=True), **_read(self.folder / NOTES)}
+        return without_pickles(document)
+
+    def _part(self, name: str) -> dict[str, Any]:
+        found = without_pickles(_read(self.folder / PARTS[name]))
+        if name == "summary" and not found and (self.folder / SACRED_METRICS).exists():
+            return summary_of(_read(self.folder / SACRED_METRICS)) or {}
+        return found
+
+    @property
+    def status(self) -> str:
+        """See `Run.status`."""
+        return self._row.get("status") or true_status(self.document, read_lease(self.folder)) or ""
+
+    def _metric_names(self) -> list[str]:
+        if (self.folder / POINTS).exists():
+            return list({name for name, _ in read_names(self.folder).values()})
+        return list(_read(self.folder / SACRED_METRICS))
+
+    def _series(self, name: str) -> Series | None:
+        if (self.folder / POINTS).exists():
+            return read_metrics(self.folder).get(name)
+        return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
+
+    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+        """See `Run.read_output`."""
+        try:
+            with (self.folder / OUTPUT).open("rb") as stream:
+                stream.seek(start)
+                data = stream.read()
+                return data, start + len(data)
+        except FileNotFoundError:
+            return b"", start
+        except OSError as error:
+            raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
+
+    @property
+    def artifacts(self) -> dict[str, Content]:
+        """See `Run.artifacts`."""
+        names = self.document.get("artifacts")
+        names = names if isinstance(names, list) else []
+        return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        """See `Run.lease`."""
+        return read_lease(self.folder)
+
+    @property
+    def media(self) -> list[Medium]:
+        """See `Run.media`."""
+        return [medium for line in lines_of(self.folder / MEDIA) if (medium := self._medium(line)) is not None]
+
+    def _medium(self, line: bytes) -> Medium | None:
+        try:
+            entry = json.loads(line)
+            fields = {key: entry[key] for key in ("name", "kind", "step", "content_type", "meta")}
+            files = [entry["file"], *entry.get("images", ())]
+            contents = [self._content(str(file), self.folder, str(file)) for file in files]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None  # a line that was damaged hides no other
+        images = {content.name.rpartition("/")[2]: content for content in contents[1:]}
+        return Medium(**fields, time_s=entry.get("time"), content=contents[0], images=images)
+
+    def stored(self, kind: str) -> list[Content]:
+        """See `Run.stored`."""
+        experiment = self.document.get("experiment") if kind == "sources" else self.document
+        # Pairs of a name and a path below the store.
+        pairs = experiment.get(kind) if isinstance(experiment, dict) else None
+        return [
+            self._content(pair[0], self.folder.parent, pair[1], _md5_in(pair[1]))
+            for pair in (pairs if isinstance(pairs, list) else ())
+            if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
+        ]
+
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        """See `Run.media_entries`."""
+        found = []
+        try:
+            for entry in read_json_lines(self.folder / MEDIA):
+                files = [entry["file"], *entry.get("images", ())]
+                paths = [media_path(self.folder, file) for file in files]
+                found.append((entry, [self._content(p.name, self.folder, f"{MEDIA_FOLDER}/{p.name}") for p in paths]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{self.folder / MEDIA} is damaged ({type(error).__name__}: {error})") from error
+        return found
+
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        """See `Run.artifact_details`."""
+        details = self.document.get("artifact_details")
+        details = details if isinstance(details, dict) else {}
+        return {name: one for name, one in details.items() if isinstance(one, dict)}
+
+    def odd_values(self) -> bytes:
+        """See `Run.odd_values`."""
+        try:
+            return (self.folder / VALUES).read_bytes()
+        except OSError:
+            return b""
+
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
+        """See `Run.fetch_version`."""
+        try:
+            return ArtifactStore(self.folder.parent).resolve(f"{entry['name']}@{entry['digest']}")
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
+
+    def original(self) -> Run | None:
+        """See `Run.original`."""
+        return self
+
+    def _write_notes(self, notes: Mapping[str, Any]) -> None:
+        content = json.dumps(notes, indent=2).encode()
+        try:
+            with replacing(self.folder / NOTES) as stream:
+                stream.write(content)
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be written ({error.strerror})") from error
+
+    def _remove(self) -> None:
+        remove_folder(self.base, self.folder)
+
+    def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
+        target, inside = (base / path).resolve(), base.resolve()
+        if not target.is_relative_to(inside):
+            return missing_content(name, "its record names a path outside of the store")
+
+        def open_() -> BinaryIO:
+            try:
+                return target.open("rb")
+            except OSError as error:
+                raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
+
+        return Content(name, open_, md5)
+
+
+def _md5_in(path: str) -> str | None:
+    """Return the MD5 that is in the name under which a source or resource is kept."""
+    match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", path)
+    return match[1] if match else None
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """Return the whole lines of an append-only file; none if there is no file."""
+    try:
+        return path.read_bytes().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
+
+
+def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
+    """Return the document in a file; an empty one if there is none.
+
+    Raises:
+        StoreError: If it cannot be read, or is missing though `required`.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        if required:
+            raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None
+        return {}
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path} is no JSON ({error}); the rest of the run may still be read") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{path} holds {type(document).__name__}, expected an object")
+    return document

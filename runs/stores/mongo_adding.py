@@ -1,0 +1,65 @@
+"""Delivering a run that was made ready into a database, in which it says COPYING until it is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from observers.mongo.delivery import Delivery
+from observers.record.schema import MEDIA_FOLDER, NOTES, OWN_FILES, RUN
+from runs.errors import StoreError
+from runs.index.folders import read_json
+from runs.stores.adding import StagedRun
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo_removing import Remover
+from runs.stores.run import COPYING
+
+__all__ = ["deliver_whole", "unnamed_files"]
+
+_ATTEMPTS = 10
+
+
+def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
+    """Deliver a run, and return its `_id`; repeated, it finishes what was begun.
+
+    Raises:
+        StoreError: If the database cannot be written, or others deliver the run at the same time.
+    """
+    path = staged.folder / RUN
+    record = json.loads(path.read_bytes())
+    with mongo.errors():
+        Remover(mongo).forget(staged.uid)
+        path.write_text(json.dumps({**record, "status": COPYING}))
+        delivery = Delivery(staged.folder, staged.folder.parent, mongo.database, mongo.collections.prefix)
+        _deliver(delivery, mongo)
+        notes = read_json(staged.folder / NOTES)
+        if notes:
+            mongo.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
+        # Only now does it say of itself that it is whole.
+        path.write_text(json.dumps(record))
+        _deliver(delivery, mongo)
+    return delivery.run_id
+
+
+def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
+    for _ in range(_ATTEMPTS):
+        delivery.advance(last=True)
+        if delivery.is_complete:
+            return
+    raise StoreError(
+        f"the run is in {mongo.where} as run {delivery.run_id} and not complete: its record is damaged, or others copy "
+        "it at the same time"
+    )
+
+
+def unnamed_files(folder: Path) -> tuple[str, ...]:
+    """Return a sentence on the files of a run's folder that only a folder can hold; none if there are none."""
+    record = json.loads((folder / RUN).read_bytes())
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    known = {*OWN_FILES, "delivered.json", *record["artifacts"]}
+    rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
+    if not rest:
+        return ()
+    shown = ", ".join(map(repr, rest[:3])) + (", ..." if len(rest) > 3 else "")
+    return (f"{len(rest)} files of its folder that the record does not name: {shown}",)

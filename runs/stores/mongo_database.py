@@ -1,0 +1,65 @@
+"""An open MongoDB database of runs: its collections, its files, and its errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import gridfs
+import pymongo
+from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
+
+from observers.mongo.collections import Collections, Document
+from observers.mongo.destination import Destination, explain
+from runs.errors import StoreError
+
+__all__ = ["Document", "MongoDatabase"]
+
+
+class MongoDatabase:
+    """A database of runs, and its connection.
+
+    Args:
+        url: `mongodb://` or `mongodb+srv://`, with the database's name (`sacred` if it has none).
+        prefix: Of the collections' names, without its underscore.
+
+    Attributes:
+        where: The URL without credentials, with the prefix.
+        collections: The collections of the prefix, some of them by themselves: runs, metrics, chunks, media.
+        fs: The files.
+
+    Raises:
+        StoreError: If the server cannot be reached or refuses.
+    """
+
+    def __init__(self, url: str, prefix: str = "") -> None:
+        try:
+            name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
+            destination = Destination(url, name, prefix)
+            self._client: pymongo.MongoClient[Document] = destination.connect()
+        except (ConfigurationError, InvalidURI, ValueError) as error:
+            raise StoreError(f"the store's URL: {explain(error)}") from error
+        self.where = f"{destination.label}#{prefix}" if prefix else destination.label
+        self.database = self._client[name]
+        self.collections = Collections(self.database, prefix)
+        self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        self.chunks, self.media = self.collections.chunks, self.collections.media
+        self.fs = gridfs.GridFS(self.database)
+        try:
+            with self.errors():
+                self.runs.find_one({}, {"_id": 1})
+        except StoreError:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn what goes wrong with the server into a StoreError."""
+        try:
+            yield
+        except PyMongoError as error:
+            raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

@@ -1,0 +1,54 @@
+"""`open_store`: the runs of a folder or of a database, behind one API."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from runs.errors import StoreError
+from runs.stores.store import Store
+
+__all__ = ["open_store", "open_target"]
+
+_SCHEMES = ("mongodb://", "mongodb+srv://")
+
+
+def open_store(where: str | Path | None = None) -> Store:
+    """Return the runs in a folder or a database, for reading; close it, or use it in a `with` block.
+
+        with open_store("my_runs") as store:
+            best = store.find("status=COMPLETED", sort="-val/accuracy.max", limit=1)
+
+    Args:
+        where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
+            by default what `SACRISTAN_STORE` names, else `my_runs`. A prefix of the collections' names, as in
+            `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`.
+
+    Raises:
+        StoreError: If there is no such folder, or the database cannot be reached or refuses.
+    """
+    where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
+    if where.startswith(_SCHEMES):
+        from runs.stores.mongo import MongoStore
+
+        url, _, prefix = where.partition("#")
+        return MongoStore(url, prefix)
+    if "://" in where:
+        raise StoreError(f"got the store {where!r}, expected a folder or a mongodb:// URL")
+    from runs.stores.folder import FolderStore
+
+    return FolderStore(where)
+
+
+def open_target(where: str | Path) -> Store:
+    """Return the store to copy to; a folder is made if it is not there.
+
+    Raises:
+        StoreError: If it cannot be made, or the database cannot be reached or refuses.
+    """
+    if "://" not in str(where):
+        try:
+            Path(where).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{where} cannot be made ({error.strerror})") from error
+    return open_store(where)

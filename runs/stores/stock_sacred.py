@@ -1,0 +1,57 @@
+"""Metrics and documents in the form in which stock Sacred keeps them, in files and in MongoDB alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from observers.record.schema import Series
+
+__all__ = ["series_of", "without_pickles"]
+
+
+def series_of(entry: Any, start: datetime | None) -> Series | None:
+    """Return a metric in Sacred's form, which is a mapping of `steps`, `values` and `timestamps`; None if it is none.
+
+    What is no number becomes NaN.
+    """
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("values"), list):
+        return None
+    values = np.array([_number(value) for value in entry["values"]], np.float64)
+    steps = [_number(step) for step in entry.get("steps") or range(len(values))]
+    count = min(len(values), len(steps))
+    whole = all(step.is_integer() for step in steps)
+    times = np.full(count, np.nan)
+    for position, stamp in enumerate((entry.get("timestamps") or ())[:count]):
+        at = _parse_time(stamp)
+        if at is not None and start is not None:
+            times[position] = (at - start).total_seconds()
+    return Series(np.array(steps[:count], np.int64 if whole else np.float64), values[:count], times)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _parse_time(stamp: Any) -> datetime | None:
+    if isinstance(stamp, datetime):
+        return stamp
+    try:
+        return datetime.fromisoformat(stamp)
+    except (TypeError, ValueError):
+        return None
+
+
+def without_pickles(value: Any) -> Any:
+    """Return a document with what jsonpickle wrote for tuples as lists; nothing of it is decoded."""
+    if isinstance(value, dict):
+        if set(value) == {"py/tuple"}:
+            return without_pickles(value["py/tuple"])
+        return {str(key): without_pickles(item) for key, item in value.items()}
+    return [without_pickles(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,70 @@
+"""Writing the metrics of a run of any store in the layout of `observers.record.schema`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from observers.record.schema import (
+    MAX_SACRED_POINTS,
+    NAMES,
+    POINT,
+    POINTS,
+    SACRED_METRICS,
+    SUMMARY,
+    TICKS_PER_S,
+    Series,
+    summarize,
+)
+from runs.stores.run import Run
+
+__all__ = ["write_metrics"]
+
+
+def write_metrics(run: Run, folder: Path) -> None:
+    """Write all metrics into the folder of a run, and in Sacred's form too if there are not too many points."""
+    names = run.metrics
+    if not names:
+        return
+    rows: list[dict[str, Any]] = []
+    sacred: dict[str, dict[str, list[Any]]] = {}
+    summary: dict[str, Mapping[str, Any]] = {}
+    total, stored = 0, run.summary
+    with (folder / POINTS).open("wb") as points:
+        for number, name in enumerate(names):
+            run.store.tell(f"metrics of run {run.id}", number, len(names))
+            series = run.metric(name)
+            as_float = series.steps.dtype == np.float64
+            rows.append({"id": number, "name": name, **({"steps": "float"} if as_float else {})})
+            points.write(_as_points(series, number).tobytes())
+            total += len(series)
+            if len(series):
+                summary[name] = stored.get(name) or summarize(series.values, series.steps)
+            if total <= MAX_SACRED_POINTS:
+                sacred[name] = _as_sacred(series, run.start_time or datetime(1970, 1, 1))
+    run.store.tell(f"metrics of run {run.id}", len(names), len(names))
+    (folder / NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
+    if 0 < total <= MAX_SACRED_POINTS:
+        (folder / SACRED_METRICS).write_text(json.dumps(sacred, indent=2))
+
+
+def _as_points(series: Series, number: int) -> np.ndarray:
+    """Return the points of a metric as an array (n,) of `POINT`."""
+    points = np.zeros(len(series), POINT)
+    points["metric"] = number
+    ticks = np.rint(np.nan_to_num(series.times) * TICKS_PER_S)
+    points["time"] = np.clip(ticks, 0, 2**32 - 1).astype(np.uint32)
+    points["step"] = series.steps.view("<i8") if series.steps.dtype == np.float64 else series.steps
+    points["value"] = series.values
+    return points
+
+
+def _as_sacred(series: Series, start: datetime) -> dict[str, list[Any]]:
+    stamps = [(start + timedelta(seconds=seconds)).isoformat() for seconds in np.nan_to_num(series.times).tolist()]
+    return {"steps": series.steps.tolist(), "values": series.values.tolist(), "timestamps": stamps}

@@ -1,0 +1,30 @@
+"""The id of a run over all stores, of stock Sacred's runs too, which have none."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from datetime import datetime, timedelta
+
+from runs.stores.run import Run
+
+__all__ = ["uid_of"]
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+def uid_of(run: Run) -> str:
+    """Return the run's uid; of one without, one made from its record, the same each time.
+
+    Like `observers.record.identity.new_uid`: 12 hex digits of the milliseconds of its start, then 20 of a hash.
+    """
+    if run.uid and re.fullmatch("[0-9a-f]{32}", run.uid):
+        return run.uid
+    experiment = run["experiment"]
+    base = experiment.get("base_dir") if isinstance(experiment, dict) else None
+    start = run.start_time
+    milliseconds = 0 if start is None else max(0, (start - _EPOCH) // timedelta(milliseconds=1))
+    known = [run.id, run.uid, run.name, base, run.command, str(start), run["host"], run["config"]]
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
+    return f"{milliseconds % 16**12:012x}{digest.hexdigest()[:20]}"

@@ -1,0 +1,198 @@
+"""`python -m runs resume` and `fork`, as typed: a run that was cut off, and new ones that start from its states."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingredients.checkpoints.files import load_checkpoint
+from observers.record.schema import read_metrics, read_names, read_points
+from tests.processes import DEVNULL, Process, run
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = ("epochs=40", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")
+
+
+class Lab:
+    """A folder to work in, with runs that are started there."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def start(self, *words):
+        command = [sys.executable, str(ROOT / "exp.py"), "with", *words]
+        return Process(command, cwd=self.folder, stdout=DEVNULL, stderr=DEVNULL)
+
+    def runs(self, *words):
+        command = [sys.executable, "-m", "runs", *words]
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
+
+    def record(self, number):
+        return json.loads((self.folder / "my_runs" / str(number) / "run.json").read_text())
+
+    def points(self, number):
+        metrics = read_metrics(self.folder / "my_runs" / str(number))
+        named = {name: series for name, series in metrics.items() if not name.startswith("system/")}
+        return {name: (series.steps.tolist(), series.values.tolist()) for name, series in named.items()}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A lab with a whole run, 1, and one that SIGTERM cut off after some epochs, 2."""
+    lab = Lab(tmp_path_factory.mktemp("lab"))
+    assert lab.start(*SETTINGS).wait(120) == 0
+    process = lab.start(*SETTINGS)
+    states = lab.folder / "my_runs" / "2" / "checkpoints"
+    deadline = time.monotonic() + 60
+    while len(list(states.glob("step-*.pt"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 75
+    return lab
+
+
+def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
+    done = lab.runs("resume", "2", "--verify", "5")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("IDENTICAL: "), done.stdout
+    assert "run 2 goes on from last.pt, step " in done.stderr
+    assert lab.points(2) == lab.points(1)
+    assert lab.record(2)["result"] == lab.record(1)["result"]
+    assert [session["status"] for session in lab.record(2)["sessions"]] == ["INTERRUPTED", "COMPLETED"]
+    again = lab.runs("resume", "2")
+    assert again.returncode == 1
+    assert again.stderr.startswith("error: run 2 is COMPLETED: nothing of it is left to do;")
+
+
+def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
+    process = lab.start("seed=3", *SETTINGS)
+    folder = lab.folder / "my_runs" / "3"
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("checkpoints/step-*.pt"))) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    points = bytearray((folder / "metrics.bin").read_bytes())
+    names = [json.loads(line) for line in (folder / "metrics.names.jsonl").read_text().splitlines()]
+    number = next(row["id"] for row in names if row["name"] == "train/loss")
+    places = [at for at in range(0, len(points) - 23, 24) if int.from_bytes(points[at : at + 4], "little") == number]
+    step = int.from_bytes(points[places[-1] + 8 : places[-1] + 16], "little")
+    points[places[-1] + 16] ^= 1
+    (folder / "metrics.bin").write_bytes(points)
+    before = lab.record(3)
+    done = lab.runs("resume", "3", "--verify", "2")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith(f"DIVERGED: train/loss at step {step} was "), done.stdout
+    assert lab.record(3) == before
+    assert not (lab.folder / "my_runs" / "4").exists()
+
+
+def cut_off(lab, seed):
+    """Start a run, kill it once it has some states, and return its folder."""
+    number = max((int(path.name) for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit()), default=0) + 1
+    process = lab.start(f"seed={seed}", *SETTINGS)
+    folder = lab.folder / "my_runs" / str(number)
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("checkpoints/step-*.pt"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    return folder
+
+
+def places_of(folder, metric):
+    """Return which points of a run's file are those of a metric."""
+    names = {name: number for number, (name, _) in read_names(folder).items()}
+    return np.flatnonzero(read_points(folder)["metric"] == names[metric]).tolist()
+
+
+def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_them(lab):
+    folder = cut_off(lab, seed=4)
+    states = [load_checkpoint(path) for path in (folder / "checkpoints" / "last.pt", *newest_first(folder))]
+    last = places_of(folder, "train/loss")[states[0]["position"]["metrics"]["train/loss"][0] - 1]
+    os.truncate(folder / "metrics.bin", 24 * last)
+    done = lab.runs("resume", folder.name)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"last\.pt: \d+ entries of the record up to this state are missing; the state before", done.stderr)
+    before = next(state["step"] for state in states if state["step"] < states[0]["step"])
+    assert lab.record(folder.name)["sessions"][1]["step"] == before
+    assert lab.record(folder.name)["status"] == "COMPLETED"
+    assert lab.start("seed=4", *SETTINGS).wait(120) == 0
+    assert lab.points(folder.name) == lab.points(int(folder.name) + 1)
+
+
+def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
+    folder = cut_off(lab, seed=5)
+    points = read_points(folder)
+    np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
+    done = lab.runs("resume", folder.name)
+    assert done.returncode == 0, done.stderr
+    assert "the record is not complete at any state that is kept; going on from the newest good one" in done.stderr
+    assert "1 points of 1 series are lost; the run cannot end as COMPLETED" in done.stderr
+    record = lab.record(folder.name)
+    assert (record["status"], record["lost_points"]) == ("COMPLETED_WITH_LOSS", 1)
+
+
+def newest_first(folder):
+    return sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True)
+
+
+def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
+    done = lab.runs("fork", "1", "with", "epochs=42", "lr=1e-4", "--", "--comment=a fork")
+    assert done.returncode == 0, done.stderr
+    number = max(int(path.name) for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit())
+    record, parent = lab.record(number), lab.record(1)
+    assert record["parent"] == parent["uid"] != record["uid"]
+    assert (record["status"], record["meta"]["comment"]) == ("COMPLETED", "a fork")
+    assert set(lab.points(number)["train/lr"][1]) == {1e-4}
+    first = min(lab.points(number)["train/loss"][0])
+    assert first > max(lab.points(1)["train/loss"][0])
+
+
+def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(lab):
+    state = min((lab.folder / "my_runs" / "1" / "checkpoints").glob("step-*.pt"))
+    assert lab.runs("fork", "1", "--state", state.name, "with", "lr=3e-4").returncode == 0
+    fork = max((path for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    state.unlink()
+    done = lab.runs("reproduce", fork.name)
+    assert (done.returncode, done.stdout[:10]) == (0, "IDENTICAL\n"), done.stdout + done.stderr
+    shutil.rmtree(fork / "checkpoints" / "start")
+    done = lab.runs("reproduce", fork.name)
+    assert done.returncode == 2
+    assert f"run {fork.name} started from the state {state}, which is not there; put it back\n" in done.stderr
+
+
+def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):
+    for words, message in (
+        (("fork", "1", "lr=1"), "error: unrecognized arguments: lr=1; see"),
+        (("fork", "1", "--state", "best.pt"), "error: run 1 has no state best.pt; good ones are: last.pt, step-"),
+        (("resume", "9"), "error: "),
+        (("resume", "2", "--verify", "x"), "error: argument --verify: got 'x', expected a number of steps, at least 1"),
+    ):
+        done = lab.runs(*words)
+        assert done.returncode in (1, 2)
+        assert done.stderr.startswith(message), done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_start_that_names_no_state_is_refused_before_anything_runs(lab):
+    command = [sys.executable, str(ROOT / "exp.py"), "with", "resume=my_runs/1"]
+    done = run(command, cwd=lab.folder, capture_output=True, text=True)
+    assert done.returncode == 1
+    message = "checkpoint.resume: got 'my_runs/1', expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
+    assert message in done.stderr

@@ -1,0 +1,52 @@
+"""What a run of the lab asks observers for, and which of ours has it."""
+
+import inspect
+
+import pytest
+from sacred.observers import FileStorageObserver, RunObserver
+
+from observers import FileObserver, MongoObserver, TensorBoardObserver
+from observers.record import protocols
+
+OFFERED = {
+    "ArtifactSource": {"MongoObserver"},
+    "BufferedObserver": {"FileObserver", "MongoObserver"},
+    "GraphObserver": {"TensorBoardObserver"},
+    "HasFolder": {"FileObserver", "TensorBoardObserver", "FileStorageObserver"},
+    "LeasedObserver": {"FileObserver", "MongoObserver"},
+    "MediaObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
+    "PointObserver": {"FileObserver", "MongoObserver"},
+    "ResumableObserver": {"FileObserver"},
+    "RewindableObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
+}
+
+
+@pytest.fixture
+def observers(tmp_path):
+    return {
+        "FileObserver": FileObserver(tmp_path),
+        "FileStorageObserver": FileStorageObserver(tmp_path),
+        "MongoObserver": MongoObserver(),
+        "RunObserver": RunObserver(),
+        "TensorBoardObserver": TensorBoardObserver(tmp_path),
+    }
+
+
+def test_every_protocol_is_looked_at():
+    assert OFFERED.keys() == set(protocols.__all__)
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_observers_offer_what_a_run_asks_for(name, observers):
+    offered = {each for each, observer in observers.items() if isinstance(observer, getattr(protocols, name))}
+    assert offered == OFFERED[name]
+
+
+@pytest.mark.parametrize("name", OFFERED)
+def test_observers_take_the_arguments_that_a_run_gives(name, observers):
+    protocol = getattr(protocols, name)
+    for each in OFFERED[name]:
+        for method, function in inspect.getmembers(protocol, inspect.isfunction):
+            if not method.startswith("_"):
+                wanted = list(inspect.signature(function).parameters)[1:]
+                assert list(inspect.signature(getattr(observers[each], method)).parameters) == wanted, (each, method)

@@ -1,0 +1,27 @@
+"""The tree of errors, as `observers.errors` draws it."""
+
+import re
+
+import pytest
+
+from observers import errors
+
+NAMES = [name for name in errors.__all__ if name != "ObserversError"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_error_is_under_the_root(name):
+    assert issubclass(getattr(errors, name), errors.ObserversError)
+
+
+def test_the_drawing_shows_the_tree():
+    parents, drawn = {0: "ObserversError"}, {}
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"([│ ]*)[├└]── (\w+) +(.*)", line)
+        if match:
+            depth = len(match[1]) // 4 + 1
+            parents[depth] = match[2]
+            builtin = re.search(r"; an? (\w+)$", match[3])
+            drawn[match[2]] = (parents[depth - 1], *([builtin[1]] if builtin else []))
+    bases = {name: tuple(base.__name__ for base in getattr(errors, name).__bases__) for name in NAMES}
+    assert drawn == bases

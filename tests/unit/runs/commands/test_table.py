@@ -1,0 +1,78 @@
+"""The table of commands, and that each lies in a module of its own."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import keyword
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import runs.commands
+from runs.__main__ import main, make_parser
+from runs.commands import COMMANDS
+
+FOLDER = Path(runs.commands.__file__).parent
+LAB = FOLDER.parents[1]
+
+
+def test_every_command_has_a_module_and_every_module_a_command():
+    assert {path.stem for path in FOLDER.glob("*.py")} - {"__init__"} == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_modules_are_called_like_their_commands(module):
+    name = module.rstrip("_")
+    is_taken = keyword.iskeyword(name) or name in sys.stdlib_module_names
+    assert module == (f"{name}_" if is_taken else name)
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_commands_have_one_face_and_import_no_other_command(module):
+    assert importlib.import_module(f"runs.commands.{module}").__all__ == ["add_arguments", "main"]
+    tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
+    homes = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert [home for home in homes if home and home.startswith("runs.commands")] == [
+        home for home in homes if home and home.startswith("runs.commands.terminal.")
+    ]
+
+
+@pytest.mark.parametrize("words", [[], ["ls"]])
+def test_help_lists_every_command(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit):
+        make_parser(words).parse_args(["--help"])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    named = [line[0] for line in lines if line and line[0] in {module.rstrip("_") for module in COMMANDS}]
+    assert named == [module.rstrip("_") for module in COMMANDS]
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_of_each_command_says_what_it_takes(module, capsys):
+    with pytest.raises(SystemExit) as left:
+        main([module.rstrip("_"), "--help"])
+    assert left.value.code == 0
+    assert "--store" in capsys.readouterr().out
+
+
+def test_one_command_imports_no_other(tmp_path):
+    script = """
+import sys
+from runs.__main__ import main
+try:
+    main(["ls", "--store", sys.argv[1]])
+finally:
+    print(sorted(name for name in sys.modules if name.startswith("runs.commands.") and "terminal" not in name))
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, cwd=LAB, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['runs.commands.ls']"
+
+
+def test_name_of_another_command_may_be_a_value(tmp_path, capsys):
+    assert main(["ls", "--store", str(tmp_path / "show")]) == 1
+    assert main(["--store", "rm", "show", "ls"]) == 1
+    assert capsys.readouterr().err.splitlines()[1].startswith("error: there is no folder rm")

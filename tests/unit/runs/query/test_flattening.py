@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import math
+
+from runs.query.flattening import changes, dotted, is_same
+
+
+def test_changes_of_flat_documents():
+    old = dotted({"a": {"b": 1, "c": {}}, "nan": math.nan, "gone": 0, "flag": True, "list": [1, {"x": math.nan}]})
+    new = dotted({"a": {"b": 2, "c": {}}, "nan": math.nan, "new": 0, "flag": 1, "list": [1, {"x": math.nan}]})
+    found = changes(old, new)
+    assert found.changed == {"a.b": (1, 2), "flag": (True, 1)}
+    assert (found.added, found.removed) == ({"new": 0}, {"gone": 0})
+    assert not changes(old, old)
+    assert is_same(1, 1.0)

@@ -1,0 +1,106 @@
+"""What each package exports, as a list to read: nothing comes or goes without being noticed here."""
+
+import ast
+import importlib
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+EXPORTED = {
+    "configs": ["FrozenList", "Map", "freeze", "to_plain"],
+    "experiments": [
+        "Experiment",
+        "FitResult",
+        "LabRun",
+        "Monitor",
+        "RunningMetrics",
+        "Terminated",
+        "cases_table",
+        "evaluate",
+        "fit",
+        "loop",
+        "predict",
+        "results",
+        "steps_per_epoch",
+    ],
+    "ingredients": [
+        "Batches",
+        "CNN",
+        "CheckpointError",
+        "Checkpointer",
+        "ConfigError",
+        "Data",
+        "DataError",
+        "DeviceError",
+        "FocalLoss",
+        "Ingredient",
+        "LabError",
+        "LoaderBatches",
+        "Loss",
+        "LossError",
+        "MLP",
+        "MissingDependencyError",
+        "MissingEntryError",
+        "MixedPrecision",
+        "ModelError",
+        "OptimizerError",
+        "Place",
+        "PrecisionError",
+        "Schedule",
+        "SchedulerError",
+        "Source",
+        "TensorBatches",
+        "UnknownEntryError",
+        "UnknownNamedConfigError",
+        "ViT",
+        "amp",
+        "checkpoint",
+        "data",
+        "device",
+        "global_stream",
+        "loss",
+        "model",
+        "numpy_stream",
+        "optimizer",
+        "scheduler",
+        "seed_globals",
+        "stream_seed",
+        "torch_stream",
+        "training",
+    ],
+}
+
+
+def imports_of(package):
+    """Return what `package/__init__.py` imports at its top or for editors, by name: the module that it is from."""
+    tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+    for_editors = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    nodes = [*tree.body, *(node for block in for_editors for node in block.body)]
+    found = [(node, alias) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return {alias.asname or alias.name: (node.module, alias.name) for node, alias in found}
+
+
+@pytest.mark.parametrize("package", EXPORTED)
+def test_package_exports_these_names(package):
+    module = importlib.import_module(package)
+    assert sorted(module.__all__) == EXPORTED[package]
+    assert set(EXPORTED[package]) <= set(dir(module))
+
+
+@pytest.mark.parametrize(("package", "name"), [(package, name) for package in EXPORTED for name in EXPORTED[package]])
+def test_exported_name_is_there_for_programs_and_editors(package, name):
+    found = getattr(importlib.import_module(package), name)
+    if isinstance(found, types.ModuleType) and found.__name__ == f"{package}.{name}":
+        return
+    home, original = imports_of(package)[name]
+    shown = importlib.import_module(f"{home}.{original}") if isinstance(found, types.ModuleType) else None
+    assert found is (shown or getattr(importlib.import_module(home), original))
+
+
+@pytest.mark.parametrize("package", EXPORTED)
+def test_name_that_is_not_exported_is_refused(package):
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        _ = importlib.import_module(package).nothing
