@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,7 @@ from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
+from observers.record.point_log import PointLog
 from observers.record.resuming import continued_entry, open_for_continuing
 from observers.record.rewinding import Position, held, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
@@ -106,6 +108,9 @@ class FileObserver(RunObserver):
         self._lock = threading.RLock()
         self._start: datetime | None = None
         self._output_done = 0
+        # The summary that was written last, and when the next one may be.
+        self._summary: dict[str, Any] | None = None
+        self._summary_due = self._lease_due = 0.0
         self._info: InfoFile | None = None
         self._run: RunFile | None = None
         self._sources: LabSources | None = None
@@ -265,16 +270,24 @@ class FileObserver(RunObserver):
 
     # ------------------------------------------------------------------ a run goes on
 
+    def open_points(self) -> PointLog:
+        """Return the log that points go to from now on; what came is moved away without this observer, too."""
+        with self._lock:
+            self.journal.points.begin(self._start.timestamp())
+            return self.journal.points
+
     @guarded
     def heartbeat_event(self, info: dict, captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Write down what is new: output, info, result, and that the run is alive."""
+        """Write down what is new: points, output, info, result, and that the run is alive."""
         self.journal.flush()
+        self._write_summary()
         self._add_output(captured_out)
         self._info.beat(info)
         self._save_sources()
         if self._gathering is not None:
             self._gathering.look()
-        self._write_lease()
+        if time.monotonic() >= self._lease_due:
+            self._write_lease()
         self._run.beat(beat_time, result)
 
     def _add_output(self, captured_out: str) -> None:
@@ -282,9 +295,20 @@ class FileObserver(RunObserver):
             self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
             self._output_done = len(captured_out)
 
+    def _write_summary(self) -> None:
+        """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""
+        began = time.monotonic()
+        if self.journal.summary is not self._summary and began >= self._summary_due:
+            self._summary = self.journal.summary
+            self.journal.write_summary()
+            ended = time.monotonic()
+            self._summary_due = ended + 19 * (ended - began)
+
     def _write_lease(self) -> None:
         locked = self.record_lock is not None and self.record_lock.is_held
         self.journal.write(LEASE, lease(self._beat_interval_s(), locked=locked), durable=False)
+        # Beats may come more often than the lease needs.
+        self._lease_due = time.monotonic() + 0.5
 
     def _beat_interval_s(self) -> float:
         if self.beat_interval_s is not None:
@@ -302,8 +326,7 @@ class FileObserver(RunObserver):
         """Append new points."""
         for name, new in metrics_by_name.items():
             self.journal.add_points(name, new["steps"], new["values"], to_ticks(new["timestamps"], self._start))
-        if metrics_by_name:
-            self.journal.write_summary()
+        self._write_summary()
         if self._run.has_ended:
             # Sacred's own run waits two seconds for its last beat, which may come after the end.
             self.journal.close()
