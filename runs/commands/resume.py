@@ -12,7 +12,7 @@ from runs.commands.terminal.values import list_text
 
 if TYPE_CHECKING:
     from runs.rerun.replaying import Replay
-    from runs.stores.folder import FolderRun
+    from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
 
@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     return begin(launch, f"run {run.id} goes on from {where}", dry=arguments.dry)
 
 
-def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
+def _verified(run: Run, arguments: argparse.Namespace) -> bool:
     from runs.rerun.replaying import replay
 
     print_to_stderr(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
