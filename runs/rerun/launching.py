@@ -25,7 +25,7 @@ from runs.errors import LaunchError
 if TYPE_CHECKING:
     from runs.stores.run import Run
 
-__all__ = ["OBSERVERS", "Launch", "mainfile_of", "recorded_launch", "recorded_switches", "run_launch"]
+__all__ = ["OBSERVERS", "Launch", "end_text", "mainfile_of", "recorded_launch", "recorded_switches", "run_launch"]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
@@ -231,6 +231,11 @@ def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
         except BaseException:
             _end(process)
             raise
+
+
+def end_text(code: int) -> str:
+    """Return how a process ended, by what `run_launch` returned."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
 def _end(process: subprocess.Popen) -> None:

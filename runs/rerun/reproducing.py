@@ -1,7 +1,7 @@
 """Reproducing a past run: its code restored, its command run again with its config, and a verdict on what came out.
 
     with planned(store.get("3")) as plan:
-        done = reproduce(plan)
+        done = carry_out(plan)
     print(done.verdict.text)
 
 The new run is one of the same store, with the old one as its parent; the verdict is noted with both.
@@ -27,7 +27,15 @@ from runs.comparison.difference import diff
 from runs.errors import LaunchError, StoreError
 from runs.index.folders import read_json
 from runs.rerun.environment import Differing, Environment, compare_environment, compare_switches
-from runs.rerun.launching import OBSERVERS, Launch, mainfile_of, recorded_launch, recorded_switches, run_launch
+from runs.rerun.launching import (
+    OBSERVERS,
+    Launch,
+    end_text,
+    mainfile_of,
+    recorded_launch,
+    recorded_switches,
+    run_launch,
+)
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.resuming import RESUME_SETTING, start_of
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict, judge
@@ -37,7 +45,7 @@ from runs.stores.run import Run
 from runs.transfer.copying import copy
 from runs.transfer.uids import uid_of
 
-__all__ = ["IN_PLACE", "RESTORED", "Plan", "Reproduction", "planned", "reproduce"]
+__all__ = ["IN_PLACE", "RESTORED", "Plan", "Reproduction", "carry_out", "planned"]
 
 RESTORED, IN_PLACE = "restored", "in place"
 _SHOWN = 5
@@ -132,7 +140,7 @@ def planned(run: Run, *, in_place: bool = False, keep: Path | None = None) -> It
         yield Plan(run, mode, restored, compare_environment(run), launch, record_to, is_staged, tuple(notes))
 
 
-def reproduce(plan: Plan, tolerance: Tolerance | None = None, output: int | None = None) -> Reproduction:
+def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None = None) -> Reproduction:
     """Run what was planned, judge what came out, and note the verdict with both runs.
 
     Args:
@@ -153,7 +161,7 @@ def reproduce(plan: Plan, tolerance: Tolerance | None = None, output: int | None
     new = _find_new(plan, pid, before)
     if new is None:
         raise LaunchError(
-            f"run {old.id} could not be run again: its process recorded no run, and ended with {_end(code)}"
+            f"run {old.id} could not be run again: its process recorded no run, and ended with {end_text(code)}"
         )
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
@@ -329,20 +337,16 @@ def _refuse_unlike(old: Run, new: Run, code: int) -> None:
         trace = new["fail_trace"]
         lines = "".join(map(str, trace)).strip().splitlines() if isinstance(trace, list) else []
         raise LaunchError(
-            f"run {old.id} could not be run again: run {new.id} failed: {lines[-1] if lines else _end(code)}"
+            f"run {old.id} could not be run again: run {new.id} failed: {lines[-1] if lines else end_text(code)}"
         )
     if new.status in (*CUT_OFF, "RUNNING"):
-        raise LaunchError(f"run {old.id} was not run to its end again: run {new.id} is {new.status} ({_end(code)})")
+        raise LaunchError(f"run {old.id} was not run to its end again: run {new.id} is {new.status} ({end_text(code)})")
     recorded, now = _fingerprint(old), _fingerprint(new)
     if recorded and now and recorded != now:
         raise LaunchError(
             f"run {new.id} was trained on other data than run {old.id}: the fingerprint is {now[:12]}, recorded "
             f"{recorded[:12]}; put back what was there"
         )
-
-
-def _end(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
 def _attribution(plan: Plan, sources: Mapping[str, str], switches: tuple[Differing, ...]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.schema import Series
-from runs.errors import StoreError
+from runs.errors import RunsError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.content import Content
 from runs.stores.run import Run
@@ -52,7 +52,10 @@ class Tolerance:
     Attributes:
         rtol: Relative, of every metric and of numbers in the result.
         atol: Absolute.
-        by_metric: Relative tolerances of their own; an infinite one lets a metric not count. `result` is one, too.
+        by_metric: Relative tolerances of single metrics; an infinite one lets a metric not count. `result` is one, too.
+
+    Example:
+        done = reproduce(run, Tolerance(rtol=1e-6, by_metric={"val/loss": 1e-2}))
     """
 
     rtol: float = 1e-3
@@ -62,6 +65,18 @@ class Tolerance:
     def rtol_of(self, metric: str) -> float:
         """Return the relative tolerance of a metric."""
         return self.by_metric.get(metric, self.rtol)
+
+    def check_names(self, run: Run) -> None:
+        """Refuse tolerances of metrics that a run does not have.
+
+        Raises:
+            RunsError: If there is one.
+        """
+        known = [*run.metrics, RESULT]
+        for name in self.by_metric:
+            if name not in known:
+                shown = ", ".join(name for name in known if not name.startswith("system/"))
+                raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; there are: {shown}")
 
     @property
     def text(self) -> str:
