@@ -27,8 +27,9 @@ import pymongo
 from query import COLUMNS, METRICS, config_of, measure, run_of, summary_of
 
 import runs
-from observers.mongo.delivery import make_indexes
 from observers.mongo.documents import object_id
+from observers.mongo.indexes import make_run_indexes
+from observers.mongo.layout import Collections
 from observers.record.schema import POINT
 from runs.mongod import Mongod
 
@@ -133,7 +134,7 @@ def report(count, more):
         pymongo.MongoClient(server.url) as client,
     ):
         url, database = f"{server.url}/bench", client.bench
-        make_indexes(database.runs, database.metrics, database.metrics_chunks, database.fs)
+        make_run_indexes(Collections(database))
         fill(database, 1, count, with_metrics=True)
         stats = database.command("collStats", "runs")
         size, indexes = (stats[name] / 2**20 for name in ("size", "totalIndexSize"))
@@ -161,7 +162,7 @@ def report_more(database, url, count, more):
     for name in ("summary.$**_1", "config.$**_1"):  # built at once in the end, in place of run by run
         database.runs.drop_index(name)
     fill(database, count + 1, more, with_metrics=False)
-    make_indexes(database.runs, database.metrics, database.metrics_chunks, database.fs)
+    make_run_indexes(Collections(database))
     best = {"sort": "-val/accuracy.max", "limit": 50, "columns": COLUMNS}
     with runs.open_store(url) as store:
         print(f"{more:,} runs")

@@ -21,7 +21,7 @@ from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from experiments.running import commands, strictness
 from experiments.running.lab_run import LabRun
-from experiments.running.resuming import folder_to_continue, recorded_data
+from experiments.running.resuming import folder_to_continue
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
@@ -30,11 +30,10 @@ from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
-from observers.artifacts.version import ArtifactError
+from observers.errors import ObserversError
 from observers.mongo.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
-from observers.record.resuming import ResumeError
 
 __all__ = ["Experiment"]
 
@@ -79,8 +78,10 @@ class Experiment(LabFunctions, sacred.Experiment):
         **options: Further arguments of `sacred.Experiment`.
 
     Raises:
-        ValueError: If `system_metrics_s` is less than a second.
+        ConfigError: If `system_metrics_s` is less than a second.
     """
+
+    current_run: LabRun | None  # type: ignore[assignment]  # Sacred's begins with None, and has a run from then on
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Run a command; see `sacred.Experiment.run`."""
         try:
             return super().run(*args, **kwargs)
-        except (LabError, ArtifactError, ResumeError) as error:
+        except (LabError, ObserversError) as error:
             if self._on_command_line and not self._debugging(kwargs.get("options")):
                 _leave(str(error), 1)
             raise
@@ -171,10 +172,10 @@ class Experiment(LabFunctions, sacred.Experiment):
         if step is None:
             return ""
         said = f"; the state after step {step} is saved"
-        folder = next((observer.dir for observer in self.current_run.observers if getattr(observer, "dir", None)), None)
+        folder = None if self.current_run is None else self.current_run.folder
         if folder is None:
             return said
-        return f"{said}; go on with: python -m runs --store {Path(folder).parent} resume {Path(folder).name}"
+        return f"{said}; resume with: python -m runs --store {folder.parent} resume {folder.name}"
 
     def _check_command(self, cmd_name: str | None) -> str | None:
         known = dict(self.gather_commands())
@@ -236,18 +237,15 @@ class Experiment(LabFunctions, sacred.Experiment):
                 raise ConfigError(str(error)) from error
         folder = folder_to_continue(run, self._aliases, self.default_command)
         beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
-        run = LabRun.adopt(run, beat_interval_s, self._system_metrics_s)
-        if folder is not None:
-            run.is_continued, run.meta_info["resume"] = True, str(folder)
-            run.expected_data = recorded_data(folder)
-        return run
+        return LabRun.adopt(run, beat_interval_s, self._system_metrics_s, folder)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""
-        main = Path(self.base_dir) / mainfile if mainfile else None
-        git = provenance.git_state(self.base_dir, content=False)
+        root = Path(os.fsdecode(self.base_dir))
+        main = root / mainfile if mainfile else None
+        git = provenance.git_state(root, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
-        return {"sources": provenance.imported_sources(self.base_dir, main), "repositories": repositories}
+        return {"sources": provenance.imported_sources(root, main), "repositories": repositories}
 
     def _mirror_aliases(self, updates: dict) -> None:
         """Give both names of an aliased entry the value that the command line gave one of them."""

@@ -12,13 +12,12 @@ Every error is a `LabError`; `ingredients.errors` draws the tree.
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING
 
-with warnings.catch_warnings():
-    # sacred 0.8.7 imports pkg_resources, whose deprecation is no news to its users.
-    warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
-    import sacred  # noqa: F401
+from ingredients.config.importing import import_sacred
+
+# Before anything here imports it.
+import_sacred()
 
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import (
@@ -29,10 +28,14 @@ from ingredients.errors import (
     LabError,
     LossError,
     MissingDependencyError,
+    MissingEntryError,
     ModelError,
     OptimizerError,
     PrecisionError,
     SchedulerError,
+    TrainingError,
+    UnknownEntryError,
+    UnknownNamedConfigError,
 )
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "Loss",
     "LossError",
     "MissingDependencyError",
+    "MissingEntryError",
     "MixedPrecision",
     "ModelError",
     "OptimizerError",
@@ -61,6 +65,9 @@ __all__ = [
     "SchedulerError",
     "Source",
     "TensorBatches",
+    "TrainingError",
+    "UnknownEntryError",
+    "UnknownNamedConfigError",
     "ViT",
     "amp",
     "checkpoint",

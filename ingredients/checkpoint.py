@@ -67,7 +67,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
         Path(folder) / name,
         to_plain(config),
         start=start if number == 1 else None,
-        resume=run.is_continued,
+        resume=run.is_resumed,
         record=run,
         **options,
     )

@@ -1,21 +1,41 @@
-"""What can go wrong in a lab, as one tree.
+"""The errors of ingredients and experiments: what was got, what was expected, what to do next, in one sentence.
 
-LabError                    one clear sentence; Sacred prints it without a traceback
-├── ConfigError             a setting is unknown, of the wrong type, or out of its choices
-├── DataError               the data are missing, empty, or cannot be trained on
-├── ModelError              the model cannot be built, or does not fit the data
-├── LossError               the loss does not fit the task or the targets
-├── OptimizerError          the optimizer or its parameter groups cannot be built
-├── SchedulerError          the learning-rate schedule cannot be built
-├── PrecisionError          mixed precision as asked for is not to be had
-├── DeviceError             the device does not exist here
-├── CheckpointError         a checkpoint is missing, damaged, or does not fit
-└── MissingDependencyError  an optional package is not installed
+LabError                        the root: catch it for all that follows; a SacredError
+├── ConfigError                 a setting is of the wrong type or out of its choices; a ValueError
+│   ├── UnknownEntryError       there is no such entry
+│   ├── UnknownNamedConfigError there is no such named config or config file
+│   └── MissingEntryError       a captured function takes what neither the config nor its caller gives
+├── DataError                   the data are missing, empty, or cannot be trained on; a ValueError
+├── ModelError                  the model cannot be built, or does not fit the data; a ValueError
+├── LossError                   the loss does not fit the task or the targets; a ValueError
+├── OptimizerError              the optimizer or its parameter groups cannot be built; a ValueError
+├── SchedulerError              the learning-rate schedule cannot be built; a ValueError
+├── PrecisionError              mixed precision as asked for is not to be had; a ValueError
+├── DeviceError                 the device does not exist here; a ValueError
+├── TrainingError               the training has diverged: its loss or weights are not finite; an ArithmeticError
+├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
+└── MissingDependencyError      an optional package is not installed; an ImportError
+
+An error that takes the place of one of Sacred's is one of those, too, so that existing `except` clauses work:
+
+    ConfigError                 sacred.utils.ConfigError
+    UnknownEntryError           sacred.utils.ConfigAddedError
+    UnknownNamedConfigError     sacred.utils.NamedConfigNotFoundError
+    MissingEntryError           sacred.utils.MissingConfigError
+
+Of Sacred's others, `InvalidConfigError`, `SacredInterrupt` and `TimeoutInterrupt` are for experiments to raise, and
+`SignatureError`, `CircularDependencyError` and `ObserverError` stay its own.
+
+`experiments.Terminated`, by which a signal ends a run, stands outside: it is a KeyboardInterrupt, so that no
+`except Exception` holds it up. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
+built from a config, that becomes a ModelError or LossError that names the entry.
 """
 
 from __future__ import annotations
 
-from sacred.utils import SacredError
+from typing import Any
+
+import sacred.utils
 
 __all__ = [
     "CheckpointError",
@@ -25,22 +45,47 @@ __all__ = [
     "LabError",
     "LossError",
     "MissingDependencyError",
+    "MissingEntryError",
     "ModelError",
     "OptimizerError",
     "PrecisionError",
     "SchedulerError",
+    "TrainingError",
+    "UnknownEntryError",
+    "UnknownNamedConfigError",
 ]
 
 
-class LabError(SacredError):
-    """The root: a message for the person at the terminal, saying what to do next."""
+class LabError(sacred.utils.SacredError):
+    """The root: a message for the person at the terminal, saying what to do next; Sacred prints no traceback."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(message, print_traceback=False)
+        # Not by super(): constructors of Sacred's errors below take other arguments.
+        sacred.utils.SacredError.__init__(self, message, print_traceback=False)
 
 
-class ConfigError(LabError, ValueError):
-    """A setting is unknown, of the wrong type, or not among its choices."""
+class ConfigError(LabError, sacred.utils.ConfigError, ValueError):
+    """A setting is of the wrong type, or not among its choices."""
+
+    # What Sacred's constructors set; the message says all of it already.
+    print_conflicting_configs = False
+    print_suggestions = False
+    captured_args = ()
+    __conflicting_configs__ = ()
+    __prefix_handled__ = True
+    __config__: dict[str, Any] = {}  # noqa: RUF012 - never written to
+
+
+class UnknownEntryError(ConfigError, sacred.utils.ConfigAddedError):
+    """A setting was given that the config has no entry for."""
+
+
+class UnknownNamedConfigError(ConfigError, sacred.utils.NamedConfigNotFoundError):
+    """A named config, or a config file, was given that does not exist."""
+
+
+class MissingEntryError(ConfigError, sacred.utils.MissingConfigError):
+    """A captured function takes an argument that neither the config nor its caller gives a value."""
 
 
 class DataError(LabError, ValueError):
@@ -69,6 +114,10 @@ class PrecisionError(LabError, ValueError):
 
 class DeviceError(LabError, ValueError):
     """The device asked for does not exist on this machine."""
+
+
+class TrainingError(LabError, ArithmeticError):
+    """The training has diverged: its loss or its weights are NaN or infinite."""
 
 
 class CheckpointError(LabError, ValueError):

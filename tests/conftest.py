@@ -14,6 +14,14 @@ import torch
 
 from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
+from tests import processes
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process() -> Iterator[None]:
+    """End the process that others are forked from, if a test has needed it."""
+    yield
+    processes.shut_down()
 
 
 @pytest.fixture(scope="session")

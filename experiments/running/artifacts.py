@@ -7,15 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.running.recorded_run import RecordedRun
 from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactError, ArtifactNotFoundError, ArtifactVersion, parse_reference
-from observers.file.observer import FileObserver, journal_of
+from observers.artifacts.version import ArtifactVersion, parse_reference
+from observers.errors import ArtifactError, ArtifactNotFoundError
+from observers.file.observer import FileObserver, recorder_of
+from observers.record.protocols import ArtifactSource
 
 __all__ = ["log_artifact", "use_artifact"]
 
 
 def log_artifact(
-    run: Any, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
+    run: RecordedRun, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
 ) -> ArtifactVersion:
     """Log an artifact of `run` in every folder that it is recorded in; see `LabRun.log_artifact`."""
     versions = []
@@ -26,7 +29,7 @@ def log_artifact(
     return versions[0]
 
 
-def use_artifact(run: Any, reference: str) -> ArtifactVersion:
+def use_artifact(run: RecordedRun, reference: str) -> ArtifactVersion:
     """Return a version, and note that `run` used it; see `LabRun.use_artifact`."""
     recorders = _recorders(run)
     version = _find(run, reference, recorders)
@@ -36,10 +39,10 @@ def use_artifact(run: Any, reference: str) -> ArtifactVersion:
     return version
 
 
-def _recorders(run: Any) -> list[FileObserver]:
+def _recorders(run: RecordedRun) -> list[FileObserver]:
     """Return what records `run` in folders, or else the spool of a MongoObserver."""
     own = [observer for observer in run.observers if isinstance(observer, FileObserver) and observer.is_recording]
-    spool = journal_of(run.meta_info.get("uid"))
+    spool = recorder_of(run.meta_info.get("uid"))
     found = own or ([spool] if spool is not None else [])
     if not found:
         raise ArtifactError(
@@ -49,14 +52,14 @@ def _recorders(run: Any) -> list[FileObserver]:
     return found
 
 
-def _find(run: Any, reference: str, recorders: list[FileObserver]) -> ArtifactVersion:
+def _find(run: RecordedRun, reference: str, recorders: list[FileObserver]) -> ArtifactVersion:
     wanted = parse_reference(reference)
     stores = [_store(recorder.basedir) for recorder in recorders]
-    databases = [observer for observer in run.observers if hasattr(observer, "fetch_artifact")]
+    sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]
     is_spool = not any(observer is recorders[0] for observer in run.observers)
     # A spool belongs to one run, and its numbers mean nothing to others.
     if is_spool and wanted.number is not None:
-        version = _fetch(databases, reference, stores[0])
+        version = _fetch(sources, reference, stores[0])
         if version is not None:
             return version
     not_there = []
@@ -65,15 +68,15 @@ def _find(run: Any, reference: str, recorders: list[FileObserver]) -> ArtifactVe
             return store.resolve(reference)
         except ArtifactNotFoundError as error:
             not_there.append(error)
-    version = _fetch(databases, reference, stores[0])
+    version = _fetch(sources, reference, stores[0])
     if version is None:
-        where = "".join(f"; neither has MongoDB at {observer.destination.label}" for observer in databases)
+        where = "".join(f"; neither is it at {source.label}" for source in sources)
         raise ArtifactNotFoundError(f"{not_there[0]}{where}") from not_there[0]
     return version
 
 
-def _fetch(databases: list[Any], reference: str, store: ArtifactStore) -> ArtifactVersion | None:
-    found = (observer.fetch_artifact(reference, store.root) for observer in databases)
+def _fetch(sources: list[ArtifactSource], reference: str, store: ArtifactStore) -> ArtifactVersion | None:
+    found = (source.fetch_artifact(reference, store.root) for source in sources)
     return next((version for version in found if version is not None), None)
 
 

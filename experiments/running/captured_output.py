@@ -7,12 +7,13 @@ last.
 from __future__ import annotations
 
 import os
-from typing import Any
+
+from sacred.stdout_capturing import CapturedStdout
 
 __all__ = ["read_new"]
 
 
-def read_new(out: Any) -> str:
+def read_new(out: CapturedStdout) -> str:
     """Return what came since the last call, up to the last whole character; of a closed one, what it ended with.
 
     Args:

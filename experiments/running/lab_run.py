@@ -1,77 +1,88 @@
-"""`LabRun`: Sacred's Run, with metrics that are cheap to log, and signals that end it truthfully."""
+"""`LabRun`: the run that captured functions take as `_run`; signals end it truthfully, and it can be resumed."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import logging
-import math
 import sys
-import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from sacred.observers import RunObserver
 from sacred.run import Run
 
 from experiments.running import artifacts as run_artifacts
-from experiments.running.captured_output import read_new
-from experiments.running.media_buffer import MediaBuffer
-from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.recorded_run import RecordedRun, reported
+from experiments.running.resuming import recorded_data
 from experiments.running.signals import Signals
-from experiments.running.system_metrics import Sampler
+from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
+from observers.errors import ResumeError
 from observers.media.kinds import Media
-from observers.record.protocols import ResumableObserver
-from observers.record.resuming import ResumeError
+from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
 __all__ = ["LabRun"]
 
 _log = logging.getLogger(__name__)
 
-BEAT_INTERVAL_S = 1.0
 
-
-class LabRun(Run):
-    """A run of Sacred as the lab runs it.
+class LabRun(RecordedRun):
+    """A run of Sacred as the lab runs it, which captured functions take as `_run`.
 
     Made from a `sacred.run.Run` by `LabRun.adopt`, because Sacred builds its runs itself.
+
+    Attributes:
+        is_resumed: Whether the run goes on in the record of an earlier session.
+        expected_data: Fingerprint of the data that the earlier session was trained on, where it is known.
     """
 
+    is_resumed: bool
+    expected_data: str | None
+    _signals: Signals
+    _num_trainings: int
+
     @classmethod
-    def adopt(cls, run: Run, beat_interval_s: float | None = None, system_metrics_s: float | None = None) -> LabRun:
+    def adopt(
+        cls,
+        run: Run,
+        beat_interval_s: float | None = None,
+        system_metrics_s: float | None = None,
+        resumed: Path | None = None,
+    ) -> LabRun:
         """Turn Sacred's `run`, which has not started, into one of the lab's.
 
         Args:
             run: The run.
-            beat_interval_s: Time between two beats; None is one second.
+            beat_interval_s: Time between two heartbeats; None is one second.
             system_metrics_s: Time between two samples of the machine's load; None takes none.
+            resumed: Folder of the run that is to be resumed; None for a run of its own.
         """
         run.__class__ = cls
-        # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
-        run.observers = [o for place, o in enumerate(run.observers) if o not in run.observers[:place]]
-        run._metrics = MetricsBuffer()
-        run.system_metrics_s = system_metrics_s
-        run._sampler = None
-        run._media = MediaBuffer()
-        run._deaf = set()
-        run._beating = threading.RLock()
-        run._signals = Signals()
-        run._num_trainings = 0
-        run.is_continued = run._was_rewound = False
-        run.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
-        return run
+        adopted = cast(LabRun, run)  # mypy does not follow an assignment to a class
+        adopted._set_up(beat_interval_s, system_metrics_s)
+        adopted.is_resumed = resumed is not None
+        adopted.expected_data = None
+        if resumed is not None:
+            adopted.meta_info["resume"] = str(resumed)
+            adopted.expected_data = recorded_data(resumed)
+        adopted._signals = Signals()
+        adopted._num_trainings = 0
+        return adopted
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Log many metrics, and media, at one step.
 
+            _run.log({"train/loss": loss, "weights": Histogram(model.weight)}, step)
+
         Args:
             values: By name; numbers, or scalars of numpy and torch; or media, see `log_media`.
-            step: The step of all; without one, each metric goes on by itself.
+            step: The step of all; without one, each metric and each series of media counts by itself.
+
+        Raises:
+            MediaError: As `log_media`.
         """
         for name, value in values.items():
             if isinstance(value, Media):
@@ -90,7 +101,7 @@ class LabRun(Run):
             step: Its step; without one, one above the last of that name.
 
         Raises:
-            TypeError: If it is something else, or the step no number.
+            MediaError: If it is something else, or the step no number.
         """
         self._media.add(name, media, step)
 
@@ -136,88 +147,39 @@ class LabRun(Run):
             model: A module of torch.
             inputs: What it is called with: a tensor, or a tuple of them.
         """
-        self._emit("graph_event", model=model, inputs=inputs)
+        for observer in self.observers:
+            if isinstance(observer, GraphObserver):
+                with reported(observer, "graph_event"):
+                    observer.graph_event(model, inputs)
 
-    # ------------------------------------------------------------------ going back, and going on
-
-    def position(self) -> dict[str, dict[str, list]]:
-        """Return how much was logged so far, in all sessions of the run: what `rewind` goes back to.
-
-        It holds dicts, lists, strings and numbers alone: `{"metrics": {name: [count, last step]}, "media": {...}}`.
-        Metrics of the machine, `system/...`, are no part of it. Nothing is waited for.
-        """
-        return {"metrics": self._metrics.position(), "media": self._media.position()}
-
-    def flush(self) -> None:
-        """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.
-
-        Any thread may call it. What cannot be written is said, and tried again with each beat.
-        """
-        with self._beating:
-            self._write_down()
-            self._emit("flush_event")
-
-    def rewind(self, position: Mapping[str, Mapping[str, list]] | None = None, step: int | None = None) -> None:
-        """Take the record back to a position: what was logged beyond it, in this session or an earlier one, is gone.
-
-        Counts and automatic steps go on from there. `system/...` stays.
-
-        Args:
-            position: What `position` returned; None is the beginning, where nothing is logged.
-            step: The training's step that goes with it, noted in the run's history; by default one above the greatest
-                step of a metric there.
-
-        Raises:
-            ResumeError: If the record cannot be written. It is whole, and can be rewound again.
-        """
-        position = position or {"metrics": {}, "media": {}}
-        self._was_rewound = True
-        with self._beating:
-            self._write_down()
-            deaf = [type(o).__name__ for o in self.observers if not hasattr(o, "rewind_event") and _takes_metrics(o)]
-            if deaf:
-                _log.warning("what is taken back of this run stays where %s put it", ", ".join(deaf))
-            reached = position
-            for observer in self.observers:
-                if hasattr(observer, "rewind_event"):
-                    reached = observer.rewind_event(position, step) or reached
-            self._go_on_from(position, reached)
-
-    def _go_on_from(self, position: Mapping[str, Mapping[str, list]], reached: Mapping) -> None:
-        """Count on from what the record has, and step on from what it should have."""
-        for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
-            counts = {name: entry[0] for name, entry in reached[kind].items()}
-            buffer.go_on_from({name: [counts.get(name, 0), step] for name, (_, step) in position[kind].items()})
-
-    def _write_down(self) -> None:
-        """Give the observers all that was logged up to now."""
-        super()._emit_heartbeat()
-        self._emit_media(math.inf)
+    # ------------------------------------------------------------------ how it begins and ends
 
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
         if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
             self.start_time = datetime.now(UTC).replace(tzinfo=None)  # Sacred counts from it how long it took to fail
             raise ResumeError(
-                f"{wanted} cannot be continued: a run goes on in the folder of its record, and nothing here records in "
-                f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be continued"
+                f"{wanted} cannot be resumed: a run is resumed in the folder of its record, and nothing here records in"
+                f" one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
             )
-        super()._emit_started()
         for observer in self.observers:
-            if isinstance(observer, ResumableObserver) and observer.is_resumed:
-                position = observer.position()
-                self._go_on_from(position, position)
-                break
+            if isinstance(observer, LeasedObserver):
+                observer.beat_interval_s = self.beat_interval
+        super()._emit_started()
+        for observer in self._resumed():
+            position = observer.position()
+            self._go_on_from(position, position)
+            break
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
         self.main_function = self._freeing(self.main_function)
         with self._signals.handled():
             result = super().__call__(*args)
-        if self.is_continued and not self._was_rewound:
+        if self.is_resumed and not self._was_rewound:
             _log.warning(
-                "this run was continued, but nothing took up its checkpoint, so that its points follow those of "
-                "before; give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
+                "this run was resumed, but no checkpoint was loaded, so its points follow those of the earlier session;"
+                " give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
             )
         return result
 
@@ -275,89 +237,9 @@ class LabRun(Run):
         with self._signals.shielded():
             super()._emit_interrupted(status)
 
-    def _start_heartbeat(self) -> None:
-        # Output that is no UTF-8 would end the run where Sacred decodes it.
-        with contextlib.suppress(AttributeError, OSError):
-            self._output_file.buffer.reconfigure(errors="replace")
-        self._output_file.finalize = self._alone(self._output_file.finalize)
-        super()._start_heartbeat()
-        if self.system_metrics_s is not None and self.observers and self._heartbeat is not None:
-            self._start_sampler()
 
-    def _start_sampler(self) -> None:
-        folder = next((observer.dir for observer in self.observers if getattr(observer, "dir", None)), ".")
-        try:
-            elapsed_s = max((getattr(observer, "elapsed_s", 0.0) for observer in self.observers), default=0.0)
-            sampler = Sampler(self._metrics.log_scalar_metric, folder, self.system_metrics_s, elapsed_s=elapsed_s)
-            sampler.start()
-        except Exception as error:
-            _log.warning("system metrics: got %s: %s; the run goes on without them", type(error).__name__, error)
-        else:
-            self._sampler = sampler
+if TYPE_CHECKING:
 
-    def _emit_heartbeat(self) -> None:
-        with self._beating:
-            super()._emit_heartbeat()
-            # After the beat, and for no longer than one, so that the run is seen to live.
-            self._emit_media(time.monotonic() + self.beat_interval)
-
-    def _emit_media(self, until: float) -> None:
-        """Make the files of logged media, and give them to the observers that take any."""
-        if not self.observers:
-            self._media.clear()
-        entries = self._media.take(until)
-        if not entries:
-            return
-        self._warn_of_deaf("media_event", "what is logged as media")
-        self._emit("media_event", entries=entries)
-
-    def _emit(self, event: str, **arguments: Any) -> None:
-        """Tell the observers that take it of an event; what they raise is logged."""
-        for observer in self.observers:
-            if hasattr(observer, event):
-                try:
-                    getattr(observer, event)(**arguments)
-                except Exception:
-                    _log.exception("%s: %s failed; the run goes on", type(observer).__name__, event)
-
-    def _warn_of_deaf(self, event: str, what: str) -> None:
-        """Say once which observers do not take an event."""
-        deaf = [o for o in self.observers if not hasattr(o, event) and (id(o), event) not in self._deaf]
-        if deaf:
-            self._deaf |= {(id(observer), event) for observer in deaf}
-            names = ", ".join(type(observer).__name__ for observer in deaf)
-            _log.warning("%s: not kept by %s; attach an observers.FileObserver", what, names)
-
-    def _stop_heartbeat(self) -> None:
-        # Its last sample goes with the last beat.
-        if self._sampler is not None:
-            self._sampler.stop()
-            self._sampler = None
-        # Sacred gives the last beat two seconds, and then ends the record without what it still had to write.
-        if self._heartbeat is not None:
-            self._stop_heartbeat_event.set()
-            self._heartbeat.join()
-            self._heartbeat = None
-            with self._beating:
-                self._write_down()  # The thread is gone where a beat failed, with all that was logged since.
-        with self._beating:
-            self._emit_media(math.inf)
-
-    def _alone(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return `function`, which waits for a beat that is under way: Sacred closes what that may be reading."""
-
-        def alone() -> None:
-            with self._beating:
-                function()
-
-        return alone
-
-    def _get_captured_output(self) -> None:
-        with self._beating:
-            new = "" if self._output_file is None else read_new(self._output_file)
-            if new:
-                self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
-
-
-def _takes_metrics(observer: Any) -> bool:
-    return getattr(type(observer), "log_metrics", None) not in (None, RunObserver.log_metrics)
+    def _as_record(run: LabRun) -> TrainingRecord:
+        """A run is what a Checkpointer wants of a record: a type checker says so here."""
+        return run

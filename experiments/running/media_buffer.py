@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from observers.errors import MediaError
 from observers.media.kinds import Media
 from observers.record.media_entry import Content, MediaEntry
 
@@ -40,19 +41,20 @@ class MediaBuffer:
         """Take one; without a step, one above the last of that name.
 
         Raises:
-            TypeError: If `media` is none, or the step no number.
+            MediaError: If `media` is none, or the step no number.
         """
         if not isinstance(media, Media):
-            raise TypeError(
+            raise MediaError(
                 f"log_media({name!r}): got a {type(media).__name__}, expected an Image, Figure, Histogram, Text or "
                 "Table of the package observers"
             )
         at = time.time()
         step = self._next_step.get(name, -1) + 1 if step is None else step.item() if hasattr(step, "item") else step
         if not isinstance(step, int | float):
-            raise TypeError(f"log_media({name!r}): got the step {step!r}, expected a number, or None to count")
+            raise MediaError(f"log_media({name!r}): got the step {step!r}, expected a number, or None to count")
         self._next_step[name] = step
-        held, num_bytes = media, media.num_bytes
+        held: Media | Content | None = media
+        num_bytes = media.num_bytes
         if self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
             held = _encode(name, step, media)
             num_bytes = 0 if held is None else held.num_bytes

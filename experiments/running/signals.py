@@ -109,7 +109,13 @@ class Signals:
 
         Args:
             step: The optimizer step that a checkpoint was saved after, if one was.
+
+        Raises:
+            Terminated: Always.
+            RuntimeError: If no signal was held back.
         """
+        if self.stopping is None:
+            raise RuntimeError("stop: no signal was held back; call it once `stopping` is a number")
         raise Terminated(self.stopping, step)
 
 

@@ -27,7 +27,7 @@ from sacred.utils import (
 from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer, nearest
 from ingredients.config.files import read_config_file
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
 __all__ = ["check_assignments", "check_known", "check_options", "check_updates", "nested"]
 
@@ -94,8 +94,9 @@ def check_updates(
     """Check what can be checked before the config is computed.
 
     Raises:
-        ConfigError: If a named config does not exist, an ingredient is given a plain value, a seed is no seed, or
-            (unless `force`) an ingredient's seed would have no effect.
+        UnknownNamedConfigError: If a named config or config file does not exist.
+        ConfigError: If an ingredient is given a plain value, a seed is no seed, or (unless `force`) an ingredient's
+            seed would have no effect.
     """
     _check_named_configs(experiment, updates, named_configs)
     files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
@@ -139,29 +140,33 @@ def _check_group(path: str, values: Any) -> None:
 
 
 def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
-    known = dict(experiment.gather_named_configs())
+    known = list(dict(experiment.gather_named_configs()))
     for position, name in enumerate(names):
-        if name in known or Path(name).is_file():
-            continue
-        following = names[position + 1] if position + 1 < len(names) else updates.get("", "VALUE")
-        unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
-        if unfinished:
-            raise ConfigError(f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces")
-        if "" in updates or name in _entry_names(experiment):
-            raise ConfigError(
-                f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
-            )
-        if Path(name).suffix in (".yaml", ".yml", ".json"):
-            near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
-            hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
-            raise ConfigError(f"{name}: there is no such config file; {hint}")
-        near = nearest(name, list(known))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
-        raise ConfigError(f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}")
+        if name not in known and not Path(name).is_file():
+            following = names[position + 1] if position + 1 < len(names) else updates.get("", "VALUE")
+            raise UnknownNamedConfigError(_misread(experiment, updates, known, name, following))
     if "" in updates:
         raise ConfigError(
             f"got `={updates['']}` without a name before it; write NAME={updates[''] or 'VALUE'}, without spaces"
         )
+
+
+def _misread(
+    experiment: sacred.Experiment, updates: Mapping[str, Any], known: list[str], name: str, following: str
+) -> str:
+    """Return what is wrong with the word `name`, before `following`, which is no named config and no file."""
+    unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
+    if unfinished:
+        return f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces"
+    if "" in updates or name in _entry_names(experiment):
+        return f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
+    if Path(name).suffix in (".yaml", ".yml", ".json"):
+        near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
+        hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
+        return f"{name}: there is no such config file; {hint}"
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
+    return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
 
 
 def _entry_names(experiment: sacred.Experiment) -> set[str]:
@@ -178,7 +183,8 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
     An entry that only the command about to run takes, as an argument, exists too.
 
     Raises:
-        ConfigError: If one does not exist; the message names the nearest that does.
+        UnknownEntryError: If one does not exist; the message names the nearest that does.
+        ConfigError: If a plain value is given for an ingredient, or a value does not fit a function's argument.
     """
     added = sorted(run.config_modifications.added)
     parameters = dict(_parameters(experiment, run.main_function))
@@ -201,7 +207,7 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
             if near
             else f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
         )
-        raise ConfigError(f"{name}: got {value!r}, but there is no such entry; {hint}")
+        raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
 
 
 def _check_parameter(name: str, value: Any, default: Any) -> None:

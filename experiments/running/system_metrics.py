@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ingredients.errors import ConfigError
 from observers.provenance.gpus import load_nvml, open_gpus
 
 __all__ = ["Sampler", "check_interval"]
@@ -39,12 +40,12 @@ def check_interval(interval_s: float | None) -> float | None:
     """Return `interval_s` if samples can be taken so often.
 
     Raises:
-        ValueError: If it is less than the second that one step is, or no number.
+        ConfigError: If it is less than the second that one step is, or no number.
     """
     number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
     if interval_s is None or (number and 1 <= interval_s < math.inf):
         return interval_s
-    raise ValueError(
+    raise ConfigError(
         f"system_metrics_s: got {interval_s!r}, expected at least 1, in seconds, because a step of these metrics is a "
         "second; write for example 15.0, or None to turn them off"
     )

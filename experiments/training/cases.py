@@ -37,6 +37,7 @@ def cases_table(
     if not found or data.task == "multilabel":
         return None
     labels, predictions = found["targets"], found["predictions"]
+    shown: tuple[Sequence[Any], Sequence[Any]]
     if "probabilities" in found:
         score = found["probabilities"].gather(1, predictions[:, None])[:, 0]
         cases, name = choose_classes(labels, predictions, score, num, ignore_index), "probability"
@@ -102,7 +103,7 @@ def as_images(data: Data, places: Sequence[int]) -> Tensor | None:
     if len(shape) != 3 or shape[0] not in (1, 3, 4) or not places:
         return None
     images = data.test.inputs_at(places).float()
-    if data.input_mean is not None:
+    if data.input_mean is not None and data.input_std is not None:
         images = images * data.input_std + data.input_mean
     low, high = images.min(), images.max()
     if low < -1e-3 or high > 1 + 1e-3:

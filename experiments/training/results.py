@@ -7,7 +7,7 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.training.cases import cases_table
 from ingredients.errors import DataError
@@ -15,6 +15,7 @@ from ingredients.errors import DataError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from experiments.running.lab_run import LabRun
     from ingredients.datasets.batches import Data
     from ingredients.losses.building import Loss
 
@@ -23,7 +24,7 @@ __all__ = ["record_graph", "record_predictions", "report_cases", "report_test"]
 _log = logging.getLogger(__name__)
 
 
-def report_test(run: Any, metrics: Mapping[str, float], loss: Loss) -> float | None:
+def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float | None:
     """Record test metrics in the run's info, and return the one that counts: accuracy, or r2.
 
     Returns None, and says so, if there was no test part.
@@ -36,7 +37,7 @@ def report_test(run: Any, metrics: Mapping[str, float], loss: Loss) -> float | N
     return metrics[loss.metric]
 
 
-def report_cases(run: Any, found: Mapping[str, Tensor], data: Data, loss: Loss) -> None:
+def report_cases(run: LabRun, found: Mapping[str, Tensor], data: Data, loss: Loss) -> None:
     """Log the table `test/cases`: where the model is wrong, unsure and right, or has the greatest and smallest errors.
 
     Args:
@@ -50,7 +51,7 @@ def report_cases(run: Any, found: Mapping[str, Tensor], data: Data, loss: Loss) 
         run.log_media("test/cases", table)
 
 
-def record_graph(run: Any, model: nn.Module, data: Data) -> None:
+def record_graph(run: LabRun, model: nn.Module, data: Data) -> None:
     """Give the model's graph to the observers that draw it; without any it costs nothing."""
     import torch
 
@@ -58,7 +59,7 @@ def record_graph(run: Any, model: nn.Module, data: Data) -> None:
     run.log_graph(model, sample)
 
 
-def record_predictions(run: Any, found: Mapping[str, Tensor], classes: Sequence[str]) -> int:
+def record_predictions(run: LabRun, found: Mapping[str, Tensor], classes: Sequence[str]) -> int:
     """Record predictions as the artifact `predictions.csv`, and return their number.
 
     Its columns: `target` and `prediction` (of several outputs `target_0`, ...; of classes their names), then a

@@ -21,8 +21,8 @@ class TrainingRecord(Protocol):
         """What the experiment notes of the run; under `data` the fingerprint of its data."""
 
     @property
-    def is_continued(self) -> bool:
-        """Whether an earlier session of the run left a record."""
+    def is_resumed(self) -> bool:
+        """Whether the run goes on in the record of an earlier session."""
 
     @property
     def stopping(self) -> int | None:
@@ -33,6 +33,9 @@ class TrainingRecord(Protocol):
 
     def position(self) -> Mapping[str, Any]:
         """Return how much was logged so far, as tensors and plain values."""
+
+    def num_missing(self, position: Mapping[str, Any]) -> int:
+        """Return how many entries up to a position are missing from the record that earlier sessions left."""
 
     def flush(self) -> None:
         """Write down all that was logged up to now; any thread may call it."""

@@ -11,11 +11,13 @@ from typing import Any
 import sacred
 from sacred.config import ConfigDict
 from sacred.config.signature import Signature
-from sacred.utils import optional_kwargs_decorator
+from sacred.utils import MissingConfigError, optional_kwargs_decorator
 
 from configs import freeze, to_plain
+from ingredients.config.entry_types import nearest
 from ingredients.config.files import read_config_file
 from ingredients.config.scope import DeclaredDict, Scope
+from ingredients.errors import ConfigError, MissingEntryError
 
 __all__ = ["Ingredient", "LabFunctions"]
 
@@ -35,7 +37,14 @@ class _MapSignature(Signature):
         }
         wanted = set(names) - set(kwargs)
         frozen = {name: freeze(value) if name in wanted else value for name, value in options.items()}
-        return super().construct_arguments(args, kwargs, frozen, bound)
+        try:
+            return super().construct_arguments(args, kwargs, frozen, bound)
+        except MissingConfigError as error:
+            free = self.get_free_parameters(args, kwargs, bound)
+            missing = [name for name in free if name not in options and name not in self.kwargs]
+            near = nearest(missing[0], [name for name in options if not name.startswith("_")])
+            hint = f"did you mean {near}?" if near else "add it to the config, pass it in the call, or give a default"
+            raise MissingEntryError(f"{self.name}: got no value for the argument {missing[0]}; {hint}") from error
 
 
 class LabFunctions(sacred.Ingredient):
@@ -95,7 +104,7 @@ class LabFunctions(sacred.Ingredient):
 
 def _entries(cfg_or_file: Any, entries: dict) -> dict:
     if cfg_or_file is not None and entries:
-        raise ValueError("give config entries either as a dict or file, or as keywords, not both")
+        raise ConfigError("add_config: got a dict or file and keywords; give the entries in one of the two ways")
     if isinstance(cfg_or_file, str | Path):
         return read_config_file(cfg_or_file)
     return to_plain(cfg_or_file if cfg_or_file is not None else entries)

@@ -27,22 +27,27 @@ from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import guarded
 from observers.record.identity import RECORD_TO_VARIABLE, lease
 from observers.record.journal import Journal
+from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
 from observers.record.resuming import continued_entry, open_for_continuing
-from observers.record.rewinding import Position, is_rewound, missing_from, next_step
+from observers.record.rewinding import Position, held, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 from observers.record.stored_files import copy_file, keep
 
-__all__ = ["FileObserver", "journal_of"]
+__all__ = ["FileObserver", "recorder_of"]
 
 _log = logging.getLogger(__name__)
+
+SACREDS_BEAT_INTERVAL_S = 10.0
+# Series that are named where points of them are lost.
+_SHOWN = 10
 
 # The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.
 _writers: dict[str, FileObserver] = {}
 
 
-def journal_of(uid: str | None) -> FileObserver | None:
+def recorder_of(uid: str | None) -> FileObserver | None:
     """Return the observer that writes the run `uid` down in this process, if there is one."""
     return _writers.get(uid)
 
@@ -66,6 +71,9 @@ class FileObserver(RunObserver):
     Attributes:
         dir: The folder of the run, as text; None before it starts.
         num_errors: Events that failed.
+        beat_interval_s: Seconds between two heartbeats, told by a run of the lab before it starts; None is what Sacred
+            was told on its command line, or its own ten seconds. The lease goes by it.
+        record_lock: Held on the run's folder while the run is recorded; None before.
     """
 
     VERSION = FORMAT
@@ -93,6 +101,8 @@ class FileObserver(RunObserver):
         self.dir: str | None = None
         self.journal: Journal | None = None
         self.num_errors = 0
+        self.beat_interval_s: float | None = None
+        self.record_lock: RecordLock | None = None
         self._lock = threading.RLock()
         self._start: datetime | None = None
         self._output_done = 0
@@ -135,7 +145,9 @@ class FileObserver(RunObserver):
         """Write down a run that is to be started by somebody else."""
         with self._lock:
             entry = new_entry(ex_info, command, host_info, queue_time, meta_info, "QUEUED")
-            return self._begin(entry, ex_info, queue_time, config, _id)
+            number = self._begin(entry, ex_info, queue_time, config, _id)
+            self._release()
+            return number
 
     def started_event(
         self,
@@ -149,7 +161,7 @@ class FileObserver(RunObserver):
     ) -> Any:
         """Write down a run that starts now; returns its id in this folder."""
         with self._lock:
-            resume = meta_info.pop("resume", None) or self._folder_beside(journal_of(meta_info.get("uid")))
+            resume = meta_info.pop("resume", None) or self._folder_beside(recorder_of(meta_info.get("uid")))
             if resume is not None:
                 number = self._continue(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:
@@ -176,6 +188,8 @@ class FileObserver(RunObserver):
     def _begin(self, entry: dict, ex_info: dict, at: datetime, config: dict, _id: Any) -> Any:
         """Make the record of a new run; returns its id."""
         number = self._make_folder(_id)
+        self.record_lock = RecordLock(Path(self.dir))
+        self.record_lock.acquire()
         self.journal = Journal(Path(self.dir))
         self._start = at.replace(tzinfo=UTC)
         self._run = RunFile(self.journal, entry, entry["meta"])
@@ -200,8 +214,8 @@ class FileObserver(RunObserver):
         Raises:
             ResumeError: If that cannot be; then nothing of it is changed.
         """
-        with open_for_continuing(folder, Path(self.basedir)) as (run, journal):
-            self.dir, self.journal = str(journal.folder), journal
+        with open_for_continuing(folder, Path(self.basedir)) as (run, journal, lock):
+            self.dir, self.journal, self.record_lock = str(journal.folder), journal, lock
             self._run = RunFile(journal, continued_entry(run, folder, at, host_info, command_line()), meta_info)
             # With both, others see that the run is taken, whatever it said before.
             self._write_lease()
@@ -230,6 +244,10 @@ class FileObserver(RunObserver):
     def position(self) -> Position:
         """Return how much the record holds of each metric and each series of media."""
         return self.journal.position()
+
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+        return held(self.journal.folder, position)
 
     def _make_folder(self, _id: Any) -> Any:
         """Make the run's folder, and return its id."""
@@ -265,7 +283,19 @@ class FileObserver(RunObserver):
             self._output_done = len(captured_out)
 
     def _write_lease(self) -> None:
-        self.journal.write(LEASE, lease(1.0), durable=False)
+        locked = self.record_lock is not None and self.record_lock.is_held
+        self.journal.write(LEASE, lease(self._beat_interval_s(), locked=locked), durable=False)
+
+    def _beat_interval_s(self) -> float:
+        if self.beat_interval_s is not None:
+            return self.beat_interval_s
+        given = (self.run_entry["meta"].get("options") or {}).get("--beat-interval")
+        return float(given) if given else SACREDS_BEAT_INTERVAL_S
+
+    def _release(self) -> None:
+        """Let others write the record, which is as it should be."""
+        if self.record_lock is not None:
+            self.record_lock.release()
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict], info: dict) -> None:
@@ -308,11 +338,21 @@ class FileObserver(RunObserver):
                     reached = self.journal.rewind(position)
             except OSError as error:
                 raise ResumeError(f"the record in {self.dir} cannot be taken back to where it was: {error}") from error
-            for name, there, expected in missing_from(reached, position):
-                _log.warning(
-                    "%s: %s is there %d times, expected %d; the others are lost", self.dir, name, there, expected
-                )
+            if not any(position.values()):
+                self._run.entry.pop("lost_points", None)  # all of it is recorded anew
+            self._note_lost_points(reached, position)
             return reached
+
+    def _note_lost_points(self, reached: Position, wanted: Position) -> None:
+        missing = list(missing_from(reached, wanted))
+        for name, there, expected in missing[:_SHOWN]:
+            _log.warning("%s: %s is there %d times, expected %d; the others are lost", self.dir, name, there, expected)
+        if missing:
+            count = num_missing(reached, wanted)
+            _log.error(
+                "%s: %d points of %d series are lost; the run cannot end as COMPLETED", self.dir, count, len(missing)
+            )
+            self._run.note_lost_points(count)
 
     @guarded
     def resource_event(self, filename: str) -> None:
@@ -355,23 +395,26 @@ class FileObserver(RunObserver):
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
         if not self.is_recording:  # the run was refused when it started
             return
-        if self._gathering is not None:
-            self._lock.release()
-            self._gathering.join(20)
-            self._lock.acquire()
-            self._gathering.look()
-        self.journal.flush()
-        self._info.write()
-        self.journal.media.give_up()
-        self._save_sources()
-        lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
-        self._run.end(status, at, lost, **entries)
-        self.journal.write_summary()
-        if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
-            self.journal.write(SACRED_METRICS, sacred_metrics(Path(self.dir), self._start))
-        self._run.write()
-        self.journal.close()
-        _writers.pop(self.run_entry["uid"], None)
+        try:
+            if self._gathering is not None:
+                self._lock.release()
+                self._gathering.join(20)
+                self._lock.acquire()
+                self._gathering.look()
+            self.journal.flush()
+            self._info.write()
+            self.journal.media.give_up()
+            self._save_sources()
+            lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+            self._run.end(status, at, lost, **entries)
+            self.journal.write_summary()
+            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
+                self.journal.write(SACRED_METRICS, sacred_metrics(Path(self.dir), self._start))
+            self._run.write()
+            self.journal.close()
+        finally:
+            _writers.pop(self.run_entry["uid"], None)
+            self._release()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir

@@ -14,6 +14,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     provenance.json      git, packages, machine and determinism switches of the first session; replaced as a whole
     lease.json           who writes this run, and when last; replaced as a whole
+    lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
@@ -46,6 +47,7 @@ __all__ = [
     "MediaRecord",
     "Series",
     "media_path",
+    "read_json",
     "read_json_lines",
     "read_media",
     "read_metrics",
@@ -69,11 +71,11 @@ MAX_SACRED_POINTS = 200_000
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
-NOTES, PROVENANCE = "notes.json", "provenance.json"
+NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS}
+OWN_FILES |= {SACRED_METRICS, LOCK}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
@@ -122,6 +124,18 @@ class MediaRecord:
     sha256: str
     content_type: str
     meta: dict[str, Any]
+
+
+def read_json(path: Path) -> Any | None:
+    """Return what a JSON file of a record holds; None if there is no file.
+
+    Raises:
+        ValueError: If it is no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from typing import Any
 from sacred.observers import RunObserver
 
 from observers.errors import MissingExtraError
-from observers.file.observer import journal_of
+from observers.file.observer import recorder_of
 from observers.record.guarding import guarded
 from observers.record.identity import new_uid
 from observers.record.media_entry import MediaEntry
@@ -114,7 +114,7 @@ class TensorBoardObserver(RunObserver):
     def _folder(self, uid: str) -> Path:
         if self.logdir is not None:
             return self.logdir / uid
-        journal = journal_of(uid)
+        journal = recorder_of(uid)
         return Path("my_runs") / "_tensorboard" / uid if journal is None else Path(journal.dir) / "tensorboard"
 
     # ------------------------------------------------------------------ a run goes on
@@ -157,7 +157,7 @@ class TensorBoardObserver(RunObserver):
         """Write the record, which the `FileObserver` has taken back, to a new file in the place of all others."""
         from observers.tensorboard import events
 
-        journal = journal_of(self._uid)
+        journal = recorder_of(self._uid)
         if self._file is None or journal is None:
             _log.warning("%s: what is taken back of this run stays; only with a FileObserver it is removed", self.dir)
             return

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from runs.rerun.environment import Differing, Environment
-    from runs.rerun.reproducing import Plan, Reproduction
+    from runs.rerun.planning import Plan
+    from runs.rerun.reproducing import Reproduction
     from runs.rerun.verdict import Verdict
     from runs.stores.run import Run
 
@@ -69,7 +70,9 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run it again, and print the verdict."""
-    from runs.rerun.reproducing import carry_out, planned
+    from runs.rerun.judging import check_tolerance
+    from runs.rerun.planning import planned
+    from runs.rerun.reproducing import carry_out
     from runs.rerun.verdict import DIVERGED, Tolerance
 
     arguments.error_code = 2
@@ -78,8 +81,8 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.env is not None:
             return _write_environment(run, arguments)
         tolerance = Tolerance(arguments.rtol, arguments.atol, dict(arguments.tolerance))
-        tolerance.check_names(run)
-        with planned(run, in_place=arguments.in_place, keep=arguments.keep) as plan:
+        check_tolerance(run, tolerance)
+        with planned(run, store, in_place=arguments.in_place, keep=arguments.keep) as plan:
             if arguments.dry:
                 print_json(_plan_document(plan)) if arguments.json else _print_plan(plan)
                 return 0
@@ -191,7 +194,7 @@ def _print(done: Reproduction) -> None:
     _print_sentences("also", shown)
     _print_sentences("note", done.notes)
     if verdict.verdict != IDENTICAL:
-        _print_sentences("environment", [one.text for one in (*done.plan.environment.loud, *done.switches)])
+        _print_sentences("environment", [one.text for one in (*done.plan.environment.loud, *done.flags)])
     if done.sources and (verdict.verdict == DIVERGED or done.plan.restored is None):
         for name, text in done.sources.items():
             print_text(f"source {name}", "bold")
@@ -228,7 +231,7 @@ def _document(done: Reproduction) -> dict[str, Any]:
         "text": done.verdict.text,
         "notes": [*done.plan.notes, *done.plan.environment.notes, *done.notes],
         "mode": done.plan.mode,
-        "environment": _differences([*done.plan.environment.differences, *done.switches]),
+        "environment": _differences([*done.plan.environment.differences, *done.flags]),
         "sources": done.sources,
     }
 

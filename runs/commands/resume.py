@@ -40,10 +40,11 @@ def _steps(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Resume the run, in the place of this process."""
-    from runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
+    from runs.rerun.resuming import changed_sources, resume_launch
+    from runs.rerun.states import states_of, with_folder
 
     with open_given(arguments) as store:
-        run = with_folder(store.get(arguments.run))
+        run, _ = with_folder(store.get(arguments.run))
         launch = resume_launch(run, arguments.rest[1:])
         changed = changed_sources(run)
         if changed:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from runs.errors import LaunchError
-from runs.rerun.launching import Launch, end_text, run_launch
-from runs.rerun.reproducing import Reproduction, carry_out, planned
-from runs.rerun.resuming import changed_sources, fork_launch, resume_launch, with_folder
+from runs.rerun.judging import check_tolerance
+from runs.rerun.launching import Launch, run_launch
+from runs.rerun.planning import planned
+from runs.rerun.reproducing import Reproduction, carry_out
+from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
+from runs.rerun.states import with_folder
 from runs.rerun.verdict import Tolerance
+from runs.rerun.wording import end_text
 from runs.stores.run import Run
+from runs.stores.store import Store
 
 __all__ = ["fork", "reproduce", "resume"]
 
@@ -35,7 +41,7 @@ def resume(run: Run, options: Sequence[str] = (), *, output: int | None = None) 
         The run as it is when the process has ended: COMPLETED, or FAILED, or INTERRUPTED once more.
 
     Raises:
-        LaunchError: If it is running, has completed, keeps no states, or its process ended without taking it up.
+        LaunchError: If it is running, has completed, keeps no states, or its process ended without resuming it.
         StoreError: If its record cannot be read.
 
     Example:
@@ -43,7 +49,7 @@ def resume(run: Run, options: Sequence[str] = (), *, output: int | None = None) 
             run = resume(store.get(3))
             print(run.status, run.result)
     """
-    recorded = with_folder(run)
+    recorded, _ = with_folder(run)
     changed = changed_sources(recorded)
     if changed:
         _log.warning("sources of run %s have changed since it was recorded: %s", run.id, ", ".join(changed))
@@ -84,7 +90,7 @@ def fork(
             longer = fork(store.get(3), ["epochs=20"])
             print(longer.id, longer.parent.id, longer.result)
     """
-    recorded = with_folder(run)
+    recorded, _ = with_folder(run)
     before = {child.id for child in recorded.children()}
     launch = fork_launch(recorded, settings, options, None if state is None else Path(state))
     pid, code = _start(launch, output)
@@ -130,8 +136,9 @@ def reproduce(
             print(done.verdict.text, done.run.id)
     """
     tolerance = tolerance or Tolerance()
-    tolerance.check_names(run)
-    with planned(run, in_place=in_place, keep=None if keep is None else Path(keep)) as plan:
+    check_tolerance(run, tolerance)
+    store = cast(Store, run.store)  # a run knows no more of it than the protocol
+    with planned(run, store, in_place=in_place, keep=None if keep is None else Path(keep)) as plan:
         for note in (*plan.notes, *plan.environment.notes):
             _log.warning("%s", note)
         return carry_out(plan, tolerance, output)

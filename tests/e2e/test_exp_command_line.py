@@ -155,7 +155,7 @@ def test_interrupt_that_saves_the_state_ends_with_75(lab):
     assert code == 75
     assert "SIGINT: saving a checkpoint after this step; once more ends the run at once" in said
     message = (
-        r"interrupted \(SIGINT\); the state after step (\d+) is saved; go on with: (python -m runs .* resume 1)\n$"
+        r"interrupted \(SIGINT\); the state after step (\d+) is saved; resume with: (python -m runs .* resume 1)\n$"
     )
     step, command = re.search(message, said).groups()
     note = json.loads(read_note(lab.records / "1" / "checkpoints" / "last.pt"))

@@ -1,6 +1,7 @@
 """Whole runs as processes, the way a user starts them."""
 
 import csv
+import json
 import os
 import pty
 import re
@@ -150,6 +151,23 @@ def test_run_of_what_does_not_fit_ends_with_one_line_and_exit_code_one(trained, 
 
 def test_run_of_the_cnn_reaches_its_accuracy(tmp_path):
     assert result(start(tmp_path, "with", "model.name=cnn", "epochs=8")) >= 0.98
+
+
+def test_run_that_diverges_fails_and_keeps_its_last_good_state(tmp_path):
+    done = start(tmp_path, "with", "lr=1e30", "epochs=2", "checkpoint.interval_steps=1")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert re.match(
+        r"error: training: the loss is nan at step 2 \(epoch 1, batch 2\); the state after step 1 is kept in "
+        r"my_runs/1/checkpoints/last\.pt\. Lower the learning rate, ",
+        line,
+    )
+    assert "Result" not in done.stderr
+    record = json.loads((tmp_path / "my_runs" / "1" / "run.json").read_text())
+    assert record["status"] == "FAILED"
+    state = torch.load(tmp_path / "my_runs" / "1" / "checkpoints" / "last.pt", weights_only=True)
+    assert state["step"] == 1
+    assert all(values.isfinite().all() for values in state["model"].values())
 
 
 def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(tmp_path):

@@ -71,9 +71,9 @@ def test_bad_media_raise_at_the_call(tmp_path):
     def main(_run):
         with pytest.raises(MediaError, match="floats from 0 to 2"):
             _run.log({"x": Image(np.array([[0.0, 2.0]]))})
-        with pytest.raises(TypeError, match=r"log_media\('x'\): got a ndarray, expected an Image"):
+        with pytest.raises(MediaError, match=r"log_media\('x'\): got a ndarray, expected an Image"):
             _run.log_media("x", np.zeros((2, 2)))
-        with pytest.raises(TypeError, match="got the step 'one', expected a number"):
+        with pytest.raises(MediaError, match="got the step 'one', expected a number"):
             _run.log_media("x", Text(""), "one")
         return 1
 
@@ -153,7 +153,7 @@ def test_observer_without_the_event_is_named_once_and_one_that_fails_is_asked_ag
     with caplog.at_level(logging.WARNING):
         record(main, FileObserver(tmp_path / "runs"), Deaf(), raising)
     assert raising.num_events == 2
-    assert caplog.text.count("what is logged as media: not kept by Deaf; attach an observers.FileObserver") == 1
+    assert caplog.text.count("media are not recorded by Deaf; attach an observers.FileObserver") == 1
     assert len(read_media(tmp_path / "runs" / "1")) == 2
 
 

@@ -21,6 +21,44 @@ MAY_IMPORT = {
     "experiments": {"configs", "ingredients", "observers"},
     "runs": {"configs", "observers"},
 }
+# Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
+# its `__init__`. A room imports itself and rooms on lower floors, and none of its own floor.
+FLOORS = [
+    "configs.map",
+    "configs",
+    "observers.errors",
+    "observers.record",
+    "observers.artifacts observers.media observers.provenance",
+    "observers.file",
+    "observers.mongo observers.tensorboard",
+    "observers.options",
+    "observers",
+    "ingredients.errors",
+    "ingredients.config",
+    "ingredients.checkpoints ingredients.datasets ingredients.models",
+    "ingredients.losses",
+    "ingredients.precision",
+    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.optimizer"
+    " ingredients.scheduler ingredients.training",
+    "ingredients.model",
+    "ingredients.amp",
+    "ingredients",
+    "experiments.running",
+    "experiments.experiment experiments.training",
+    "experiments",
+    "runs.errors",
+    "runs.mongod runs.query",
+    "runs.index",
+    "runs.stores",
+    "runs.comparison runs.transfer",
+    "runs.plots runs.rerun",
+    "runs",
+    "runs.commands",
+    "runs.__main__",
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
+# The face among them.
+MOST_ROOMS = {"runs": 12, "observers": 10}
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 
@@ -85,11 +123,31 @@ def test_no_module_is_called_like_what_its_package_exports(package):
     assert exported & homes == set()
 
 
+def room_of(name):
+    return ".".join(name.split(".")[:2])
+
+
+def modules_imported(name):
+    """Return the modules of the lab that a module imports anywhere: at its top, in functions, and for types alone."""
+    found = imported(ast.walk(parse(name)), name)
+    return {one if one in MODULES else one.rpartition(".")[0] for one in found} & MODULES.keys() - {name}
+
+
+def test_every_room_has_a_floor():
+    assert {room_of(name) for name in MODULES} == FLOOR.keys()
+    for package, most in MOST_ROOMS.items():
+        assert len([room for room in FLOOR if room.partition(".")[0] == package]) <= most
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_imports_only_its_own_room_and_lower_floors(name):
+    room = room_of(name)
+    others = {found for found in modules_imported(name) if room_of(found) != room}
+    assert {found for found in others if FLOOR[room_of(found)] >= FLOOR[room]} == set()
+
+
 def test_modules_import_each_other_without_a_cycle():
-    graph = {}
-    for name in MODULES:
-        found = imported(parse(name).body, name)
-        graph[name] = {n if n in MODULES else n.rpartition(".")[0] for n in found} & MODULES.keys() - {name}
+    graph = {name: modules_imported(name) for name in MODULES}
     while leaves := [name for name, needs in graph.items() if not needs & graph.keys()]:
         for name in leaves:
             del graph[name]
@@ -99,10 +157,11 @@ def test_modules_import_each_other_without_a_cycle():
 def test_declaring_modules_import_no_torch():
     script = """
 import importlib, json, sys
+HEAVY = ("torch", "sklearn", "pandas", "incense", "psutil", "pynvml")
 loaded = {}
 for name in sys.argv[1:]:
     importlib.import_module(name)
-    loaded[name] = [heavy for heavy in ("torch", "sklearn", "incense", "psutil", "pynvml") if heavy in sys.modules]
+    loaded[name] = [heavy for heavy in HEAVY if heavy in sys.modules]
 print(json.dumps(loaded))
 """
     names = ["configs", "runs", *INGREDIENTS, "experiments", "exp"]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import sacred
 from sacred.run import Run
-from sacred.utils import MissingConfigError, SignatureError
+from sacred.utils import SignatureError
 
 from configs import FrozenList, Map
 from experiments import Experiment
 from ingredients import Ingredient
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, MissingEntryError
 
 shape = Ingredient("shape")
 shape.add_config(sides=3)
@@ -233,7 +233,16 @@ def test_missing_argument_says_which(run, part):
     def build(nowhere):
         return nowhere
 
-    with pytest.raises(MissingConfigError, match=r"build is missing value\(s\): \['nowhere'\]"):
+    with pytest.raises(MissingEntryError, match="build: got no value for the argument nowhere; add it to the config,"):
+        run(lambda: build())
+
+
+def test_missing_argument_names_the_entry_that_was_meant(run, part):
+    @part.capture
+    def build(widht):
+        return widht
+
+    with pytest.raises(MissingEntryError, match=r"build: got no value for the argument widht; did you mean width\?"):
         run(lambda: build())
 
 
@@ -277,9 +286,9 @@ def test_config_cannot_be_changed_in_a_run(run):
 
 
 def test_entries_from_both_a_dict_and_keywords_refused(part):
-    with pytest.raises(ValueError, match="either as a dict or file, or as keywords, not both"):
+    with pytest.raises(ConfigError, match="got a dict or file and keywords; give the entries in one of the two ways"):
         part.add_config({"a": 1}, b=2)
-    with pytest.raises(ValueError, match="either as a dict or file, or as keywords, not both"):
+    with pytest.raises(ConfigError, match="got a dict or file and keywords; give the entries in one of the two ways"):
         part.add_named_config("tall", {"a": 1}, b=2)
 
 

@@ -1,0 +1,253 @@
+"""`RecordedRun`: Sacred's Run, whose heartbeats carry metrics, media and output to its observers; it can be rewound."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from sacred.observers import RunObserver
+from sacred.run import Run
+from sacred.stdout_capturing import CapturedStdout
+from sacred.utils import IntervalTimer
+
+from experiments.running.captured_output import read_new
+from experiments.running.media_buffer import MediaBuffer
+from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.system_metrics import Sampler
+from observers.record.protocols import (
+    BufferedObserver,
+    HasFolder,
+    MediaObserver,
+    ResumableObserver,
+    RewindableObserver,
+)
+from observers.record.rewinding import Position, num_missing
+
+__all__ = ["RecordedRun", "reported"]
+
+_log = logging.getLogger(__name__)
+
+BEAT_INTERVAL_S = 1.0
+
+
+class RecordedRun(Run):
+    """A run as its observers see it.
+
+    Attributes:
+        config: The whole config.
+        info: What is worth noting of the run, by name; JSON. It is recorded with each heartbeat.
+        meta_info: What is told of the run from outside, such as its `uid`, its parent, a comment.
+        observers: What records it.
+        status: RUNNING, COMPLETED, INTERRUPTED, FAILED, ...; None before it starts.
+        start_time, stop_time: In UTC, without a time zone.
+        result: What the command returned.
+        beat_interval: Seconds between two heartbeats.
+        system_metrics_s: Seconds between two samples of the machine's load; None takes none.
+    """
+
+    # Sacred's own, with the types that they have once a run is made.
+    config: dict[str, Any]
+    info: dict[str, Any]
+    meta_info: dict[str, Any]
+    observers: list[RunObserver]
+    status: str | None
+    start_time: datetime | None
+    stop_time: datetime | None
+    result: Any
+    beat_interval: float
+    _metrics: MetricsBuffer  # type: ignore[assignment]  # in the place of Sacred's, which is slow and cannot be rewound
+    _output_file: CapturedStdout | None
+    _heartbeat: IntervalTimer | None
+
+    system_metrics_s: float | None
+    _media: MediaBuffer
+    _sampler: Sampler | None
+    _was_rewound: bool
+    # Held by each heartbeat, and by what may not happen meanwhile.
+    _beating: threading.RLock
+    # Ids of the observers that were said to keep no media.
+    _deaf: set[int]
+
+    def _set_up(self, beat_interval_s: float | None, system_metrics_s: float | None) -> None:
+        """Set what Sacred's constructor does not; see `LabRun.adopt`."""
+        # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
+        self.observers = [o for place, o in enumerate(self.observers) if o not in self.observers[:place]]
+        self.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
+        self.system_metrics_s = system_metrics_s
+        self._metrics = MetricsBuffer()
+        self._media = MediaBuffer()
+        self._sampler = None
+        self._was_rewound = False
+        self._beating = threading.RLock()
+        self._deaf = set()
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its record; None before it starts, and where no observer has one."""
+        folders = (observer.dir for observer in self.observers if isinstance(observer, HasFolder))
+        return next((Path(folder) for folder in folders if folder), None)
+
+    # ------------------------------------------------------------------ positions, rewinding
+
+    def position(self) -> Position:
+        """Return how much was logged so far, in all sessions of the run: what `rewind` goes back to.
+
+        It holds dicts, lists, strings and numbers alone: `{"metrics": {name: [count, last step]}, "media": {...}}`.
+        Metrics of the machine, `system/...`, are no part of it. Nothing is waited for.
+        """
+        return {"metrics": self._metrics.position(), "media": self._media.position()}
+
+    def num_missing(self, position: Position) -> int:
+        """Return how many points and media up to a position are missing from the record that earlier sessions left.
+
+        Of a run that is recorded in several places, that is the number for the worst of them.
+        """
+        return max((num_missing(observer.held(position), position) for observer in self._resumed()), default=0)
+
+    def _resumed(self) -> list[ResumableObserver]:
+        return [o for o in self.observers if isinstance(o, ResumableObserver) and o.is_resumed]
+
+    def flush(self) -> None:
+        """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.
+
+        Any thread may call it. What cannot be written is said, and tried again with each beat.
+        """
+        with self._beating:
+            self._write_down()
+            for observer in self.observers:
+                if isinstance(observer, BufferedObserver):
+                    with reported(observer, "flush_event"):
+                        observer.flush_event()
+
+    def rewind(self, position: Position | None = None, step: int | None = None) -> None:
+        """Take the record back to a position: what was logged beyond it, in this session or an earlier one, is gone.
+
+        Counts and automatic steps continue from there. `system/...` stays.
+
+        Args:
+            position: What `position` returned; None is the beginning, where nothing is logged.
+            step: The training's step that goes with it, noted in the run's history; by default one above the greatest
+                step of a metric there.
+
+        Raises:
+            ResumeError: If the record cannot be written. It is whole, and can be rewound again.
+        """
+        position = position or {"metrics": {}, "media": {}}
+        self._was_rewound = True
+        with self._beating:
+            self._write_down()
+            reached, deaf = position, []
+            for observer in self.observers:
+                if isinstance(observer, RewindableObserver):
+                    reached = observer.rewind_event(position, step) or reached
+                elif getattr(type(observer), "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics:
+                    deaf.append(type(observer).__name__)
+            if deaf:
+                _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(deaf))
+            self._go_on_from(position, reached)
+
+    def _go_on_from(self, position: Position, reached: Position) -> None:
+        """Count on from what the record has, and step on from what it should have."""
+        counts = {kind: {name: entry[0] for name, entry in reached[kind].items()} for kind in ("metrics", "media")}
+        for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
+            buffer.go_on_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def _start_heartbeat(self) -> None:
+        out = self._output_file
+        if out is not None:
+            # Output that is no UTF-8 would end the run where Sacred decodes it.
+            with contextlib.suppress(AttributeError, OSError):
+                out.buffer.reconfigure(errors="replace")
+            out.finalize = self._alone(out.finalize)  # type: ignore[method-assign]  # Sacred makes it by itself
+        super()._start_heartbeat()
+        if self.system_metrics_s is not None and self.observers and self._heartbeat is not None:
+            self._start_sampler(self.system_metrics_s)
+
+    def _start_sampler(self, interval_s: float) -> None:
+        earlier = (observer.elapsed_s for observer in self.observers if isinstance(observer, ResumableObserver))
+        try:
+            elapsed_s = max(earlier, default=0.0)
+            sampler = Sampler(self._metrics.log_scalar_metric, self.folder or ".", interval_s, elapsed_s=elapsed_s)
+            sampler.start()
+        except Exception as error:
+            _log.warning("system metrics: got %s: %s; the run goes on without them", type(error).__name__, error)
+        else:
+            self._sampler = sampler
+
+    def _write_down(self) -> None:
+        """Give the observers all that was logged up to now."""
+        super()._emit_heartbeat()
+        self._emit_media(math.inf)
+
+    def _emit_heartbeat(self) -> None:
+        with self._beating:
+            super()._emit_heartbeat()
+            # After the beat, and for no longer than one, so that the run is seen to live.
+            self._emit_media(time.monotonic() + self.beat_interval)
+
+    def _emit_media(self, until: float) -> None:
+        """Make the files of logged media, and give them to the observers that take any."""
+        if not self.observers:
+            self._media.clear()
+        entries = self._media.take(until)
+        if not entries:
+            return
+        deaf = []
+        for observer in self.observers:
+            if isinstance(observer, MediaObserver):
+                with reported(observer, "media_event"):
+                    observer.media_event(entries)
+            elif id(observer) not in self._deaf:
+                deaf.append(observer)
+        if deaf:
+            self._deaf |= {id(observer) for observer in deaf}
+            names = ", ".join(type(observer).__name__ for observer in deaf)
+            _log.warning("media are not recorded by %s; attach an observers.FileObserver", names)
+
+    def _stop_heartbeat(self) -> None:
+        # Its last sample goes with the last beat.
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+        # Sacred gives the last beat two seconds, and then ends the record without what it still had to write.
+        if self._heartbeat is not None:
+            self._stop_heartbeat_event.set()
+            self._heartbeat.join()
+            self._heartbeat = None
+            with self._beating:
+                self._write_down()  # The thread is gone where a beat failed, with all that was logged since.
+        with self._beating:
+            self._emit_media(math.inf)
+
+    def _alone(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Return `function`, which waits for a beat that is under way: Sacred closes what that may be reading."""
+
+        def alone() -> None:
+            with self._beating:
+                function()
+
+        return alone
+
+    def _get_captured_output(self) -> None:
+        with self._beating:
+            new = "" if self._output_file is None else read_new(self._output_file)
+            if new:
+                self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
+
+
+@contextlib.contextmanager
+def reported(observer: Any, event: str) -> Iterator[None]:
+    """Log what an observer raises; the run goes on."""
+    try:
+        yield
+    except Exception:
+        _log.exception("%s: %s failed; the run goes on", type(observer).__name__, event)

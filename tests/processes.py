@@ -1,0 +1,260 @@
+"""Processes of the tests: started from a warm Python where that is possible, and gone when the tests are.
+
+    from tests.processes import PIPE, Process, run
+
+    done = run([sys.executable, "exp.py", "with", "epochs=1"], cwd=folder)
+    with Process([sys.executable, "-m", "runs", "ls", "--follow"], stdout=PIPE) as process: ...
+
+They take the place of `subprocess.run` and `subprocess.Popen`, and differ in this:
+
+- A Python script or module is forked from a process that has imported torch and the like (`tests/warm_python.py`),
+  which saves seconds; anything else, and with `cold=True` Python too, starts afresh. So does a process with another
+  value of a variable that is read when a program starts, such as PYTHONHASHSEED.
+- They have default signal handlers, whatever the tests were started with; `ignore` names signals they ignore.
+- A process and all its descendants are killed when its `Process` is closed or collected, and when the tests end or die.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess
+from types import TracebackType
+from typing import IO, Any
+
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "run", "shut_down"]
+
+_SERVER = Path(__file__).with_name("warm_python.py")
+# Variables that a program reads when it starts, or a package when it is imported.
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
+
+
+class Process:
+    """A process, with the attributes and methods of `subprocess.Popen` that tests use.
+
+    Args:
+        command: Words, or a text for a shell.
+        cwd, env, stdin, stdout, stderr, text, start_new_session, process_group: As of Popen.
+        ignore: Signals that it ignores from its start.
+        cold: Whether Python starts afresh, too.
+
+    Attributes:
+        pid: Its number.
+        returncode: Its exit code, negative for the signal that ended it; None as long as nobody has asked.
+        stdin, stdout, stderr: Our ends of pipes.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | os.PathLike] | str,
+        *,
+        cwd: str | os.PathLike | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | IO | None = None,
+        stdout: int | IO | None = None,
+        stderr: int | IO | None = None,
+        text: bool = False,
+        start_new_session: bool = False,
+        process_group: int | None = None,
+        ignore: Iterable[signal.Signals] = (),
+        cold: bool = False,
+    ) -> None:
+        words = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(word) for word in command]
+        env = dict(os.environ if env is None else env)
+        self.args, self._is_text = command, text
+        self.returncode: int | None = None
+        self.stdin = self.stdout = self.stderr = None
+        self._guardian, theirs = socket.socketpair()
+        self._answers = self._guardian.makefile("rb")
+        with theirs, contextlib.ExitStack() as ours:  # what the process alone keeps
+            descriptors = [self._stream(0, stdin, text, ours), self._stream(1, stdout, text, ours)]
+            descriptors.append(descriptors[1] if stderr == STDOUT else self._stream(2, stderr, text, ours))
+            socket.send_fds(_server()[1], [b"+"], [theirs.fileno(), *descriptors])
+        request = {
+            "command": words,
+            "cwd": str(Path.cwd() / (cwd or ".")),
+            "env": env,
+            "start_new_session": start_new_session,
+            "process_group": process_group,
+            "ignore": list(ignore),
+            "warm": not cold and _can_be_warm(words, env),
+        }
+        with contextlib.suppress(BrokenPipeError):  # which the lack of an answer tells
+            self._guardian.sendall(json.dumps(request).encode() + b"\n")
+        self.pid: int = self._answer()["pid"]
+
+    def _stream(self, place: int, given: int | IO | None, text: bool, ours: contextlib.ExitStack) -> int:
+        if given is None:
+            return place
+        if given == DEVNULL:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+        elif given == PIPE:
+            ends = os.pipe()
+            descriptor, kept = ends if place == 0 else ends[::-1]
+            stream = io.FileIO(kept, "r" if place else "w")
+            if text:
+                stream = io.TextIOWrapper(io.BufferedReader(stream) if place else stream, write_through=True)
+            elif place:
+                stream = io.BufferedReader(stream)
+            setattr(self, ("stdin", "stdout", "stderr")[place], stream)
+        else:
+            return given if isinstance(given, int) else given.fileno()
+        ours.callback(os.close, descriptor)
+        return descriptor
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the exit code."""
+        if self.returncode is None:
+            if not select.select([self._guardian], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            self.returncode = self._answer()["returncode"]
+        return self.returncode
+
+    def _answer(self) -> dict[str, int]:
+        with contextlib.suppress(ConnectionResetError):
+            if line := self._answers.readline():
+                return json.loads(line)
+        raise RuntimeError("the warm process has ended, or the guardian that it forked; stderr says why")
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """End it with SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill it; not its descendants."""
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """Close its stdin, read its pipes until nobody holds them any more, wait for its end; return what it wrote."""
+        if self.stdin is not None:
+            self.stdin.close()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        streams = [stream for stream in (self.stdout, self.stderr) if stream is not None]
+        found: dict[Any, bytes] = dict.fromkeys(streams, b"")
+        with selectors.DefaultSelector() as selector:
+            for stream in streams:
+                selector.register(stream, selectors.EVENT_READ)
+            while selector.get_map():
+                ready = selector.select(None if deadline is None else max(deadline - time.monotonic(), 0))
+                if not ready:
+                    raise subprocess.TimeoutExpired(self.args, timeout, *found.values())
+                for key, _ in ready:
+                    read = os.read(key.fd, 65536)
+                    found[key.fileobj] += read
+                    if not read:
+                        selector.unregister(key.fileobj)
+        self.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+        written = {stream: _as_text(data) if self._is_text else data for stream, data in found.items()}
+        return written.get(self.stdout), written.get(self.stderr)
+
+    def close(self) -> None:
+        """Kill it and all that it left behind; again without effect."""
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        if self._guardian.fileno() == -1:
+            return
+        with contextlib.suppress(OSError):
+            self._guardian.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(RuntimeError):
+            self.wait()
+        self._answers.read()  # the guardian has ended, and all others before it
+        self._answers.close()
+        self._guardian.close()
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_answers"):
+            self.close()
+
+
+def run(
+    command: Sequence[str | os.PathLike] | str,
+    *,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    **options: Any,
+) -> CompletedProcess:
+    """Run a process to its end, as `subprocess.run` does; options are those of `Process`."""
+    if capture_output:
+        options |= {"stdout": PIPE, "stderr": PIPE}
+    with Process(command, **options) as process:
+        done = CompletedProcess(command, None, *process.communicate(timeout))
+        done.returncode = process.returncode
+    if check:
+        done.check_returncode()
+    return done
+
+
+def shut_down() -> None:
+    """End the warm process; processes that were started from it go on, until they are closed."""
+    if _server.cache_info().currsize:
+        process, ours = _server()
+        ours.close()
+        process.wait()
+        _server.cache_clear()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of the warm process, which has to be without threads when it forks."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return kept | {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+
+
+@functools.cache
+def _server() -> tuple[subprocess.Popen, socket.socket]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, str(_SERVER), str(theirs.fileno())],
+            cwd="/",
+            env=_environment(),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    return process, ours
+
+
+def _can_be_warm(words: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Tell whether a command is a Python script, module or text, and its environment as that of the warm process."""
+    if words[0] != sys.executable or not (words[1] in ("-c", "-m") or words[1].endswith(".py")):
+        return False
+    there = _environment()
+    names = {name for name in (*env, *there) if name.startswith(_READ_AT_START) and name != "PYTHONPATH"}
+    return all(env.get(name) == there.get(name) for name in names)
+
+
+def _as_text(data: bytes) -> str:
+    return data.decode().replace("\r\n", "\n").replace("\r", "\n")

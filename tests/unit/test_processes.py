@@ -1,0 +1,220 @@
+"""The tests' own processes: one that is forked from the warm Python is as one that was started afresh."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.processes import PIPE, Process, run
+
+ROOT = Path(__file__).parents[2]
+# What a process finds when it starts.
+TELL = """
+import json, os, random, signal, sys, threading
+signals = [number for number in signal.valid_signals() if number < 32]
+json.dump({
+    "name": __name__, "file": globals().get("__file__"), "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path,
+    "cwd": os.getcwd(), "env": dict(os.environ), "flags": list(sys.flags), "filters": repr(sys.warnoptions),
+    "signals": [str(signal.getsignal(number)) for number in signals], "mask": list(signal.pthread_sigmask(0, ())),
+    "streams": [[s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty()]
+                for s in (sys.stdin, sys.stdout, sys.stderr)],
+    "threads": [thread.name for thread in threading.enumerate()], "descriptors": len(os.listdir("/proc/self/fd")),
+    "main": sys.modules["__main__"].__dict__ is globals(),
+    "leads": [os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()],
+    "lab": sorted({"configs", "experiments", "ingredients", "observers", "runs", "tests"} & sys.modules.keys()),
+}, sys.stdout)
+"""
+# Ways to end.
+END = """
+import atexit, os, signal, sys, threading, time
+
+def late():
+    threading.main_thread().join()
+    print("thread")
+
+atexit.register(print, "atexit")
+threading.Thread(target=late).start()
+print("begin")
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Write a script below the test's folder, and return its path."""
+
+    def write(text, name="sub/script.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def is_alive(pid):
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("options", [{}, {"start_new_session": True}, {"process_group": 0}], ids=str)
+@pytest.mark.parametrize("form", ["script", "module", "text"])
+def test_warm_process_finds_what_a_cold_one_does(script, tmp_path, form, options):
+    script(TELL)
+    words = {"script": ["sub/script.py"], "module": ["-m", "sub.script"], "text": ["-c", TELL]}[form]
+    command = [sys.executable, *words, "a", "b c"]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'more'}:relative", "GIVEN": "x"}
+    options = {"cwd": tmp_path, "env": env, "capture_output": True, "stdin": subprocess.DEVNULL, **options}
+    warm, cold = (json.loads(run(command, cold=cold, **options).stdout) for cold in (False, True))
+    warm["path"] = [
+        path for path in warm["path"] if not path.endswith("setuptools/_vendor")
+    ]  # which setuptools appends
+    assert warm == cold
+    assert warm["lab"] == []
+
+
+def test_warm_process_has_imported_packages_and_the_lab_not(script):
+    path = script("import sys; print('torch' in sys.modules, 'sacred' in sys.modules, 'runs' in sys.modules)")
+    assert run([sys.executable, path], capture_output=True, text=True).stdout == "True True False\n"
+    assert run([sys.executable, path], capture_output=True, text=True, cold=True).stdout == "False False False\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit()", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit(256)", 0),
+        ("sys.exit('a reason')", 1),
+        ("sys.exit((1, 2))", 1),
+        ("raise ValueError('no')", 1),
+        ("def f(): 1 / 0\nf()", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("os._exit(7)", 7),
+        ("class C:\n __repr__ = lambda c: 'C'\n __call__ = lambda c: 1 / 0\natexit.register(C())", 0),
+        ("sys.excepthook = lambda *error: print('hook', error[0]); raise ValueError", 1),
+    ],
+)
+def test_warm_process_ends_as_a_cold_one_does(script, how, code):
+    command = [sys.executable, script(END), how]
+    warm, cold = (run(command, capture_output=True, text=True, cold=cold) for cold in (False, True))
+    assert (warm.returncode, warm.stdout, warm.stderr) == (cold.returncode, cold.stdout, cold.stderr)
+    assert warm.returncode == code
+
+
+def test_variable_that_is_read_at_the_start_starts_cold(script):
+    path = script("import sys; print('torch' in sys.modules, hash('x'))")
+    command = [sys.executable, path]
+    seeded = [run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "3"}) for _ in range(2)]
+    assert seeded[0].stdout == seeded[1].stdout
+    assert seeded[0].stdout.startswith("False ")
+
+
+def test_random_state_is_another_in_each_process(script):
+    path = script("import random, numpy as np; print(random.random(), np.random.random())")
+    lines = [run([sys.executable, path], capture_output=True, text=True).stdout.split() for _ in range(2)]
+    assert {*lines[0]}.isdisjoint(lines[1])
+
+
+def test_process_has_default_signals_though_the_tests_ignore_them(script):
+    path = script("import signal; print(signal.getsignal(2), signal.getsignal(15))")
+    said = {}
+    before = [signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        for cold in (False, True):
+            said[cold] = run([sys.executable, path], capture_output=True, text=True, cold=cold).stdout
+            words = {"capture_output": True, "text": True, "cold": cold, "ignore": [signal.SIGTERM]}
+            assert run([sys.executable, path], **words).stdout.split()[-1] == str(signal.SIG_IGN.value)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(number, handler)
+    assert said[False] == said[True]
+    assert said[False].split()[-1] == str(signal.SIG_DFL.value)
+
+
+def test_streams_of_all_kinds_reach_their_places(script, tmp_path):
+    path = script("import sys; print(sys.stdin.read()); print('é', file=sys.stderr); sys.stdout.flush(); print('x')")
+    command = [sys.executable, path]
+    with Process(command, stdin=PIPE, stdout=PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        process.stdin.write("in")
+        process.stdin.close()
+        assert process.communicate()[0].splitlines() in (["in", "é", "x"], ["é", "in", "x"])
+    with (tmp_path / "out").open("wb") as out:
+        run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL)
+    assert (tmp_path / "out").read_text() == "\nx\n"
+    # Much to both at once is read from both at once.
+    path = script("import sys; [print('x' * 1000, file=s) for _ in range(999) for s in (sys.stdout, sys.stderr)]")
+    done = run([sys.executable, path], capture_output=True, text=True)
+    assert len(done.stdout) == len(done.stderr) == 999 * 1001
+
+
+def test_process_that_takes_too_long_is_killed(script):
+    path = script("import os, sys, time; print(os.getpid(), flush=True); time.sleep(1000)")
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        run([sys.executable, path], capture_output=True, timeout=0.5)
+    assert not is_alive(int(caught.value.output))
+
+
+def test_command_that_does_not_exist_ends_with_127():
+    done = run(["/no/such/program"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (127, "/no/such/program: No such file or directory\n")
+
+
+# Starts a grandchild in a session of its own, whose pid it tells, and goes on for ever or ends.
+FAMILY = """
+import subprocess, sys, time
+child = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(1000)"]
+print(subprocess.Popen(child, start_new_session=True).pid, flush=True)
+sys.argv[1:] or time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("words", [[], ["end"]])
+@pytest.mark.parametrize("cold", [False, True])
+def test_closed_process_leaves_no_descendant_behind(script, words, cold):
+    with Process([sys.executable, script(FAMILY), *words], stdout=PIPE, text=True, cold=cold) as process:
+        grandchild = int(process.stdout.readline())
+        if words:
+            assert process.wait() == 0
+        assert is_alive(grandchild)
+    assert process.returncode == (0 if words else -signal.SIGKILL)
+    assert not is_alive(process.pid)
+    assert not is_alive(grandchild)
+
+
+def test_process_that_is_forgotten_is_closed(script):
+    process = Process([sys.executable, script(FAMILY)], stdout=PIPE, text=True)
+    pids = process.pid, int(process.stdout.readline())
+    del process
+    assert not any(map(is_alive, pids))
+
+
+def test_tests_that_are_killed_leave_no_process_behind(script):
+    """Neither their processes, nor what those started, nor the warm process."""
+    path = script(FAMILY)
+    body = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.processes import PIPE, Process, _server
+process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
+print(process.pid, process.stdout.readline().strip(), _server()[0].pid, flush=True)
+process.wait()
+"""
+    with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:
+        pids = list(map(int, tests.stdout.readline().split()))
+        assert all(map(is_alive, pids))
+        tests.kill()
+        deadline = time.monotonic() + 60
+        while any(map(is_alive, pids)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

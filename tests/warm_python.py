@@ -1,0 +1,254 @@
+"""The warm process: a Python that has imported third-party packages, and forks a process for each request.
+
+Started by `tests/processes.py`, which says what it offers. There are three kinds of processes:
+
+    server      imports the packages, never the lab, and forks a guardian for each request; ends when its socket closes
+    guardian    forks the process asked for, reports its exit code, and kills it and all that it left behind when
+                its own socket closes: when the tests are done with it, or are themselves killed
+    child       becomes the process asked for, and ends as any Python does: exit code, traceback, atexit, streams
+
+A multiprocessing forkserver would do the first, but its children run functions instead of scripts, and outlive the
+process that asked for them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import importlib.machinery
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+# All that an experiment, its observers and the commands import sooner or later.
+PACKAGES = (
+    *("torch", "torch._dynamo", "torch.utils.data", "torch.testing", "einops", "sklearn.datasets", "scipy.stats"),
+    *("numpy", "pandas", "yaml", "tqdm", "rich.console", "rich.table", "argcomplete", "psutil", "pynvml", "cpuinfo"),
+    *("sacred", "sacred.observers", "sacred.commandline_options", "pymongo", "gridfs", "PIL.Image", "plotille"),
+)
+LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
+SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+def main() -> None:
+    """Serve; go on in a child, which becomes the process asked for."""
+    server = socket.socket(fileno=int(sys.argv[1]))
+    del sys.path[0]  # this folder
+    for name in PACKAGES:
+        with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module(name)
+    if loaded := LAB & sys.modules.keys():
+        raise RuntimeError(f"the warm process has imported {loaded}, which every process has to import by itself")
+    if threading.active_count() > 1 or len(list(Path("/proc/self/task").glob("*"))) > 1:
+        raise RuntimeError("the warm process has threads, which a fork does not copy")
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guardians are waited for by nobody
+    run(serve(server))
+
+
+def serve(server: socket.socket) -> dict[str, Any]:
+    """Fork a guardian for each request; return the request in a child."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(server, 1, 16)
+        if not message:
+            os._exit(0)
+        if os.fork() == 0:
+            server.close()
+            return guard(socket.socket(fileno=descriptors[0]), descriptors[1:])
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def guard(client: socket.socket, descriptors: list[int]) -> dict[str, Any]:
+    """Fork the process asked for, and stand by it; return the request in that process."""
+    adopt_orphans()
+    wake_up, woken = socket.socketpair()
+    for end in (wake_up, woken):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken.fileno())
+    with client.makefile("rb") as stream:
+        request = json.loads(stream.readline())
+    child = os.fork()
+    if child == 0:
+        signal.set_wakeup_fd(-1)
+        become(request, descriptors)
+        client.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
+        for end in (client, wake_up, woken):
+            end.close()
+        return request
+    for descriptor in descriptors:
+        os.close(descriptor)
+    watch(child, client, wake_up)
+    os._exit(0)
+
+
+def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
+    """Report the end of a process, and kill it and its descendants when the client has gone."""
+    import select
+
+    import psutil
+
+    def collect() -> None:
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:  # others too, that were adopted
+                if found[0] == child:
+                    report = json.dumps({"returncode": os.waitstatus_to_exitcode(found[1])})
+                    with contextlib.suppress(OSError):
+                        client.sendall(report.encode() + b"\n")
+
+    while True:
+        ready, _, _ = select.select([client, wake_up], [], [])
+        if wake_up in ready:
+            wake_up.recv(4096)
+            collect()
+        if client in ready:
+            break
+    me = psutil.Process()
+    while children := me.children(recursive=True):
+        for process in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        collect()
+        time.sleep(0.001)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all descendants whose own parent ends, where the system knows such a thing."""
+    import ctypes
+
+    pr_set_child_subreaper = 36
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def become(request: dict[str, Any], descriptors: list[int]) -> None:
+    """Take on what a process gets from the one that starts it."""
+    if request["start_new_session"]:
+        os.setsid()
+    elif request["process_group"] is not None:
+        os.setpgid(0, request["process_group"])
+    for number in SIGNALS:
+        with contextlib.suppress(OSError):  # the C library keeps some
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for place, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    os.chdir(request["cwd"])
+
+
+def run(request: dict[str, Any]) -> None:
+    """Run a program: a fresh one, or a script or module in this process."""
+    command, environment = request["command"], request["env"]
+    if not request["warm"]:
+        for number in request["ignore"]:
+            signal.signal(number, signal.SIG_IGN)
+        try:
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+            os._exit(127)
+    os.environ.clear()
+    os.environ.update(environment)
+    # As Python does at its start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN)
+    for number in request["ignore"]:
+        signal.signal(number, signal.SIG_IGN)
+    open_streams()
+    forget_random_state()
+    gc.enable()
+    here = Path.cwd()
+    kind, place = (command[1], 2) if command[1] in ("-c", "-m") else ("", 1)
+    name, sys.argv[:] = command[place], ["-c", *command[3:]] if kind == "-c" else command[place:]
+    sys.orig_argv[:] = command
+    first = {"": str(Path(name).resolve().parent), "-m": str(here), "-c": ""}[kind]
+    paths = [str(here / path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [first, *dict.fromkeys(paths), *sys.path]
+    importlib.invalidate_caches()
+    try:
+        if kind == "-m":
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            run_main(name if kind else (here / name).read_bytes(), None if kind else str(here / name))
+    except SystemExit as error:
+        end(error.code)
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        end(-signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+    end(0)
+
+
+def run_main(text: str | bytes, path: str | None) -> None:
+    """Run a program as `__main__`; `runpy.run_path` would change `sys.argv[0]` where that is a relative path."""
+    main = types.ModuleType("__main__")
+    if path is not None:
+        main.__file__, main.__loader__ = path, importlib.machinery.SourceFileLoader("__main__", path)
+    sys.modules["__main__"] = main
+    exec(compile(text, path or "<string>", "exec"), vars(main))
+
+
+def open_streams() -> None:
+    """Open stdin, stdout and stderr anew, as Python does: what they lead to is something else now."""
+    for place, name in enumerate(("stdin", "stdout", "stderr")):
+        old, mode = getattr(sys, name), "w" if place else "r"
+        raw = io.FileIO(place, mode, closefd=False)
+        raw.name = f"<{name}>"
+        if not (place and old.write_through):
+            raw = io.BufferedWriter(raw) if place else io.BufferedReader(raw)
+        stream = io.TextIOWrapper(
+            raw,
+            old.encoding,
+            old.errors,
+            line_buffering=not old.write_through and (place == 2 or os.isatty(place)),
+            write_through=old.write_through,
+        )
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def forget_random_state() -> None:
+    """Give the global random stream of numpy another state, which every process begins with; Python does by itself."""
+    import numpy as np
+
+    np.random.seed()
+
+
+def end(code: Any) -> None:
+    """End as Python does, but for taking its modules apart, which costs more than many a test."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if code is not None and code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit((code or 0) & 0xFF)
+
+
+if __name__ == "__main__":
+    main()
