@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Take the runs in, and print which they are here."""
-    from runs.stores.opening import open_target
+    from runs.stores.opening import open_store
     from runs.transfer.archives import import_runs
 
-    with open_target(where_of(arguments)) as store:
+    with open_store(where_of(arguments), create=True) as store:
         store.on_progress = Progress()
         print_copied(import_runs(arguments.file, store, arguments.max_bytes), None, in_json=arguments.json)
     return 0

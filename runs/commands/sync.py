@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Deliver, and print what came of each run."""
-    from runs.transfer.syncing import sync
+    from runs.transfer.syncing import deliveries
 
     found = []
-    for result in sync(folder_of(arguments), arguments.url):
+    for result in deliveries(folder_of(arguments), arguments.url):
         run_id = None if result.run_id is None else str(result.run_id)
         found.append({**dataclasses.asdict(result), "folder": str(result.folder), "run_id": run_id})
         if not arguments.json:

@@ -30,12 +30,12 @@ _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 @dataclasses.dataclass(frozen=True)
 class LeftOut:
-    """A run that takes no part.
+    """A run that is excluded from a comparison.
 
     Attributes:
-        run: It.
+        run: The run.
         group: Label of the group that it would belong to.
-        reason: Why.
+        reason: What excludes it, such as `is FAILED`.
     """
 
     run: Run
@@ -86,7 +86,7 @@ def group_runs(runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ())
         for name in names:
             if runs and all(run[name] is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
-    members: dict[Hashable, list[Run]] = {}
+    members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
         members.setdefault(tuple(identity(run[name]) for name in by), []).append(run)
     groups: list[Group] = []

@@ -39,7 +39,10 @@ class Tolerance:
     Attributes:
         rtol: Relative, of every metric and of numbers in the result.
         atol: Absolute.
-        by_metric: Relative tolerances of their own; an infinite one lets a metric not count. `result` is one, too.
+        by_metric: Relative tolerances of single metrics; an infinite one lets a metric not count. `result` is one, too.
+
+    Example:
+        done = reproduce(run, Tolerance(rtol=1e-6, by_metric={"val/loss": 1e-2}))
     """
 
     rtol: float = 1e-3
