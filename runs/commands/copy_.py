@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_runs(parser)
     parser.add_argument("--to", required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL")
     add_json(parser)

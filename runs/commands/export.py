@@ -28,7 +28,7 @@ _FORMATS = ("zip", "csv", "json", "parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_runs(parser, "*")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to; tables go to stdout without it")
     help = "zip for whole runs, csv, json or parquet for a table (by the file's suffix)"

@@ -13,7 +13,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an archive that export made")
     help = "how much it may unpack to (a hundred times its length, at least 1 GB)"
     parser.add_argument("--max-bytes", type=int, metavar="N", help=help)

@@ -33,7 +33,7 @@ output and metrics named system/... are not compared."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_run(parser)
     parser.add_argument(

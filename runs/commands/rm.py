@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_runs(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json(parser)

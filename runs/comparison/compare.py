@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.grouping import Group, LeftOut, differing, group_runs
+from runs.comparison.grouping import ExcludedRun, Group, differing, group_runs
 from runs.comparison.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
@@ -40,7 +40,7 @@ class GroupResult:
         best: The best value of a single run; None if there is none.
         best_run: The id of that run.
         runs: Ids of the runs that count.
-        num_left_out: Number of runs that were excluded.
+        num_excluded: Number of runs that were excluded.
     """
 
     values: dict[str, Any]
@@ -50,7 +50,7 @@ class GroupResult:
     best: float | None
     best_run: str | None
     runs: tuple[str, ...]
-    num_left_out: int
+    num_excluded: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Comparison:
             The best mean comes first, groups without a value last.
         pairs: A `PairResult` for each group against each that follows it: `first`, `second`, `test` (`value`, `low`,
             `high`, `p`, `effect`, `method`), `p_holm`, and `verdict`: `first`, `second`, `unclear` or `too few`.
-        left_out: Runs that were excluded: `run`, `group` and `reason` of each.
+        excluded: Runs that were excluded: `run`, `group` and `reason` of each.
         cautions: Sentences on what weakens the comparison, such as few repetitions.
     """
 
@@ -98,7 +98,7 @@ class Comparison:
     larger_is_better: bool
     groups: tuple[GroupResult, ...]
     pairs: tuple[PairResult, ...]
-    left_out: tuple[LeftOut, ...]
+    excluded: tuple[ExcludedRun, ...]
     cautions: tuple[str, ...]
 
 
@@ -168,15 +168,15 @@ def compare(
     runs = [run for run in runs if matches(tree, run.__getitem__)]
     if not runs:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
-    groups, left_out = group_runs(runs, by, over)
-    measured = [_measure(group, metric, confidence, larger_is_better, any_status, left_out) for group in groups]
+    groups, excluded = group_runs(runs, by, over)
+    measured = [_measure(group, metric, confidence, larger_is_better, any_status, excluded) for group in groups]
     if not any(part.values for part in measured):
-        raise ComparisonError(_nothing(metric, runs, left_out))
+        raise ComparisonError(_nothing(metric, runs, excluded))
     measured.sort(key=lambda part: _rank(part.result.sample.mean, larger_is_better))
     pairs = _pairs(measured, test, confidence, larger_is_better)
-    cautions = tuple(_cautions(measured, pairs, left_out, (*by, *over)))
+    cautions = tuple(_cautions(measured, pairs, excluded, (*by, *over)))
     results = tuple(part.result for part in measured)
-    return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(left_out), cautions)
+    return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(excluded), cautions)
 
 
 def is_larger_better(metric: str, mode: str = "auto") -> bool:
@@ -202,7 +202,7 @@ def _measure(
     confidence: float,
     larger_is_better: bool,
     any_status: bool,
-    left_out: list[LeftOut],
+    excluded: list[ExcludedRun],
 ) -> _Measured:
     values: dict[Hashable, float] = {}
     best: tuple[float, str] | None = None
@@ -212,7 +212,7 @@ def _measure(
         for run in runs:
             number, reason = _number(run, metric, any_status)
             if reason:
-                left_out.append(LeftOut(run, group.label, reason))
+                excluded.append(ExcludedRun(run, group.label, reason))
                 continue
             numbers.append(number)
             counted.append(run.id)
@@ -221,7 +221,7 @@ def _measure(
         if numbers:
             values[repetition] = math.fsum(number / len(numbers) for number in numbers)
     found = sample(np.array(list(values.values())), confidence)
-    missing = sum(entry.group == group.label for entry in left_out)
+    missing = sum(entry.group == group.label for entry in excluded)
     value, run_id = best or (None, None)
     result = GroupResult(group.values, group.label, group.name, found, value, run_id, tuple(counted), missing)
     return _Measured(group, values, result)
@@ -288,11 +288,11 @@ def _unpaired(first: _Measured, second: _Measured, confidence: float) -> PairRes
     return PairResult(first.result, second.result, test, None, "too few", (), min(len(one), len(other)) < FEW)
 
 
-def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> str:
+def _nothing(metric: str, runs: Sequence[Run], excluded: Sequence[ExcludedRun]) -> str:
     """Return why no run has a number."""
     if any(metric in run.summary for run in runs):
         return f"got the metric {metric}, expected a statistic of it too, such as {metric}.last or {metric}.max"
-    reasons = sorted({entry.reason for entry in left_out})
+    reasons = sorted({entry.reason for entry in excluded})
     more = f" and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
     return f"none of the {len(runs)} runs can be compared by {metric}; each {', or '.join(reasons[:3])}{more}"
 
@@ -300,12 +300,12 @@ def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> s
 def _cautions(
     measured: Sequence[_Measured],
     pairs: Sequence[PairResult],
-    left_out: Sequence[LeftOut],
+    excluded: Sequence[ExcludedRun],
     asked: Sequence[str],
 ) -> Iterable[str]:
-    if left_out:
+    if excluded:
         yield (
-            f"{len(left_out)} of {len(left_out) + sum(len(part.result.runs) for part in measured)} runs are left out;"
+            f"{len(excluded)} of {len(excluded) + sum(len(part.result.runs) for part in measured)} runs are excluded;"
             " if they failed because of what is compared, the rest is biased"
         )
     for part in measured:

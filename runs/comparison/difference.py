@@ -1,4 +1,4 @@
-"""What differs between two runs: how they were made, and what came out."""
+"""Differences between two runs: in how they were made, and in what came out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a few numbers let one say: intervals, tests, effect sizes. Arrays and numbers only, no runs.
+"""Statistics of few numbers: intervals, tests, effect sizes. Arrays and numbers only, no runs.
 
 All intervals and tests rest on Student's t distribution: the values (for paired tests the differences) are taken for
 independent draws from a normal distribution. `scipy.special.stdtr` and `stdtrit` are that distribution and its inverse,

@@ -39,7 +39,7 @@ __all__ = ["Reproduction", "carry_out"]
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What came out.
+    """A run that was reproduced, and the verdict on it.
 
     Attributes:
         plan: How it was done.

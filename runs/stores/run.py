@@ -244,7 +244,7 @@ class Run(abc.ABC):
 
     @property
     def result(self) -> Any:
-        """What the command returned."""
+        """The result that its command returned."""
         return self["result"]
 
     @property
@@ -301,7 +301,7 @@ class Run(abc.ABC):
 
     @functools.cached_property
     def info(self) -> Map:
-        """What it put into its info."""
+        """The `info` that it wrote."""
         return Map(self._part("info"))
 
     @functools.cached_property
@@ -311,7 +311,7 @@ class Run(abc.ABC):
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
-        """What it was made of: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
+        """Its origins: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
         return self._part("provenance")
 
     @property
@@ -364,7 +364,7 @@ class Run(abc.ABC):
 
     @property
     def note(self) -> str:
-        """What people wrote about it."""
+        """The note that people wrote on it."""
         return str(self["note"] or "")
 
     @property

@@ -35,7 +35,7 @@ _MAX_WATCHED = 200
 
 @dataclasses.dataclass
 class Removed:
-    """What was taken away, and what was not.
+    """Result of removing runs and reclaiming files.
 
     Attributes:
         runs: Ids of the runs.

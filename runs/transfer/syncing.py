@@ -31,7 +31,7 @@ _ATTEMPTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class SyncResult:
-    """What `sync` did with one run.
+    """Result of `sync` for one run.
 
     Attributes:
         folder: The run's folder.
@@ -204,7 +204,7 @@ def _is_dead(run: dict[str, Any] | None, lease: dict[str, Any] | None) -> bool:
 
 
 def _reap(folder: Path) -> str | None:
-    """Write DEAD into a run whose process is gone, and return its uid; None if it goes on."""
+    """Write DEAD into a run whose process is gone, and return its uid; None if it lives."""
     try:
         with locked(folder, wait=False) as lock:
             run, lease = read_json(folder / RUN), read_lease(folder, lock)
