@@ -21,7 +21,8 @@ from sacred.observers import RunObserver
 
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
-from observers.file.observer import FileObserver, recorder_of
+from observers.file.observer import FileObserver
+from observers.file.recording import recording_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import DESTINATION_FILE, Destination, explain
 from observers.mongo.fetch import fetch
@@ -122,7 +123,7 @@ class MongoObserver(RunObserver):
         _id: Any,
     ) -> Any:
         """Deliver a run that is to be started by somebody else."""
-        if recorder_of(meta_info.get("uid")) is None:
+        if recording_of(meta_info.get("uid")) is None:
             self._spool = _Spool(self.spool_dir / new_uid())
             self._spool.queued_event(ex_info, command, host_info, queue_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)
@@ -138,19 +139,21 @@ class MongoObserver(RunObserver):
         _id: Any,
     ) -> Any:
         """Begin to deliver a run; returns its id in the database, or None if that is not reachable within seconds."""
-        if recorder_of(meta_info.get("uid")) is None:
+        if recording_of(meta_info.get("uid")) is None:
             self._spool = _Spool(self.spool_dir / new_uid())
             self._spool.started_event(ex_info, command, host_info, start_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)
 
     def _ship(self, uid: str, run_id: Any) -> Any:
-        """Start to deliver what records the run; returns the run's id, which the database makes where there is none."""
-        recorder = recorder_of(uid)
-        folder, base = Path(recorder.dir), Path(recorder.basedir)
+        """Start to deliver the recording of the run; returns the run's id, which the database makes if it is None."""
+        recording = recording_of(uid)
+        if recording is None:
+            raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
+        folder, base = recording.folder, recording.base
         if self._spool is not None:
             # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
             self._claim.enter_context(claimed(folder))
-        recorder.journal.write(DESTINATION_FILE, self.destination.written())
+        recording.journal.write(DESTINATION_FILE, self.destination.written())
         self._folder, self._own_client = folder, self._client is None
         wanted = _as_number(run_id if self.overwrite is None else self.overwrite)
 
@@ -228,7 +231,7 @@ class MongoObserver(RunObserver):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # as of a FileObserver
 
 
 def _as_number(wanted: Any) -> Any:
