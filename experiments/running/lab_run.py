@@ -22,7 +22,7 @@ from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ResumeError
 from observers.media.kinds import Media
-from observers.record.protocols import GraphObserver, ResumableObserver
+from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
 __all__ = ["LabRun"]
 
@@ -162,12 +162,14 @@ class LabRun(RecordedRun):
                 f"{wanted} cannot be resumed: a run is resumed in the folder of its record, and nothing here records in"
                 f" one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
             )
-        super()._emit_started()
         for observer in self.observers:
-            if isinstance(observer, ResumableObserver) and observer.is_resumed:
-                position = observer.position()
-                self._go_on_from(position, position)
-                break
+            if isinstance(observer, LeasedObserver):
+                observer.beat_interval_s = self.beat_interval
+        super()._emit_started()
+        resumed = self._resumed()
+        if resumed:
+            position = resumed[0].position()
+            self._go_on_from(position, position)
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""

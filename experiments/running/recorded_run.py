@@ -28,7 +28,7 @@ from observers.record.protocols import (
     ResumableObserver,
     RewindableObserver,
 )
-from observers.record.rewinding import Position
+from observers.record.rewinding import Position, num_missing
 
 __all__ = ["RecordedRun", "reported"]
 
@@ -103,6 +103,16 @@ class RecordedRun(Run):
         Metrics of the machine, `system/...`, are no part of it. Nothing is waited for.
         """
         return {"metrics": self._metrics.position(), "media": self._media.position()}
+
+    def num_missing(self, position: Position) -> int:
+        """Return how many points and media up to a position are missing from the record that earlier sessions left.
+
+        Of a run that is recorded in several places, that is the number for the worst of them.
+        """
+        return max((num_missing(observer.held(position), position) for observer in self._resumed()), default=0)
+
+    def _resumed(self) -> list[ResumableObserver]:
+        return [o for o in self.observers if isinstance(o, ResumableObserver) and o.is_resumed]
 
     def flush(self) -> None:
         """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.

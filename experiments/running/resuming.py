@@ -14,8 +14,8 @@ from sacred.utils import get_by_dotted_path, join_paths
 
 from ingredients.errors import ConfigError
 from observers.file.observer import FileObserver
-from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive
-from observers.record.schema import CONFIG, INFO, LEASE, RUN
+from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
+from observers.record.schema import CONFIG, INFO, RUN
 
 __all__ = ["folder_to_continue", "recorded_data"]
 
@@ -104,12 +104,8 @@ def _command(run: Any) -> str:
 
 
 def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
-    if record["status"] != "RUNNING":
-        return False
-    try:
-        return is_alive(json.loads((folder / LEASE).read_bytes()))
-    except (OSError, ValueError):
-        return False  # a power cut may have taken it
+    lease = read_lease(folder)
+    return record["status"] == "RUNNING" and lease is not None and is_alive(lease)
 
 
 def _comparable(config: Any, ignored: set[str]) -> str:

@@ -10,24 +10,26 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from sacred.observers import RunObserver
 
-from observers.file.recording import Recording, folder_of, recording_of, write_lease
+from observers.file.lease_file import LeaseFile
+from observers.file.recording import Recording, folder_of, recording_of
 from observers.file.run_file import RunFile, command_line, new_entry
 from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import guarded
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
+from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
 from observers.record.resuming import open_for_resuming, resumed_entry
-from observers.record.rewinding import Position
+from observers.record.rewinding import Position, held
 from observers.record.schema import FORMAT
 from observers.record.stored_files import copy_file, keep
 
@@ -35,6 +37,7 @@ __all__ = ["FileObserver"]
 
 _log = logging.getLogger(__name__)
 
+SACREDS_BEAT_INTERVAL_S = 10.0
 # How long the end of a run waits for git, packages and machine.
 _PROVENANCE_BOUND_S = 20.0
 
@@ -61,6 +64,8 @@ class FileObserver(RunObserver):
         dir: The folder of the run, as text; None before it starts.
         recording: The run; None before it starts.
         num_errors: Events that failed.
+        beat_interval_s: Seconds between two heartbeats, told by a run of the lab before it starts; None is what Sacred
+            was told on its command line, or its own ten seconds. The lease goes by it.
     """
 
     VERSION = FORMAT
@@ -88,6 +93,7 @@ class FileObserver(RunObserver):
         self.dir: str | None = None
         self.recording: Recording | None = None
         self.num_errors = 0
+        self.beat_interval_s: float | None = None
         self._lock = threading.RLock()
 
     def _elsewhere(self) -> str | None:
@@ -113,6 +119,10 @@ class FileObserver(RunObserver):
         """Return how much the record holds of each metric and each series of media."""
         return self._started().journal.position()
 
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+        return held(self._started().folder, position)
+
     def _started(self) -> Recording:
         if self.recording is None:
             raise RuntimeError("this observer has no run yet: started_event comes first")
@@ -133,7 +143,9 @@ class FileObserver(RunObserver):
         """Write down a run that is to be started by somebody else; returns its id in this folder."""
         with self._lock:
             entry = new_entry(ex_info, command, host_info, queue_time, meta_info, "QUEUED")
-            return self._begin(entry, ex_info, queue_time, config, _id)
+            number = self._begin(entry, ex_info, queue_time, config, _id)
+            self._release()
+            return number
 
     def started_event(
         self,
@@ -177,8 +189,11 @@ class FileObserver(RunObserver):
         if base != Path(self.basedir):
             self.basedir = str(base)
             self.source_dir, self.resource_dir = base / "_sources", base / "_resources"
+        lock = RecordLock(folder)
+        lock.acquire()
         journal = Journal(folder)
-        self._record(journal, RunFile(journal, entry, entry["meta"]), at, ex_info, config)
+        lease = LeaseFile(journal, lock, self._beat_interval_s(entry["meta"]))
+        self._record(journal, lease, RunFile(journal, entry, entry["meta"]), at, ex_info, config)
         return number
 
     def _resume(
@@ -195,20 +210,28 @@ class FileObserver(RunObserver):
         Raises:
             ResumeError: If that cannot be; then nothing of it is changed.
         """
-        with open_for_resuming(folder, Path(self.basedir)) as (before, journal):
+        with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
+            lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
             run = RunFile(journal, resumed_entry(before, folder, at, host_info, command_line()), meta_info)
             # With both, others see that the run is taken, whatever it said before.
-            write_lease(journal)
+            lease.write()
             run.write()
             journal.clear()
         meta_info["uid"] = before["uid"]
         start = datetime.fromisoformat(before["start_time"])
-        self._record(journal, run, start, ex_info, config, before["experiment"]["sources"])
+        self._record(journal, lease, run, start, ex_info, config, before["experiment"]["sources"])
         return journal.folder.name
+
+    def _beat_interval_s(self, meta_info: Mapping[str, Any]) -> float:
+        if self.beat_interval_s is not None:
+            return self.beat_interval_s
+        given = (meta_info.get("options") or {}).get("--beat-interval")
+        return float(given) if given else SACREDS_BEAT_INTERVAL_S
 
     def _record(
         self,
         journal: Journal,
+        lease: LeaseFile,
         run: RunFile,
         start: datetime,
         ex_info: dict[str, Any],
@@ -219,7 +242,7 @@ class FileObserver(RunObserver):
         store = self.source_dir if self.copy_sources else None
         sources = LabSources(ex_info, store, self.basedir, earlier_sources)
         self.dir = str(journal.folder)
-        self.recording = Recording(Path(self.basedir), journal, run, start, sources, self._lock)
+        self.recording = Recording(Path(self.basedir), journal, lease, run, start, sources, self._lock)
         self.recording.begin(config)
 
     # ------------------------------------------------------------------ a run goes on
@@ -294,11 +317,19 @@ class FileObserver(RunObserver):
         if not self.is_recording:  # the run was refused when it started
             return
         self._started().wait_for_provenance(_PROVENANCE_BOUND_S)
-        self._write_end(status, at, entries)
+        try:
+            self._write_end(status, at, entries)
+        finally:
+            self._release()
 
     @guarded
     def _write_end(self, status: str, at: datetime, entries: dict[str, Any]) -> None:
         self._started().end(status, at, **{name: plain(value) for name, value in entries.items()})
+
+    def _release(self) -> None:
+        """Let others write the record, which is as it should be."""
+        if self.recording is not None:
+            self.recording.lease.release()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir

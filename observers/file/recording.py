@@ -12,19 +12,22 @@ from typing import Any
 
 from observers.errors import ResumeError
 from observers.file.info_file import InfoFile
+from observers.file.lease_file import LeaseFile
 from observers.file.run_file import RunFile
 from observers.file.sacred_form import plain, sacred_metrics, to_ticks
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
-from observers.record.identity import lease
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
-from observers.record.rewinding import Position, is_rewound, missing_from, next_step
-from observers.record.schema import CONFIG, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
+from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
+from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
 __all__ = ["Recording", "folder_of", "recording_of"]
 
 _log = logging.getLogger(__name__)
+
+# Series that are named where points of them are lost.
+_SHOWN = 10
 
 # The runs that this process records, by uid.
 _recordings: dict[str, Recording] = {}
@@ -52,6 +55,7 @@ class Recording:
     Args:
         base: The folder of runs.
         journal: The journal in the run's folder.
+        lease: What says that this process writes the record, which is locked.
         run: What writes `run.json`.
         start: When the run started, or was queued, in UTC without a time zone; of a resumed run its first session.
         sources: What keeps sources.
@@ -60,15 +64,24 @@ class Recording:
     Attributes:
         base: The folder of runs.
         journal: Writes the files.
+        lease: Writes `lease.json`, and has the lock on the record.
         run: Writes `run.json`.
         start: When the run started, in UTC.
     """
 
     def __init__(
-        self, base: Path, journal: Journal, run: RunFile, start: datetime, sources: LabSources, lock: threading.RLock
+        self,
+        base: Path,
+        journal: Journal,
+        lease: LeaseFile,
+        run: RunFile,
+        start: datetime,
+        sources: LabSources,
+        lock: threading.RLock,
     ) -> None:
         self.base = base
         self.journal = journal
+        self.lease = lease
         self.run = run
         self.start = start.replace(tzinfo=UTC)
         self._sources = sources
@@ -108,7 +121,7 @@ class Recording:
         self._save_sources()
         self.journal.write(CONFIG, plain(config))
         if not self.is_resumed:
-            write_lease(self.journal)
+            self.lease.write()
             self.run.write()
             return
         # The end of an earlier session wrote it; the end of this one writes it anew.
@@ -140,7 +153,7 @@ class Recording:
         self._save_sources()
         if self._gathering is not None:
             self._gathering.look()
-        write_lease(self.journal)
+        self.lease.write()
         self.run.beat(at, result)
 
     def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
@@ -178,9 +191,21 @@ class Recording:
                 reached = self.journal.rewind(position)
         except OSError as error:
             raise ResumeError(f"the record in {self.folder} cannot be rewound: {error}") from error
-        for name, there, expected in missing_from(reached, position):
-            _log.warning("%s: %s has %d points, expected %d; the others are lost", self.folder, name, there, expected)
+        if not any(position.values()):
+            self.run.entry.pop("lost_points", None)  # all of it is recorded anew
+        self._note_lost_points(reached, position)
         return reached
+
+    def _note_lost_points(self, reached: Position, wanted: Position) -> None:
+        missing = list(missing_from(reached, wanted))
+        for name, there, expected in missing[:_SHOWN]:
+            _log.warning("%s: %s has %d points, expected %d; the others are lost", self.folder, name, there, expected)
+        if missing:
+            count = num_missing(reached, wanted)
+            _log.error(
+                "%s: %d points of %d series are lost; the run cannot end as COMPLETED", self.folder, count, len(missing)
+            )
+            self.run.note_lost_points(count)
 
     # ------------------------------------------------------------------ a run ends
 
@@ -197,22 +222,19 @@ class Recording:
             at: When.
             **entries: What else to tell of it.
         """
-        if self._gathering is not None:
-            self._gathering.look()
-        self.journal.flush()
-        self._info.write()
-        self.journal.media.give_up()
-        self._save_sources()
-        lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
-        self.run.end(status, at, lost, **entries)
-        self.journal.write_summary()
-        if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
-            self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
-        self.run.write()
-        self.journal.close()
-        _recordings.pop(self.uid, None)
-
-
-def write_lease(journal: Journal) -> None:
-    """Say that this process writes the record, and is alive now."""
-    journal.write(LEASE, lease(1.0), durable=False)
+        try:
+            if self._gathering is not None:
+                self._gathering.look()
+            self.journal.flush()
+            self._info.write()
+            self.journal.media.give_up()
+            self._save_sources()
+            lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+            self.run.end(status, at, lost, **entries)
+            self.journal.write_summary()
+            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
+                self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
+            self.run.write()
+            self.journal.close()
+        finally:
+            _recordings.pop(self.uid, None)

@@ -98,6 +98,11 @@ class RunFile:
             values.append(value)
             self.write()
 
+    def note_lost_points(self, count: int) -> None:
+        """Note points and media that earlier sessions had recorded and that are gone; the run cannot be COMPLETED."""
+        self.entry["lost_points"] = self.entry.get("lost_points", 0) + count
+        self.write()
+
     @contextlib.contextmanager
     def rewinding(self, step: int) -> Iterator[None]:
         """Say, while the record is rewound, that it is; afterwards that it was, and the step this session begins at.
@@ -126,7 +131,7 @@ class RunFile:
             **entries: What else there is to tell of it.
         """
         lost = {name: number for name, number in lost.items() if number}
-        if lost and status == "COMPLETED":
+        if (lost or "lost_points" in self.entry) and status == "COMPLETED":
             status = "COMPLETED_WITH_LOSS"
         self.entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries, **lost}
         if self.session is not None:

@@ -7,7 +7,6 @@ its own in a spool, and tries for ever.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import shutil
@@ -30,7 +29,7 @@ from observers.mongo.layout import Collections, prefix_of
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
-from observers.record.identity import claimed, new_uid
+from observers.record.identity import new_uid
 
 __all__ = ["MongoObserver"]
 
@@ -45,10 +44,21 @@ ARTIFACTS_SLICE_S = 2.0
 
 
 class _Spool(FileObserver):
-    """Records where it is told to: its folder is removed once it is delivered, so it must be one of its own."""
+    """Records where it is told to: its folder is removed once it is delivered, so it must be one of its own.
+
+    The lock on it is held until `let_go`: `runs sync` removes a spool that it has delivered, but not one that
+    is locked.
+    """
 
     def _elsewhere(self) -> None:
         return None
+
+    def _release(self) -> None:
+        pass
+
+    def let_go(self) -> None:
+        """Leave what is there to others."""
+        super()._release()
 
 
 def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,6 +88,9 @@ class MongoObserver(RunObserver):
         failure_dir: Where the spool is, by default `my_runs/_spool`.
         **kwargs: Options of `pymongo.MongoClient`.
 
+    Attributes:
+        beat_interval_s: Seconds between two heartbeats; see `FileObserver`.
+
     Raises:
         DestinationError: If two arguments exclude each other.
     """
@@ -105,10 +118,10 @@ class MongoObserver(RunObserver):
         self._options = kwargs
         self._client = client
         self._own_client = False
-        self._spool: FileObserver | None = None
+        self._spool: _Spool | None = None
         self._shipper: Shipper | None = None
         self._folder = Path()
-        self._claim = contextlib.ExitStack()
+        self.beat_interval_s: float | None = None
 
     # ------------------------------------------------------------------ a run begins
 
@@ -125,6 +138,7 @@ class MongoObserver(RunObserver):
         """Deliver a run that is to be started by somebody else."""
         if recording_of(meta_info.get("uid")) is None:
             self._spool = _Spool(self.spool_dir / new_uid())
+            self._spool.beat_interval_s = self.beat_interval_s
             self._spool.queued_event(ex_info, command, host_info, queue_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)
 
@@ -141,6 +155,7 @@ class MongoObserver(RunObserver):
         """Begin to deliver a run; returns its id in the database, or None if that is not reachable within seconds."""
         if recording_of(meta_info.get("uid")) is None:
             self._spool = _Spool(self.spool_dir / new_uid())
+            self._spool.beat_interval_s = self.beat_interval_s
             self._spool.started_event(ex_info, command, host_info, start_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)
 
@@ -150,9 +165,6 @@ class MongoObserver(RunObserver):
         if recording is None:
             raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
         folder, base = recording.folder, recording.base
-        if self._spool is not None:
-            # `runs sync` removes a spool that it has delivered, and leaves one that is claimed alone.
-            self._claim.enter_context(claimed(folder))
         recording.journal.write(DESTINATION_FILE, self.destination.written())
         self._folder, self._own_client = folder, self._client is None
         wanted = _as_number(run_id if self.overwrite is None else self.overwrite)
@@ -214,7 +226,8 @@ class MongoObserver(RunObserver):
             self._client = None
         if delivered and self._spool is not None:
             shutil.rmtree(self._spool.basedir, ignore_errors=True)
-        self._claim.close()
+        if self._spool is not None:
+            self._spool.let_go()
         if delivered:
             return
         delivery = shipper.delivery

@@ -16,6 +16,7 @@ from pymongo.errors import DuplicateKeyError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
 from observers.mongo.layout import Collections, Document
+from observers.record.identity import is_time
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
 
 __all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
@@ -30,7 +31,7 @@ _NOT_AS_THEY_ARE = (
 )
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
-    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media"),
+    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points"),
     *("captured_out_file", "values_file"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
@@ -60,10 +61,12 @@ class _RunDocument:
         packer.files.clear()
         kept = {key: value for key, value in run.items() if key not in (*_NOT_AS_THEY_ARE, *_TIMES)}
         document = {key: packer.entry(value) for key, value in kept.items()} | _times(run)
-        lease = read_json(self.folder / LEASE)
-        if lease is not None:
+        lease = None
+        with contextlib.suppress(ValueError):  # a power cut may have taken what was in it
+            lease = read_json(self.folder / LEASE)
+        if isinstance(lease, dict):
             document["lease"] = packer.entry(lease)
-            if document.get("status") == "RUNNING":
+            if document.get("status") == "RUNNING" and is_time(lease.get("heartbeat")):
                 document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
         for key in ("command_line", "fail_trace"):
             if isinstance(run.get(key), list):

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
+
+from observers.record.locking import RecordLock, is_locked
+from observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
     "EXPECT_DATA_VARIABLE",
     "PARENT_VARIABLE",
     "RECORD_TO_VARIABLE",
     "RESUME_VARIABLE",
-    "claimed",
     "is_alive",
+    "is_time",
     "lease",
     "new_uid",
     "parent_uid",
+    "read_lease",
     "true_status",
 ]
 
@@ -37,7 +42,7 @@ EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
 # Holds the folder of the run that this process is to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
 
-# How many beats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
+# How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
 
 
@@ -67,53 +72,91 @@ def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
     return given
 
 
-def lease(beat_interval_s: float) -> dict[str, Any]:
-    """Return the lease of this process, as of now."""
+def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
+    """Return the lease of this process, as of now.
+
+    Args:
+        beat_interval_s: Seconds between two heartbeats; 0 for a run without any.
+        locked: Whether the process holds the lock on the record, too.
+    """
     return {
         "host": socket.gethostname(),
         "boot_id": _boot_id(),
+        "pid_namespace": _pid_namespace(),
         "pid": os.getpid(),
         "pid_start": _start_of(os.getpid()),
         "beat_interval": beat_interval_s,
         "heartbeat": time.time(),
+        "locked": locked,
     }
 
 
-@contextlib.contextmanager
-def claimed(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold `folder` against every other process that claims it, after waiting for it; one that dies lets go of it.
+def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] | None:
+    """Return the lease in a run's folder, and as `held` whether a writer holds the record's lock now.
 
-    Without effect where the folder is gone, or the system has no such locks.
+    A lease that is damaged, or that a power cut has taken, is as old as the file, and tells nothing else. None is that
+    of a record that never had one, such as stock Sacred's.
 
-    Raises:
-        BlockingIOError: If it is not to `wait`, and another process has it.
+    Args:
+        folder: The run's folder.
+        ours: A lock on it that the caller holds, and that says nothing of a writer.
     """
-    with contextlib.ExitStack() as stack:
-        try:
-            import fcntl
-
-            number = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            stack.callback(os.close, number)
-            fcntl.flock(number, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise
-        except (ImportError, OSError):
-            _log.debug("%s cannot be held against others", folder)
-        yield
+    try:
+        lease = json.loads((folder / LEASE).read_bytes())
+    except (OSError, ValueError):
+        lease = None
+    if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
+        last = _last_change(folder)
+        if last is None:
+            return None
+        lease = {"heartbeat": last, "locked": True}
+    return {**lease, "held": False if ours is not None and ours.is_held else is_locked(folder)}
 
 
-def is_alive(lease: dict[str, Any], now: float | None = None) -> bool:
+def _last_change(folder: Path) -> float | None:
+    """Return when a run's lease was written; without one when its `run.json` was; None of a record without leases."""
+    for name in (LEASE, RUN):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if name == LEASE or json.loads((folder / RUN).read_bytes()).get("format") == FORMAT:
+                return (folder / name).stat().st_mtime
+    return None
+
+
+def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
     """Tell whether the process that holds a lease still writes its run.
 
-    On the machine that wrote it, the process itself is looked at; from anywhere else the time since its last beat
-    counts, which wants clocks that agree to some seconds.
+    Whoever holds the record's lock lives, wherever that is. Under the kernel that it was written under, a lock that
+    nobody holds, or in the same PID namespace a process that is gone, are the end. From anywhere else, and where there
+    are no locks, the time since the last heartbeat counts, which wants clocks that agree to some seconds; without
+    heartbeats there is no telling, and the run is taken to be alive.
+
+    Args:
+        lease: What `lease` returned then, or `read_lease` of what is in a folder.
+        now: The time, in seconds since 1970.
     """
-    # A system without /proc tells nothing of its processes.
-    is_known = lease.get("boot_id") and lease.get("pid_start") is not None
-    if is_known and lease.get("host") == socket.gethostname() and lease["boot_id"] == _boot_id():
-        return _start_of(lease["pid"]) == lease["pid_start"]
-    allowed = max(_SECONDS, _BEATS * lease.get("beat_interval", 1.0))
-    return (time.time() if now is None else now) - lease.get("heartbeat", 0) <= allowed
+    held = lease.get("held") if lease.get("locked") else None
+    if held:
+        return True
+    if lease.get("boot_id") and lease["boot_id"] == _boot_id():
+        if held is False:
+            return False
+        is_running = lease.get("pid_start") is not None and _start_of(lease.get("pid")) == lease["pid_start"]
+        # Leases of before do not name their namespace: a process that is there is theirs, one that is not may be.
+        namespace = lease.get("pid_namespace")
+        if is_running and namespace in (None, _pid_namespace()):
+            return True
+        if namespace and namespace == _pid_namespace():
+            return False
+    interval, heartbeat = lease.get("beat_interval", 1.0), lease.get("heartbeat")
+    if interval == 0:
+        return True
+    allowed = max(_SECONDS, _BEATS * interval) if is_time(interval) else _SECONDS
+    return (time.time() if now is None else now) - (heartbeat if is_time(heartbeat) else 0) <= allowed
+
+
+def is_time(value: Any) -> TypeGuard[float]:
+    """Tell whether a value from a lease is a number of seconds that a clock can show: up to the year 9999."""
+    return isinstance(value, int | float) and 0 <= value < 2.5e11
 
 
 def true_status(run: dict[str, Any], lease: Any) -> str | None:
@@ -121,16 +164,15 @@ def true_status(run: dict[str, Any], lease: Any) -> str | None:
 
     Args:
         run: What is in its `run.json`.
-        lease: What is in its `lease.json`; anything, as others may have written there.
+        lease: Its lease, from `read_lease` or a database; anything, as others may have written there.
 
     Returns:
         The status as text; None if it is recorded as null.
     """
     status = run.get("status", "RUNNING")
     # A lease that is no lease says nothing.
-    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-        if status == "RUNNING" and lease is not None and not is_alive(lease):
-            return "DEAD"
+    if status == "RUNNING" and isinstance(lease, Mapping) and not is_alive(lease):
+        return "DEAD"
     return status if status is None or isinstance(status, str) else str(status)
 
 
@@ -141,8 +183,21 @@ def _boot_id() -> str:
         return ""
 
 
-def _start_of(pid: int) -> int | None:
+def _pid_namespace() -> str | None:
+    """Return the PID namespace of this process; None where pids in /proc are not those of it, or there is no /proc."""
+    proc = Path("/proc/self")
+    try:
+        if str(proc.readlink()) != str(os.getpid()):  # of a container whose /proc is that of the machine
+            return None
+        return str((proc / "ns" / "pid").readlink())
+    except OSError:
+        return None
+
+
+def _start_of(pid: Any) -> int | None:
     """Return when a process started, in clock ticks since boot, so that a reused pid is not taken for it."""
+    if not isinstance(pid, int):
+        return None
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -10,6 +10,7 @@ observer with `isinstance` for more:
     RewindableObserver    rewind_event      can take back what was logged beyond a position
     HasFolder             dir               writes into a folder of the run's own
     ResumableObserver     is_resumed, ...   can go on with the record of an earlier session; has a folder
+    LeasedObserver        beat_interval_s   says how long its record lives without a heartbeat
     ArtifactSource        fetch_artifact    has versions of artifacts that this machine may not have
 
 An event that fails is logged, and the run goes on; `rewind_event` and `fetch_artifact` raise, because the run depends
@@ -30,6 +31,7 @@ __all__ = [
     "BufferedObserver",
     "GraphObserver",
     "HasFolder",
+    "LeasedObserver",
     "MediaObserver",
     "ResumableObserver",
     "RewindableObserver",
@@ -108,6 +110,17 @@ class ResumableObserver(HasFolder, Protocol):
 
     def position(self) -> Position:
         """Return how much the record holds of each metric and each series of media."""
+
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+
+
+@runtime_checkable
+class LeasedObserver(Protocol):
+    """Writes down who records the run, and until when that is to be believed."""
+
+    beat_interval_s: float | None
+    """Seconds between two heartbeats, set by the run before it starts."""
 
 
 @runtime_checkable

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import ResumeError
-from observers.record.identity import claimed, is_alive
+from observers.record.identity import is_alive, read_lease
 from observers.record.journal import Journal
-from observers.record.schema import FORMAT, LEASE, RUN
+from observers.record.locking import RecordLock
+from observers.record.schema import FORMAT, RUN
 
 __all__ = ["environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
 
@@ -36,8 +37,8 @@ _NOT_COMPARED = ("diff", "untracked")
 
 
 @contextlib.contextmanager
-def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal]]:
-    """Give `run.json` and journal of a run that is to be resumed, and keep other processes from resuming it meanwhile.
+def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
+    """Give `run.json`, journal and lock of a run to resume; the lock is held, and let go of again if this fails.
 
     Args:
         folder: The run's folder.
@@ -50,20 +51,27 @@ def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any]
         raise ResumeError(
             f"{folder} cannot be resumed: runs are recorded in {base}; record in {folder.parent} (-F {folder.parent})"
         )
+    _read(folder)  # a lock is put into a run's folder only
+    lock = RecordLock(base / folder.name)
     try:
-        with claimed(folder, wait=False):
-            run = _read(folder)
-            lease = _lease(folder)
-            if run.get("status") == "RUNNING" and lease and is_alive(lease):
-                raise ResumeError(
-                    f"{folder} cannot be resumed: process {lease.get('pid')} on {lease.get('host')} is "
-                    "writing it; wait for its end, or end it"
-                )
-            yield run, _recalled(base / folder.name, folder)
+        lock.acquire()
     except BlockingIOError:
-        raise ResumeError(
-            f"{folder} cannot be resumed: another process resumes or removes it just now; try again"
-        ) from None
+        raise ResumeError(_taken(folder, read_lease(folder))) from None
+    try:
+        run, lease = _read(folder), read_lease(folder, lock)
+        if run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
+            raise ResumeError(_taken(folder, lease))
+        yield run, _recalled(base / folder.name, folder), lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _taken(folder: Path, lease: Mapping[str, Any] | None) -> str:
+    who = f"process {lease['pid']} on {lease.get('host')}" if lease and "pid" in lease else "another process"
+    return (
+        f"{folder} cannot be resumed: {who} writes it, or resumes or removes it just now; wait for its end, or end it"
+    )
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -85,14 +93,6 @@ def _recalled(path: Path, folder: Path) -> Journal:
     except (OSError, ValueError) as error:
         raise ResumeError(f"{folder} cannot be resumed: its record is damaged ({error})") from error
     return journal
-
-
-def _lease(folder: Path) -> dict[str, Any] | None:
-    try:
-        lease = json.loads((folder / LEASE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return lease if isinstance(lease, dict) else None
 
 
 def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def resumed_entry(
         "step": None,
         "changed_sources": [],
     }
-    earlier = [*run.get("sessions", ())[:-1], session_of(run, _lease(folder))]
+    earlier = [*run.get("sessions", ())[:-1], session_of(run, read_lease(folder))]
     meta = {key: value for key, value in run["meta"].items() if key != "interrupted_by"}
     kept = {key: value for key, value in run.items() if key not in _END}
     # Of one that was killed while it was rewound, another state is there now than before.

@@ -14,6 +14,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     provenance.json      git, packages, machine and determinism flags of the first session; replaced as a whole
     lease.json           who writes this run, and when last; replaced as a whole
+    lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
@@ -70,11 +71,11 @@ MAX_SACRED_POINTS = 200_000
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
 POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
-NOTES, PROVENANCE = "notes.json", "provenance.json"
+NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS}
+OWN_FILES |= {SACRED_METRICS, LOCK}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from runs.rerun.environment import Differing, Environment
-    from runs.rerun.reproducing import Plan, Reproduction
+    from runs.rerun.planning import Plan
+    from runs.rerun.reproducing import Reproduction
     from runs.rerun.verdict import Tolerance, Verdict
     from runs.stores.run import Run
 
@@ -69,7 +70,8 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run it again, and print the verdict."""
-    from runs.rerun.reproducing import planned, reproduce
+    from runs.rerun.planning import planned
+    from runs.rerun.reproducing import reproduce
     from runs.rerun.verdict import DIVERGED, Tolerance
 
     arguments.error_code = 2
@@ -79,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
             return _write_environment(run, arguments)
         tolerance = Tolerance(arguments.rtol, arguments.atol, dict(arguments.tolerance))
         _refuse_unknown(run, tolerance)
-        with planned(run, in_place=arguments.in_place, keep=arguments.keep) as plan:
+        with planned(run, store, in_place=arguments.in_place, keep=arguments.keep) as plan:
             if arguments.dry:
                 print_json(_plan_document(plan)) if arguments.json else _print_plan(plan)
                 return 0
@@ -204,7 +206,7 @@ def _print(done: Reproduction) -> None:
     _print_sentences("also", shown)
     _print_sentences("note", done.notes)
     if verdict.verdict != IDENTICAL:
-        _print_sentences("environment", [one.text for one in (*done.plan.environment.loud, *done.switches)])
+        _print_sentences("environment", [one.text for one in (*done.plan.environment.loud, *done.flags)])
     if done.sources and (verdict.verdict == DIVERGED or done.plan.restored is None):
         for name, text in done.sources.items():
             print_text(f"source {name}", "bold")
@@ -241,7 +243,7 @@ def _document(done: Reproduction) -> dict[str, Any]:
         "text": done.verdict.text,
         "notes": [*done.plan.notes, *done.plan.environment.notes, *done.notes],
         "mode": done.plan.mode,
-        "environment": _differences([*done.plan.environment.differences, *done.switches]),
+        "environment": _differences([*done.plan.environment.differences, *done.flags]),
         "sources": done.sources,
     }
 

@@ -12,7 +12,7 @@ from runs.commands.terminal.values import list_text
 
 if TYPE_CHECKING:
     from runs.rerun.replaying import Replay
-    from runs.stores.folder import FolderRun
+    from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
 
@@ -40,10 +40,11 @@ def _steps(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Resume the run, in the place of this process."""
-    from runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
+    from runs.rerun.resuming import changed_sources, resume_launch
+    from runs.rerun.states import states_of, with_folder
 
     with open_given(arguments) as store:
-        run = with_folder(store.get(arguments.run))
+        run, _ = with_folder(store.get(arguments.run))
         launch = resume_launch(run, arguments.rest[1:])
         changed = changed_sources(run)
         if changed:
@@ -57,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     return begin(launch, f"run {run.id} goes on from {where}", dry=arguments.dry)
 
 
-def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
+def _verified(run: Run, arguments: argparse.Namespace) -> bool:
     from runs.rerun.replaying import replay
 
     print_to_stderr(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")

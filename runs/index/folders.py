@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.schema import LEASE, RUN
+from observers.record.schema import RUN
 from runs.errors import StoreError
 
-__all__ = ["SPOOL", "SPOOLED", "lease_of", "read_json", "require_folder", "run_folders"]
+__all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders"]
 
 SPOOL, SPOOLED = "_spool", "run"
 
@@ -44,8 +44,3 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def lease_of(folder: Path) -> dict[str, Any] | None:
-    """Return the lease of the run in `folder`."""
-    return read_json(folder / LEASE)

@@ -21,11 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from observers.record.identity import true_status
+from observers.record.identity import read_lease, true_status
 from runs.index import questions, scanning
 from runs.index.fields import OF_RUN, TEXT, fields_of, read_documents
 from runs.index.file import IndexFile, clear, transaction
-from runs.index.folders import lease_of
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
 
@@ -225,7 +224,7 @@ class Index:
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
         dead = []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
-            lease = lease_of(self.store / os.fsdecode(name))
+            lease = read_lease(self.store / os.fsdecode(name))
             if true_status({"status": "RUNNING"}, lease) == "DEAD":
                 dead.append((number,))
         connection.execute("DELETE FROM temp.dead")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from observers.record.identity import claimed
+from observers.record.locking import claimed
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.fields import is_indexed

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.identity import claimed
+from observers.record.locking import locked
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, run_folders
@@ -40,7 +40,7 @@ def remove_folder(store: Path, folder: Path) -> None:
         with contextlib.ExitStack() as stack:
             if folder.name == SPOOLED and folder.parent != store:
                 # `runs sync` holds it while it delivers it.
-                stack.enter_context(claimed(folder))
+                stack.enter_context(locked(folder))
                 folder = folder.parent
             outgoing.mkdir(exist_ok=True)
             # A long name of the run and ours together may be too long.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactError
 from observers.record.atomic_file import replacing
-from observers.record.identity import true_status
+from observers.record.identity import read_lease, true_status
 from observers.record.schema import (
     CONFIG,
     INFO,
@@ -34,7 +34,6 @@ from observers.record.schema import (
 )
 from runs.errors import StoreError
 from runs.index.fields import summary_of
-from runs.index.folders import lease_of
 from runs.stores.content import Content, missing_content
 from runs.stores.folder_removing import remove_folder
 from runs.stores.media import Medium
@@ -80,7 +79,7 @@ class FolderRun(Run):
     @property
     def status(self) -> str:
         """See `Run.status`."""
-        return self._row.get("status") or true_status(self.document, lease_of(self.folder)) or ""
+        return self._row.get("status") or true_status(self.document, read_lease(self.folder)) or ""
 
     def _metric_names(self) -> list[str]:
         if (self.folder / POINTS).exists():
@@ -114,8 +113,7 @@ class FolderRun(Run):
     @property
     def lease(self) -> dict[str, Any] | None:
         """See `Run.lease`."""
-        lease = lease_of(self.folder)
-        return lease if isinstance(lease, dict) else None
+        return read_lease(self.folder)
 
     @property
     def media(self) -> list[Medium]:

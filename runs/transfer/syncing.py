@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, database_in, explain, read_destination
-from observers.record.identity import claimed, is_alive, true_status
+from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
+from observers.record.locking import locked
 from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.folders import SPOOLED, lease_of, read_json, run_folders
+from runs.index.folders import SPOOLED, read_json, run_folders
 
 __all__ = ["SyncResult", "reap", "sync"]
 
@@ -89,7 +90,7 @@ def _destination(folder: Path, url: str | None) -> Destination | None:
 
 
 def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
-    lease = lease_of(folder)
+    lease = read_lease(folder)
     run = read_json(folder / RUN)
     if run is not None and run["status"] == "RUNNING" and lease is not None and is_alive(lease):
         return SyncResult(folder, "running", None, destination.label)
@@ -97,7 +98,7 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
         if run is None:
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
         return _deliver(folder, destination, client)
-    with claimed(folder):
+    with locked(folder):
         # Who had it before may have delivered it, and removed it.
         if not (folder / RUN).exists():
             return SyncResult(folder, "delivered by another process", None, destination.label)
@@ -126,13 +127,10 @@ def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient
 def reap(store: Path) -> Iterator[tuple[Path, str]]:
     """Write DEAD into every run below `store` that says RUNNING and whose process is gone; yield folder and uid."""
     for folder in run_folders(store):
-        if not _is_dead(read_json(folder / RUN), lease_of(folder)):
-            continue
-        # Held, because another process may be about to continue the run.
-        with claimed(folder):
+        if _is_dead(read_json(folder / RUN), read_lease(folder)):
             uid = _reap(folder)
-        if uid is not None:
-            yield folder, uid
+            if uid is not None:
+                yield folder, uid
 
 
 def _is_dead(run: Any, lease: Any) -> bool:
@@ -141,13 +139,17 @@ def _is_dead(run: Any, lease: Any) -> bool:
 
 def _reap(folder: Path) -> str | None:
     """Write DEAD into a run whose process is gone, and return its uid; None if it goes on."""
-    run, lease = read_json(folder / RUN), lease_of(folder)
-    if not _is_dead(run, lease):
+    try:
+        with locked(folder, wait=False) as lock:
+            run, lease = read_json(folder / RUN), read_lease(folder, lock)
+            if lease is None or not _is_dead(run, lease):
+                return None
+            stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
+            journal = Journal(folder)
+            journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
+            journal.close()
+    except BlockingIOError:  # another process continues the run, or removes it
         return None
-    stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
-    journal = Journal(folder)
-    journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
-    journal.close()
     if journal.num_failures:
         raise StoreError(f"{folder} cannot be written; check its permissions and the disk")
     return run.get("uid", "")
@@ -160,11 +162,19 @@ def reap_database(url: str) -> Iterator[tuple[Any, str]]:
     with destination.connect() as client:
         collection = client[name]["runs"]
         try:
-            for run in collection.find({"status": "RUNNING", "lease": {"$exists": True}}, {"lease": 1, "uid": 1}):
-                if not is_alive(run["lease"]):
-                    stopped = datetime.fromtimestamp(run["lease"]["heartbeat"], UTC).replace(tzinfo=None)
-                    change = {"$set": {"status": "DEAD", "stop_time": stopped}}
+            wanted = dict.fromkeys(("status", "lease", "uid", "heartbeat", "start_time"), 1)
+            for run in collection.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
+                if true_status(run, run["lease"]) == "DEAD":
+                    change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
                     collection.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
                     yield run["_id"], run.get("uid", "")
         except PyMongoError as error:
             raise StoreError(f"MongoDB at {destination.label}: {explain(error)}") from error
+
+
+def _last_sign(run: Mapping[str, Any]) -> datetime | None:
+    """Return when a run in a database was last known to live; None if nothing of it tells."""
+    heartbeat = run["lease"].get("heartbeat")
+    if is_time(heartbeat):
+        return datetime.fromtimestamp(heartbeat, UTC).replace(tzinfo=None)
+    return run.get("heartbeat") or run.get("start_time")

@@ -26,6 +26,7 @@ from observers.record.schema import (
     FORMAT,
     INFO,
     LEASE,
+    LOCK,
     MEDIA,
     MEDIA_FOLDER,
     NOTES,
@@ -131,7 +132,7 @@ class _Unloading:
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
-        return is_unfinished or (len(name.parts) == 1 and name.name in {*_LEFT, RUN, NOTES})
+        return is_unfinished or (len(name.parts) == 1 and name.name in {*_LEFT, RUN, NOTES, LOCK})
 
     # ------------------------------------------------------------------ anything else, part by part
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 import uuid
@@ -13,6 +12,7 @@ import pymongo
 import pytest
 
 from runs.transfer.syncing import reap_database
+from tests.processes import DEVNULL, Process
 
 HEAD = """
 import os, sys, time
@@ -34,7 +34,7 @@ class Recorded:
         self.out, self.err = folder / "stdout.txt", folder / "stderr.txt"
         with self.out.open("w") as out, self.err.open("w") as err:
             command = [sys.executable, str(script), *arguments]
-            self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            self.process = Process(command, cwd=folder, stdin=DEVNULL, stdout=out, stderr=err)
 
     def finish(self, timeout_s: float = 120.0) -> str:
         """Wait for a good end, and return what it wrote to stderr."""
@@ -53,8 +53,7 @@ def _starting(root: Path) -> Iterator[Callable[..., Recorded]]:
 
     yield begin
     for recorded in started:
-        recorded.process.kill()
-        recorded.process.wait()
+        recorded.process.close()
 
 
 @pytest.fixture

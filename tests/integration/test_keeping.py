@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pty
-import subprocess
 import sys
 import time
 import types
@@ -24,11 +23,13 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
 from observers.record.identity import lease
+from observers.record.locking import locked
 from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
 from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
+from tests.processes import PIPE, Process
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 LONG_AGO = time.time() - 7200
@@ -181,9 +182,7 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
         command = [sys.executable, "-W", "ignore", "-m", "runs", "--store", lab.where, "rm", "1"]
-        process = subprocess.Popen(
-            command, cwd=request.config.rootpath, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
-        )
+        process = Process(command, cwd=request.config.rootpath, stdin=theirs, stdout=PIPE, stderr=theirs)
         os.close(theirs)
         asked = b""
         while b"[y/N]" not in asked:
@@ -259,8 +258,8 @@ def test_contents_stay_while_a_record_cannot_be_read(lab, runs):
         folder = lab.folder / "store" / "1"
         (folder / "run.json").write_text('{"resources": [["data.csv", "_resour')
         if lab.kind == "our-files":
-            assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
-            (folder / "lease.json").write_text(json.dumps(lease(1.0) | {"pid_start": 1}))
+            with locked(folder):
+                assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
     else:
         listed = {"resources_file": {"stored_as_file": str(bson.ObjectId()), "bytes": 1}}
         lab.database.runs.update_one({"_id": 1}, {"$set": listed})

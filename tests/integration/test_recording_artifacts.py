@@ -4,7 +4,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -26,6 +25,7 @@ from observers.mongo.layout import Collections
 from runs.__main__ import main as runs_command
 from runs.index.folders import run_folders
 from runs.transfer.syncing import sync
+from tests.processes import Process
 
 
 def record(main, *observers):
@@ -452,9 +452,7 @@ delivery = Delivery(Path({str(logged)!r}) / sys.argv[1], Path({str(logged)!r}), 
 while not delivery.is_complete:
     delivery.advance()
 """
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(1 + number % 3), str(number)]) for number in range(6)
-    ]
+    processes = [Process([sys.executable, "-c", script, str(1 + number % 3), str(number)]) for number in range(6)]
     while len(list(tmp_path.glob("ready*"))) < 6:
         assert all(process.poll() is None for process in processes)
     (tmp_path / "go").touch()

@@ -1,5 +1,6 @@
 """`LabRun.position`, `flush` and `rewind` while a run goes on."""
 
+import contextlib
 import importlib.metadata
 import itertools
 import json
@@ -137,7 +138,42 @@ def test_record_that_lacks_points_is_said_and_counts_from_what_there_is(tmp_path
         record(tmp_path, second, meta_info={"resume": str(folder)})
     assert "loss has 7 points, expected 10; the others are lost" in caplog.text
     assert read_metrics(folder)["loss"].values.tolist() == [*range(7), 10, 11, 12]
-    assert json.loads((folder / "run.json").read_text())["sessions"][-1]["step"] == 13
+    run = json.loads((folder / "run.json").read_text())
+    assert run["sessions"][-1]["step"] == 13
+    assert "3 points of 1 series are lost; the run cannot end as COMPLETED" in caplog.text
+    assert (run["status"], run["lost_points"]) == ("COMPLETED_WITH_LOSS", 3)
+
+
+def test_points_lost_in_one_session_are_told_at_the_end_of_a_later_one_unless_all_is_recorded_anew(tmp_path):
+    def main(_run):
+        missing.append(_run.num_missing(position or {"metrics": {}, "media": {}}))
+        _run.rewind(position)
+        for _ in range(10 if position is None else 1):
+            _run.log_scalar("loss", 0.5)
+        positions.append(_run.position())
+        if fails:
+            raise ZeroDivisionError
+
+    def session(start, *, failing=True):
+        nonlocal position, fails
+        position, fails = start, failing
+        meta_info = {"resume": str(folder)} if folder.exists() else {}
+        with contextlib.suppress(ZeroDivisionError):
+            record(tmp_path, main, meta_info=meta_info)
+        run = json.loads((folder / "run.json").read_text())
+        return run["status"], run.get("lost_points")
+
+    folder, missing, positions = tmp_path / "runs" / "1", [], []
+    position, fails = None, False
+    assert session(None) == ("FAILED", None)
+    with (folder / "metrics.bin").open("r+b") as stream:
+        stream.truncate(7 * 24)
+    assert session(positions[0]) == ("FAILED", 3)
+    assert session(positions[1]) == ("FAILED", 3)
+    assert session(positions[1], failing=False) == ("COMPLETED_WITH_LOSS", 3)
+    assert read_metrics(folder)["loss"].steps.tolist() == [*range(7), 10, 11]
+    assert session(None, failing=False) == ("COMPLETED", None)
+    assert missing == [0, 3, 0, 0, 0]
 
 
 def test_steps_go_on_where_a_continued_run_takes_nothing_back(tmp_path):

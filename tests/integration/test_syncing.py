@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 
 import gridfs
@@ -12,6 +11,7 @@ import pytest
 from observers.record.schema import read_metrics
 from runs.__main__ import main as runs_command
 from runs.index.folders import run_folders
+from tests.processes import PIPE, Process
 
 SPOOLS = """
 import pathlib
@@ -52,7 +52,7 @@ def killed(tmp_path, database, mongo_url, start, wait_for):
 
 def sync_process(store, *options):
     command = [sys.executable, "-m", "runs", "sync", str(store), *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return Process(command, stdout=PIPE, stderr=PIPE, text=True)
 
 
 def test_spool_of_a_killed_run_is_delivered_whole_and_removed(killed, database, capsys):

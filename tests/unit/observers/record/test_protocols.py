@@ -13,6 +13,7 @@ OFFERED = {
     "BufferedObserver": {"FileObserver", "MongoObserver"},
     "GraphObserver": {"TensorBoardObserver"},
     "HasFolder": {"FileObserver", "TensorBoardObserver", "FileStorageObserver"},
+    "LeasedObserver": {"FileObserver", "MongoObserver"},
     "MediaObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
     "ResumableObserver": {"FileObserver"},
     "RewindableObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},

@@ -1,6 +1,5 @@
 """Runs that are killed and go on in the same record, as real processes."""
 
-import contextlib
 import functools
 import json
 import os
@@ -17,7 +16,8 @@ from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
 from observers.errors import ResumeError
 from observers.mongo.delivery import Delivery
-from observers.record.identity import claimed, lease
+from observers.record.identity import lease
+from observers.record.locking import is_locked, locked
 from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
 from runs.__main__ import main as runs_command
 from runs.stores.opening import open_store
@@ -298,13 +298,13 @@ def test_run_that_cannot_go_on_is_refused_and_left_as_it_is(tmp_path, record, ca
     refused("nothing here records in one; attach a FileObserver", observers=[])
     url = "mongodb://127.0.0.1:9"
     refused("A run in MongoDB alone cannot be resumed", observers=[MongoObserver(url, "x", failure_dir=tmp_path)])
-    with claimed(folder):
-        refused("another process resumes or removes it")
+    with locked(folder):
+        refused(f"process {os.getpid()} on .* writes it, or resumes or removes it just now")
     assert (folder / "run.json").read_bytes() == before
     alive = {**load(folder), "status": "RUNNING"}
     (folder / "run.json").write_text(json.dumps(alive))
     (folder / "lease.json").write_text(json.dumps(lease(1.0)))
-    refused(f"process {os.getpid()} on .* is writing it")
+    refused(f"process {os.getpid()} on .* writes it")
     (folder / "run.json").write_text("{}")
     refused("no FileObserver of this program started it")
     (folder / "run.json").write_text("{")
@@ -322,19 +322,23 @@ def test_observer_of_a_finished_run_that_is_refused_another_one_leaves_that_as_i
     assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
 
 
-def test_run_says_that_it_runs_before_another_process_may_look(tmp_path, record, monkeypatch):
+def test_record_is_locked_against_a_second_writer_as_long_as_a_session_writes_it(tmp_path, record):
     folder, seen = record(count=10), []
 
-    @contextlib.contextmanager
-    def looked_at_after(*args, **options):
-        with claimed(*args, **options):
-            yield
-        seen.append((load(folder)["status"], load(folder, "lease.json")["pid"]))
+    def experiment(main):
+        ex = Experiment("locked", base_dir=Path(__file__).parent)
+        ex.observers.append(FileObserver(tmp_path / "runs"))
+        ex.main(main)
+        return ex
 
-    monkeypatch.setattr("observers.record.resuming.claimed", looked_at_after)
-    (folder / "lease.json").unlink()
-    record(count=10)
-    assert seen == [("RUNNING", os.getpid())]
+    def main():
+        seen.append(is_locked(folder))
+        with pytest.raises(ResumeError, match=f"process {os.getpid()} on .* writes it"):
+            experiment(lambda: None).run(meta_info={"resume": str(folder)}, options={"--capture": "sys"})
+
+    experiment(main).run(meta_info={"resume": str(folder)}, options={"--capture": "sys"})
+    assert (seen, is_locked(folder)) == ([True], False)
+    assert [session["status"] for session in load(folder)["sessions"]] == ["COMPLETED", "COMPLETED"]
 
 
 def test_half_written_files_of_a_killed_process_go_when_the_run_goes_on(tmp_path, record):

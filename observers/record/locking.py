@@ -1,0 +1,182 @@
+"""Locks on folders: on a record, held by the one process that writes it, for as long as it does; and short ones.
+
+They are `flock` locks: the end of a process, however it comes, releases them. A forked child would share them with its
+parent, and a worker of a data loader may outlive a parent that was killed, so a child closes its copies at once. Where
+the file system has no such locks, nothing is held, and the caller is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from observers.record.schema import LOCK
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["RecordLock", "claimed", "is_locked", "locked"]
+
+# Somebody who asks whether a record is locked is done with it in no time.
+_ASKED_S = 5.0
+
+
+class RecordLock:
+    """The lock on the record in a folder.
+
+    Args:
+        folder: The folder; a file in it is locked, which stays.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / LOCK
+        self._fd: int | None = None
+        self._pid = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds it; a forked child does not."""
+        return self._fd is not None and self._pid == os.getpid()
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Take the lock; return whether it is held, which it cannot be where there is no folder, or there are no locks.
+
+        Args:
+            wait: Whether to wait while others hold it.
+
+        Raises:
+            BlockingIOError: If it is not to `wait`, and another process holds it, or another place in this one.
+        """
+        fd = _open(self.path, os.O_RDWR | os.O_CREAT)
+        if fd is None:
+            return False
+        try:
+            is_locked = _lock(fd, wait=wait)
+        except BaseException:
+            _close(fd)
+            raise
+        if not is_locked:
+            _close(fd)
+            return False
+        self._fd, self._pid = fd, os.getpid()
+        return True
+
+    def release(self) -> None:
+        """Let go of the lock, if it is held."""
+        if self._fd is not None and self.is_held:
+            _close(self._fd)
+        self._fd = None
+
+
+def is_locked(folder: Path) -> bool | None:
+    """Tell whether anybody, this process included, holds the lock on the record in `folder`; None if unknown."""
+    fd = _open(folder / LOCK, os.O_RDONLY)
+    if fd is None:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        _close(fd)
+    return False
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
+    """Hold the lock on the record in `folder`; see `RecordLock.acquire`.
+
+    Raises:
+        BlockingIOError: If it is not to `wait`, and somebody holds it.
+    """
+    lock = RecordLock(folder)
+    lock.acquire(wait=wait)
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold a folder of runs against every other process that claims it, after waiting for it.
+
+    Without effect where the folder is gone, or there are no locks.
+    """
+    fd = _open(folder, os.O_RDONLY)
+    try:
+        if fd is not None:
+            _lock(fd, wait=True)
+        yield
+    finally:
+        if fd is not None:
+            _close(fd)
+
+
+def _lock(fd: int, *, wait: bool) -> bool:
+    """Lock an open file; return whether that can be."""
+    deadline = time.monotonic() + _ASKED_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            return True
+        except BlockingIOError:
+            # Those who only ask share it.
+            if time.monotonic() > deadline or not _is_shared(fd):
+                raise
+            time.sleep(0.001)
+        except OSError:
+            return False
+
+
+def _is_shared(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
+# ---------------------------------------------------------------------- nothing of it in a forked child
+
+# What is open for locks; nobody forks while it changes, so that a child knows what to close.
+_open_fds: set[int] = set()
+_changing = threading.RLock()
+
+
+def _open(path: Path, flags: int) -> int | None:
+    if fcntl is None:
+        return None
+    with _changing:
+        try:
+            fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        except OSError:
+            return None
+        _open_fds.add(fd)
+        return fd
+
+
+def _close(fd: int) -> None:
+    with _changing:
+        _open_fds.remove(fd)
+        os.close(fd)
+
+
+def _close_all() -> None:
+    for fd in _open_fds:
+        os.close(fd)
+    _open_fds.clear()
+    _changing.release()
+
+
+if fcntl is not None:
+    os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_close_all)
