@@ -1,4 +1,4 @@
-"""Positions in a record, and taking the record back to one.
+"""Positions in a record, and rewinding the record to one.
 
 A position says how much was logged up to a moment, as what JSON holds:
 
@@ -48,7 +48,7 @@ Position = Mapping[str, Mapping[str, list]]
 
 
 def is_rewound(name: str) -> bool:
-    """Tell whether points of the metric `name` are taken back with the training."""
+    """Tell whether points of the metric `name` are rewound with the training."""
     return not name.startswith("system/")
 
 

@@ -134,7 +134,7 @@ def test_record_that_lacks_points_is_said_and_counts_from_what_there_is(tmp_path
         stream.truncate(7 * 24 + 11)
     with caplog.at_level(logging.WARNING):
         record(tmp_path, second, meta_info={"resume": str(folder)})
-    assert "loss is there 7 times, expected 10; the others are lost" in caplog.text
+    assert "loss has 7 points, expected 10; the others are lost" in caplog.text
     assert read_metrics(folder)["loss"].values.tolist() == [*range(7), 10, 11, 12]
     run = json.loads((folder / "run.json").read_text())
     assert run["sessions"][-1]["step"] == 13
@@ -243,7 +243,7 @@ def test_record_that_cannot_be_written_is_not_rewound(tmp_path):
         _run.flush()
         folder.rename(tmp_path / "gone")
         try:
-            with pytest.raises(ResumeError, match="cannot be taken back to where it was"):
+            with pytest.raises(ResumeError, match="cannot be rewound"):
                 _run.rewind(None)
         finally:
             (tmp_path / "gone").rename(folder)
