@@ -19,6 +19,8 @@ from observers.record.schema import split_metrics
 __all__ = ["MetricsBuffer"]
 
 _log = logging.getLogger(__name__)
+# A float of 64 bits holds every integer up to here.
+_EXACT = 2**53
 
 
 class MetricsBuffer:
@@ -67,8 +69,9 @@ class MetricsBuffer:
         """
         try:
             metric = self._quick[name]
+            kind = type(value)
             if (
-                type(value) is float
+                (kind is float or (kind is int and -_EXACT <= value <= _EXACT))
                 and (type(step) is int or step is None)
                 and self._live.add(metric, step, value, time())
             ):

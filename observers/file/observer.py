@@ -1,4 +1,4 @@
-"""`FileObserver`: records a run in a folder, so that a killed process loses at most the last heartbeat.
+"""`FileObserver`: records a run in a folder, so that a process that is killed loses no point.
 
 It takes the place of Sacred's FileStorageObserver: the same arguments, the same layout of a run's folder, and more
 beside it (see `observers.record.schema`). It never raises into a run: what cannot be written is said once, tried again,
