@@ -27,9 +27,9 @@ import pymongo
 from query import COLUMNS, METRICS, config_of, measure, run_of, summary_of
 
 import runs
-from observers.mongo.collections import Collections
 from observers.mongo.documents import object_id
 from observers.mongo.indexes import make_run_indexes
+from observers.mongo.layout import Collections
 from observers.record.schema import POINT
 from runs.mongod import Mongod
 

@@ -30,10 +30,10 @@ from pymongo.errors import DuplicateKeyError
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactDamagedError, ArtifactError
-from observers.mongo.collections import Collections
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_artifact_indexes
+from observers.mongo.layout import Collections
 
 __all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
 

@@ -21,8 +21,8 @@ from typing import Any, BinaryIO
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from observers.mongo.collections import Collections
 from observers.mongo.documents import object_id, storable_text
+from observers.mongo.layout import Collections
 
 __all__ = ["Contents"]
 

@@ -9,7 +9,7 @@ it has already. Sending something again changes nothing:
 * contents of files are stored once, under an id made from their SHA-256 (`observers.mongo.contents`);
 * what is too large or too deep for a document is a file, with a stand-in in its place (`observers.mongo.documents`).
 
-`observers.mongo.collections` says where all that is.
+`observers.mongo.layout` says where all that is.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from observers.mongo.artifacts import ArtifactDelivery
-from observers.mongo.collections import Collections, Document
 from observers.mongo.contents import Contents
 from observers.mongo.indexes import make_run_indexes
+from observers.mongo.layout import Collections, Document
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
 from observers.mongo.run_document import DocumentDelivery, is_running

@@ -13,7 +13,7 @@ from observers.artifacts.intake import Incoming
 from observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError
 from observers.mongo.artifacts import content_id
-from observers.mongo.collections import Collections, Document
+from observers.mongo.layout import Collections, Document
 
 __all__ = ["fetch"]
 

@@ -9,7 +9,7 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
-from observers.mongo.collections import Collections, Document
+from observers.mongo.layout import Collections, Document
 
 __all__ = ["make_artifact_indexes", "make_media_indexes", "make_run_indexes"]
 

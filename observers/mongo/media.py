@@ -16,10 +16,10 @@ import bson
 from pymongo import ReplaceOne
 
 from observers.errors import RecordError
-from observers.mongo.collections import Collections
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_media_indexes
+from observers.mongo.layout import Collections
 from observers.record.schema import MEDIA, media_path
 
 __all__ = ["MediaDelivery", "len_media"]

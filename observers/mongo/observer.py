@@ -21,10 +21,10 @@ from sacred.observers import RunObserver
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
 from observers.file.observer import FileObserver, recorder_of
-from observers.mongo.collections import Collections, prefix_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import DESTINATION_FILE, Destination, explain
 from observers.mongo.fetch import fetch
+from observers.mongo.layout import Collections, prefix_of
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from pymongo.errors import DuplicateKeyError
 
-from observers.mongo.collections import Collections, Document
 from observers.mongo.documents import object_id, storable_text
+from observers.mongo.layout import Collections, Document
 from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_names, read_points, to_steps
 
 __all__ = ["POINTS_PER_CHUNK", "POINTS_PER_DOCUMENT", "Behind", "PointDelivery", "len_points"]

@@ -13,9 +13,9 @@ from typing import Any
 import bson
 from pymongo.errors import DuplicateKeyError
 
-from observers.mongo.collections import Collections, Document
 from observers.mongo.contents import Contents
 from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
+from observers.mongo.layout import Collections, Document
 from observers.record.identity import is_time
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
 

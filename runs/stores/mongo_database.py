@@ -9,8 +9,8 @@ import gridfs
 import pymongo
 from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
 
-from observers.mongo.collections import Collections, Document
 from observers.mongo.destination import Destination, explain
+from observers.mongo.layout import Collections, Document
 from runs.errors import StoreError
 
 __all__ = ["Document", "MongoDatabase"]

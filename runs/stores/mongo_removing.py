@@ -15,8 +15,8 @@ from typing import Any
 
 import bson
 
-from observers.mongo.collections import may_name_files
 from observers.mongo.documents import object_id
+from observers.mongo.layout import may_name_files
 from runs.errors import StoreError
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.run import REMOVING

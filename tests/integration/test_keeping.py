@@ -288,8 +288,8 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 store.remove(store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
-                from observers.mongo.collections import Collections
                 from observers.mongo.contents import Contents
+                from observers.mongo.layout import Collections
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})

@@ -20,8 +20,8 @@ from observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
 from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactNotFoundError
 from observers.mongo.artifacts import ArtifactDelivery, Upload, artifact_id, content_id
-from observers.mongo.collections import Collections
 from observers.mongo.delivery import Delivery
+from observers.mongo.layout import Collections
 from runs.__main__ import main as runs_command
 from runs.index.folders import run_folders
 from runs.transfer.syncing import sync

@@ -1,7 +1,7 @@
 import pymongo
 import pytest
 
-from observers.mongo.collections import Collections, may_name_files, prefix_of
+from observers.mongo.layout import Collections, may_name_files, prefix_of
 
 
 @pytest.fixture

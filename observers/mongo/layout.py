@@ -1,4 +1,4 @@
-"""The collections that hold runs in a database, by their prefix: the one place that knows what they are called.
+"""The layout of a database of runs: its collections, by their prefix; no other module knows what they are called.
 
     runs              one document per run, as Sacred has it
     metrics           the points of one metric of one run, as Sacred has them, up to a cap
