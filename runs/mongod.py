@@ -55,7 +55,7 @@ class Mongod:
         self.folder = Path(folder)
         self.port = port
         self.options = list(options)
-        self._process: subprocess.Popen | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -74,7 +74,10 @@ class Mongod:
             ServerError: If it does not; the message quotes its log.
         """
         binary = find_mongod()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ServerError(f"the server's folder {self.folder} cannot be made ({error.strerror})") from error
         self.port = self.port or _free_port()
         log = self.folder / "mongod.log"
         command = [str(binary), "--dbpath", str(self.folder), "--bind_ip", "127.0.0.1", "--port", str(self.port)]
@@ -109,8 +112,8 @@ class Mongod:
             self._process = None
 
     def wait(self) -> int:
-        """Wait until it ends by itself, and return its exit code."""
-        return self._process.wait()
+        """Wait until it ends by itself, and return its exit code; 0 if it does not run."""
+        return 0 if self._process is None else self._process.wait()
 
     def __enter__(self) -> Mongod:
         self.start()

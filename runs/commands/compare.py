@@ -85,12 +85,12 @@ def _print(comparison: Comparison) -> None:
         print_table(_columns(PAIR_HEAD, kept=2), rows)
     for note in notes(comparison):
         print_text(note)
-    if comparison.left_out:
+    if comparison.excluded:
         print()
-        for entry in comparison.left_out[:_MAX_LEFT_OUT]:
+        for entry in comparison.excluded[:_MAX_LEFT_OUT]:
             print_text(f"left out: run {entry.run.id} ({entry.group}) {entry.reason}")
-        if len(comparison.left_out) > _MAX_LEFT_OUT:
-            print(f"left out: {len(comparison.left_out) - _MAX_LEFT_OUT} more; --json names them")
+        if len(comparison.excluded) > _MAX_LEFT_OUT:
+            print(f"left out: {len(comparison.excluded) - _MAX_LEFT_OUT} more; --json names them")
     if comparison.cautions:
         print()
     for caution in comparison.cautions:

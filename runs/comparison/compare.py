@@ -6,7 +6,7 @@
     with open_store("my_runs") as store:
         comparison = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
 
-Every run that was given is either in a group's values or among those left out, with the reason.
+Every run that was given is either in a group's values or among the excluded ones, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.grouping import Group, LeftOut, differing, group_runs
+from runs.comparison.grouping import ExcludedRun, Group, differing, group_runs
 from runs.comparison.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
@@ -46,7 +46,7 @@ class GroupResult:
         best: The best value of a single run; None if there is none.
         best_run: The id of its run.
         runs: Ids of the runs that count.
-        num_left_out: Runs that do not.
+        num_excluded: How many runs of the group do not count.
     """
 
     values: dict[str, Any]
@@ -56,7 +56,7 @@ class GroupResult:
     best: float | None
     best_run: str | None
     runs: tuple[str, ...]
-    num_left_out: int
+    num_excluded: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Comparison:
         larger_is_better: What best means.
         groups: Best mean first; groups without a value last.
         pairs: Each group against each that follows it.
-        left_out: Runs that do not count, and why.
+        excluded: Runs that do not count, each with the reason.
         cautions: What to know before believing any of it, a sentence each.
     """
 
@@ -102,7 +102,7 @@ class Comparison:
     larger_is_better: bool
     groups: tuple[GroupResult, ...]
     pairs: tuple[PairResult, ...]
-    left_out: tuple[LeftOut, ...]
+    excluded: tuple[ExcludedRun, ...]
     cautions: tuple[str, ...]
 
 
@@ -158,15 +158,15 @@ def compare(
     runs = [run for run in runs if matches(tree, run.__getitem__)]
     if not runs:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
-    groups, left_out = group_runs(runs, by, over)
-    measured = [_measure(group, metric, confidence, larger_is_better, any_status, left_out) for group in groups]
+    groups, excluded = group_runs(runs, by, over)
+    measured = [_measure(group, metric, confidence, larger_is_better, any_status, excluded) for group in groups]
     if not any(part.values for part in measured):
-        raise ComparisonError(_nothing(metric, runs, left_out))
+        raise ComparisonError(_nothing(metric, runs, excluded))
     measured.sort(key=lambda part: _rank(part.result.sample.mean, larger_is_better))
     pairs = _pairs(measured, test, confidence, larger_is_better)
-    cautions = tuple(_cautions(measured, pairs, left_out, (*by, *over)))
+    cautions = tuple(_cautions(measured, pairs, excluded, (*by, *over)))
     results = tuple(part.result for part in measured)
-    return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(left_out), cautions)
+    return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(excluded), cautions)
 
 
 def is_larger_better(metric: str, mode: str = "auto") -> bool:
@@ -192,7 +192,7 @@ def _measure(
     confidence: float,
     larger_is_better: bool,
     any_status: bool,
-    left_out: list[LeftOut],
+    excluded: list[ExcludedRun],
 ) -> _Measured:
     values: dict[Hashable, float] = {}
     best: tuple[float, str] | None = None
@@ -202,7 +202,7 @@ def _measure(
         for run in runs:
             number, reason = _number(run, metric, any_status)
             if reason:
-                left_out.append(LeftOut(run, group.label, reason))
+                excluded.append(ExcludedRun(run, group.label, reason))
                 continue
             numbers.append(number)
             counted.append(run.id)
@@ -211,8 +211,9 @@ def _measure(
         if numbers:
             values[repetition] = math.fsum(number / len(numbers) for number in numbers)
     found = sample(np.array(list(values.values())), confidence)
-    missing = sum(entry.group == group.label for entry in left_out)
-    result = GroupResult(group.values, group.label, group.name, found, *(best or (None, None)), tuple(counted), missing)
+    missing = sum(entry.group == group.label for entry in excluded)
+    value, run_id = best or (None, None)
+    result = GroupResult(group.values, group.label, group.name, found, value, run_id, tuple(counted), missing)
     return _Measured(group, values, result)
 
 
@@ -232,7 +233,7 @@ def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
     return (value, "") if math.isfinite(value) else (value, f"has {metric} {value}")
 
 
-def _rank(mean: float | None, larger_is_better: bool) -> tuple:
+def _rank(mean: float | None, larger_is_better: bool) -> tuple[bool, float]:
     return (mean is None, 0 if mean is None else -mean if larger_is_better else mean)
 
 
@@ -250,7 +251,7 @@ def _pairs(
     corrected = iter(holm([pair.test.p for pair in found if pair.test.p is not None]))
     results = []
     for pair in found:
-        if pair.test.p is not None:
+        if pair.test.p is not None and pair.test.value is not None:
             p = next(corrected)
             better = "first" if (pair.test.value > 0) == larger_is_better else "second"
             pair = dataclasses.replace(pair, p_holm=p, verdict=better if p < 1 - confidence else "unclear")
@@ -259,28 +260,28 @@ def _pairs(
 
 
 def _paired(first: _Measured, second: _Measured, shared: Sequence[Hashable], confidence: float) -> PairResult:
-    arrays = [np.array([part.values[key] for key in shared]) for part in (first, second)]
+    ours, theirs = (np.array([part.values[key] for key in shared]) for part in (first, second))
     others = sorted(
         f"{part.group.names[key]} of {part.result.label}"
         for part in (first, second)
         for key in part.values
         if key not in shared
     )
-    test = paired_test(*arrays, confidence)
+    test = paired_test(ours, theirs, confidence)
     return PairResult(first.result, second.result, test, None, "too few", tuple(others), len(shared) < FEW)
 
 
 def _unpaired(first: _Measured, second: _Measured, confidence: float) -> PairResult:
-    arrays = [np.array(list(part.values.values())) for part in (first, second)]
-    test = welch_test(*arrays, confidence)
-    return PairResult(first.result, second.result, test, None, "too few", (), min(map(len, arrays)) < FEW)
+    ours, theirs = (np.array(list(part.values.values())) for part in (first, second))
+    test = welch_test(ours, theirs, confidence)
+    return PairResult(first.result, second.result, test, None, "too few", (), min(len(ours), len(theirs)) < FEW)
 
 
-def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> str:
+def _nothing(metric: str, runs: Sequence[Run], excluded: Sequence[ExcludedRun]) -> str:
     """Return why no run has a number."""
     if any(metric in run.summary for run in runs):
         return f"got the metric {metric}, expected a statistic of it too, such as {metric}.last or {metric}.max"
-    reasons = sorted({entry.reason for entry in left_out})
+    reasons = sorted({entry.reason for entry in excluded})
     more = f" and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
     return f"none of the {len(runs)} runs can be compared by {metric}; each {', or '.join(reasons[:3])}{more}"
 
@@ -288,12 +289,12 @@ def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> s
 def _cautions(
     measured: Sequence[_Measured],
     pairs: Sequence[PairResult],
-    left_out: Sequence[LeftOut],
+    excluded: Sequence[ExcludedRun],
     asked: Sequence[str],
 ) -> Iterable[str]:
-    if left_out:
+    if excluded:
         yield (
-            f"{len(left_out)} of {len(left_out) + sum(len(part.result.runs) for part in measured)} runs are left out;"
+            f"{len(excluded)} of {len(excluded) + sum(len(part.result.runs) for part in measured)} runs are excluded;"
             " if they failed because of what is compared, the rest is biased"
         )
     for part in measured:

@@ -95,8 +95,7 @@ def _sources(old: dict[str, Content], new: dict[str, Content]) -> dict[str, str]
 
 
 def _unified(name: str, old: str, new: str) -> str:
-    lines = [text.splitlines(keepends=True) for text in (old, new)]
+    before, after = (text.splitlines(keepends=True) for text in (old, new))
+    lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     # A last line without its end would run into the next.
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(*lines, f"a/{name}", f"b/{name}")
-    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

@@ -142,13 +142,13 @@ def as_document(comparison: Comparison) -> dict[str, Any]:
                 "best": _number(group.best),
                 "best_run": group.best_run,
                 "runs": list(group.runs),
-                "num_left_out": group.num_left_out,
+                "num_left_out": group.num_excluded,
             }
             for group in comparison.groups
         ],
         "pairs": [_pair_document(pair) for pair in comparison.pairs],
         "left_out": [
-            {"run": entry.run.id, "group": entry.group, "reason": entry.reason} for entry in comparison.left_out
+            {"run": entry.run.id, "group": entry.group, "reason": entry.reason} for entry in comparison.excluded
         ],
         "cautions": list(comparison.cautions),
     }

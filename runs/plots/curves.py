@@ -150,7 +150,8 @@ def thin(curve: Curve, num_points: int) -> Curve:
     def part(values: np.ndarray | None) -> np.ndarray | None:
         return None if values is None else values[chosen]
 
-    return Curve(curve.label, *(part(getattr(curve, name)) for name in ("x", "y", "low", "high", "counts", "raw")))
+    bands = {name: part(getattr(curve, name)) for name in ("low", "high", "counts", "raw")}
+    return Curve(curve.label, curve.x[chosen], curve.y[chosen], **bands)
 
 
 def _positions(curves: Sequence[Curve]) -> np.ndarray:

@@ -104,8 +104,10 @@ def _singles(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve],
 
 
 def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], list[str]]:
-    groups, left_out = group_runs(runs, view.by, view.over)
-    curves, notes, varies = [], [], False
+    groups, excluded = group_runs(runs, view.by, view.over)
+    curves: list[Curve] = []
+    notes: list[str] = []
+    varies = False
     for group in groups:
         repetitions = []
         for same in group.repetitions.values():
@@ -115,7 +117,8 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
         if not repetitions:
             continue
         curve = mean_curve(repetitions, group.label, view.band, view.confidence)
-        least, most = int(curve.counts.min(initial=len(repetitions))), int(curve.counts.max(initial=0))
+        counts = np.empty(0) if curve.counts is None else curve.counts
+        least, most = int(counts.min(initial=len(repetitions))), int(counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
         curves.append(dataclasses.replace(curve, label=f"{group.label} ({count})"))
         varies = varies or least < most
@@ -130,8 +133,8 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
     notes.insert(0, f"{bands[view.band]}{smoothing}")
     if varies:
         notes.append("where n varies, not every run has every point")
-    if left_out:
-        notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in left_out])}")
+    if excluded:
+        notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
     return curves, notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Iterator, Mapping
@@ -13,13 +14,14 @@ import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import Destination, database_in, explain, read_destination
+from observers.mongo.destination import DESTINATION_FILE, Destination, database_in, explain, read_destination
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import locked
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, read_json, run_folders
+from runs.stores.mongo_database import MongoDatabase
 
 __all__ = ["SyncResult", "reap", "sync"]
 
@@ -57,7 +59,7 @@ def sync(store: Path, url: str | None = None) -> Iterator[SyncResult]:
     Raises:
         StoreError: If the database cannot be reached or refuses.
     """
-    clients: dict[str | None, pymongo.MongoClient] = {}
+    clients: dict[str | None, pymongo.MongoClient[dict[str, Any]]] = {}
     try:
         for folder in run_folders(store):
             destination = _destination(folder, url)
@@ -69,7 +71,7 @@ def sync(store: Path, url: str | None = None) -> Iterator[SyncResult]:
             client.close()
 
 
-def _connect(destination: Destination) -> pymongo.MongoClient:
+def _connect(destination: Destination) -> pymongo.MongoClient[dict[str, Any]]:
     try:
         return destination.connect()
     except (ConfigurationError, OSError, ValueError) as error:
@@ -77,7 +79,12 @@ def _connect(destination: Destination) -> pymongo.MongoClient:
 
 
 def _destination(folder: Path, url: str | None) -> Destination | None:
-    recorded = read_destination(folder)
+    try:
+        recorded = read_destination(folder)
+        if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
+            raise ValueError(f"got {recorded}, expected texts")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"{folder / DESTINATION_FILE} cannot be read ({error}); remove it, or mend it") from error
     if url is None:
         return recorded
     try:
@@ -89,13 +96,13 @@ def _destination(folder: Path, url: str | None) -> Destination | None:
     return Destination(url, name or recorded.db_name, recorded.prefix)
 
 
-def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
     lease = read_lease(folder)
     run = read_json(folder / RUN)
-    if run is not None and run["status"] == "RUNNING" and lease is not None and is_alive(lease):
+    if isinstance(run, dict) and run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
         return SyncResult(folder, "running", None, destination.label)
     if folder.name != SPOOLED:
-        if run is None:
+        if not isinstance(run, dict):
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
         return _deliver(folder, destination, client)
     with locked(folder):
@@ -108,7 +115,7 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
         return result
 
 
-def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
     delivery = Delivery(folder, folder.parent, client[destination.db_name], destination.prefix)
     if delivery.was_completed():
         return SyncResult(folder, "up to date", delivery.run_id, destination.label)
@@ -121,11 +128,17 @@ def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient
                 return SyncResult(folder, "delivered", delivery.run_id, destination.label)
     except PyMongoError as error:
         raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error
     return SyncResult(folder, "incomplete", delivery.run_id, destination.label)
 
 
 def reap(store: Path) -> Iterator[tuple[Path, str]]:
-    """Write DEAD into every run below `store` that says RUNNING and whose process is gone; yield folder and uid."""
+    """Write DEAD into every run below `store` that says RUNNING and whose process is gone; yield folder and uid.
+
+    Raises:
+        StoreError: If there is no such folder, or a record cannot be written.
+    """
     for folder in run_folders(store):
         if _is_dead(read_json(folder / RUN), read_lease(folder)):
             uid = _reap(folder)
@@ -134,7 +147,7 @@ def reap(store: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _is_dead(run: Any, lease: Any) -> bool:
-    return run is not None and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
+    return isinstance(run, dict) and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
 
 
 def _reap(folder: Path) -> str | None:
@@ -155,21 +168,23 @@ def _reap(folder: Path) -> str | None:
     return run.get("uid", "")
 
 
-def reap_database(url: str) -> Iterator[tuple[Any, str]]:
-    """Do as `reap` does in a database; yield id and uid."""
-    name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
-    destination = Destination(url, name)
-    with destination.connect() as client:
-        collection = client[name]["runs"]
-        try:
-            wanted = dict.fromkeys(("status", "lease", "uid", "heartbeat", "start_time"), 1)
-            for run in collection.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
-                if true_status(run, run["lease"]) == "DEAD":
-                    change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
-                    collection.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
-                    yield run["_id"], run.get("uid", "")
-        except PyMongoError as error:
-            raise StoreError(f"MongoDB at {destination.label}: {explain(error)}") from error
+def reap_database(where: str) -> Iterator[tuple[Any, str]]:
+    """Do as `reap` does in a database; yield id and uid.
+
+    Args:
+        where: Its URL, as for `open_store`.
+
+    Raises:
+        StoreError: If the database cannot be reached or refuses.
+    """
+    url, _, prefix = where.partition("#")
+    with contextlib.closing(MongoDatabase(url, prefix)) as mongo, mongo.errors():
+        wanted = dict.fromkeys(("status", "lease", "uid", "heartbeat", "start_time"), 1)
+        for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
+            if true_status(run, run["lease"]) == "DEAD":
+                change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
+                mongo.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
+                yield run["_id"], run.get("uid", "")
 
 
 def _last_sign(run: Mapping[str, Any]) -> datetime | None:

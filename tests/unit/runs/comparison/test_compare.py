@@ -97,7 +97,7 @@ def test_every_run_counts_or_is_named(write_store):
         {"opt": {"name": "adam"}, "metrics": {"val/accuracy": [0.9]}},
     )
     found = of(store)
-    reasons = {entry.run.id: entry.reason for entry in found.left_out}
+    reasons = {entry.run.id: entry.reason for entry in found.excluded}
     assert reasons == {
         "4": "has no val/accuracy.max",
         "5": "has no val/accuracy.max",
@@ -105,10 +105,10 @@ def test_every_run_counts_or_is_named(write_store):
         "7": "is FAILED",
         "8": "has no seed",
     }
-    assert found.groups[0].num_left_out == 5
-    assert found.cautions[0].startswith("5 of 8 runs are left out; if they failed because of what is compared")
+    assert found.groups[0].num_excluded == 5
+    assert found.cautions[0].startswith("5 of 8 runs are excluded; if they failed because of what is compared")
     last = of(store, metric="val/accuracy.last", any_status=True)
-    assert {entry.run.id: entry.reason for entry in last.left_out}["5"] == "has val/accuracy.last nan"
+    assert {entry.run.id: entry.reason for entry in last.excluded}["5"] == "has val/accuracy.last nan"
     assert "7" in last.groups[0].runs
 
 
@@ -122,7 +122,7 @@ def test_every_run_counts_or_is_named(write_store):
 )
 def test_result_that_is_no_number_is_left_out(write_store, value, reason):
     found = of(write_store({"a": 1, "result": 0.5}, {"a": 1, "result": value}), "a", None, "result")
-    assert [entry.reason for entry in found.left_out] == [reason]
+    assert [entry.reason for entry in found.excluded] == [reason]
 
 
 def test_too_few_say_nothing(write_store):
