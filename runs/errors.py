@@ -6,8 +6,8 @@ RunsError                 the root: catch it for all that follows
 ├── FilterError           a filter, a sort, a column or a number of points makes no sense; a ValueError
 ├── LaunchError           a recorded run cannot be started again
 ├── MissingExtraError     an optional dependency is not installed; an ImportError
-├── PlotError             nothing can be drawn, or not there
-├── RunNotFoundError      no run, or more than one, is meant by an id; a LookupError
+├── PlotError             there is nothing to draw, or no way to draw it
+├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
 ├── ServerError           the embedded MongoDB does not start
 └── StoreError            a folder or database of runs, or a record in it, cannot be read or written
 
@@ -56,11 +56,11 @@ class MissingExtraError(RunsError, ImportError):
 
 
 class PlotError(RunsError):
-    """Nothing can be drawn, or not there."""
+    """There is nothing to draw, or no way to draw it where it was asked for."""
 
 
 class RunNotFoundError(RunsError, LookupError):
-    """No run is meant by an id, or more than one."""
+    """An id, or the beginning of a uid, stands for no run, or for more than one."""
 
 
 class ServerError(RunsError):

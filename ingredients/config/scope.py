@@ -156,16 +156,21 @@ class Scope(ConfigScope):
         strict: Whether its entries are defaults that updates must fit; a named config's are not.
 
     Raises:
-        ConfigError: If it is not a function written with `def`.
+        ConfigError: If it is not a function written with `def`, returns, or has arguments other than names.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
-        tree = _parse(function)
-        super().__init__(function)
+        # Sacred's constructor would read and parse the function twice more; these are its attributes.
+        source = textwrap.dedent(inspect.getsource(function))
+        tree = _parse(source)
+        self.args = _arguments(function)
+        self._func = function
+        self.__doc__ = function.__doc__
+        self._var_docs = {"seed": "the random seed for this experiment"} | _documentation(tree, source)
         self._path = path
         self._strict = strict
-        self._var_docs = {"seed": self._var_docs["seed"]} | _documentation(tree, inspect.getsource(function))
         self._declared = _declarations(tree, function) if strict else {}
+        # The last, because it moves the tree to its lines in the file.
         self._body_code = _compile(tree, function)
 
     def at(self, path: str) -> Scope:
@@ -211,8 +216,23 @@ def _is_no_entry(name: str, value: Any) -> bool:
     return name.startswith("__") or isinstance(value, types.ModuleType | types.FunctionType | type)
 
 
-def _parse(function: Callable) -> ast.FunctionDef:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+def _arguments(function: Callable) -> list[str]:
+    """Return the names of the entries that a scope reads."""
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        if parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            raise ConfigError(
+                f"config scope {function.__name__}: got the argument {parameter}, expected the name of an entry or "
+                f"ingredient alone; write {name}"
+            )
+    return list(parameters)
+
+
+def _parse(source: str) -> ast.FunctionDef:
+    tree = ast.parse(source).body[0]
     if not isinstance(tree, ast.FunctionDef):
         raise ConfigError(f"a config scope is a function written with def; got {ast.unparse(tree)[:60]}")
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
@@ -229,8 +249,14 @@ def _compile(tree: ast.FunctionDef, function: Callable) -> types.CodeType:
             statement = ast.copy_location(plain, statement)
         body.append(statement)
     module = ast.fix_missing_locations(ast.Module(body=body, type_ignores=[]))
-    first_line = function.__code__.co_firstlineno
-    return compile(ast.increment_lineno(module, first_line - 1), inspect.getfile(function), "exec")
+    ast.increment_lineno(module, function.__code__.co_firstlineno - 1)
+    try:
+        return compile(module, inspect.getfile(function), "exec")
+    except SyntaxError as error:
+        raise ConfigError(
+            f"config scope {function.__name__}: {error.msg} (line {error.lineno} of {error.filename}); a scope neither "
+            "returns nor yields: its local variables are the entries"
+        ) from error
 
 
 def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
@@ -244,7 +270,7 @@ def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
 
 def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
     """Return the comment that belongs to each entry, by dotted name."""
-    comments, whole_line = _comments(textwrap.dedent(source))
+    comments, whole_line = _comments(source)
     docs: dict[str, str] = {}
 
     def add(name: str, line: int, last_line: int, value: ast.expr | None) -> None:

@@ -87,6 +87,10 @@ class Series:
         steps: (n,) int64, or float64 where a step was no integer.
         values: (n,) float64; NaN and infinities as logged.
         times: (n,) float64, seconds since the run started, to 10 ms.
+
+    Example:
+        series = run.metric("train/loss")
+        print(series.steps[-1], series.values[-1], series.values.min())
     """
 
     steps: np.ndarray

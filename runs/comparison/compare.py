@@ -1,12 +1,6 @@
 """Groups of past runs against each other: what their metric shows, and what it does not.
 
-    from runs import open_store
-    from runs.comparison.compare import compare
-
-    with open_store("my_runs") as store:
-        comparison = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
-
-Every run that was given is either in a group's values or among the excluded ones, with the reason.
+Every run that was given is either in a group's values or among the excluded runs, with the reason.
 """
 
 from __future__ import annotations
@@ -37,16 +31,16 @@ _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS")
 
 @dataclasses.dataclass(frozen=True)
 class GroupResult:
-    """One group.
+    """A group of runs, and the statistics of its repetitions.
 
     Attributes:
         values: The fields that make the group, by name.
         label, name: The same as text, with the fields' names and without.
-        sample: n, mean, standard deviation and interval over the repetitions.
+        sample: n, mean, std and interval over the repetitions.
         best: The best value of a single run; None if there is none.
-        best_run: The id of its run.
+        best_run: The id of that run.
         runs: Ids of the runs that count.
-        num_excluded: How many runs of the group do not count.
+        num_excluded: Number of runs that were excluded.
     """
 
     values: dict[str, Any]
@@ -64,7 +58,7 @@ class PairResult:
     """Two groups against each other.
 
     Attributes:
-        first, second: They.
+        first, second: The two groups.
         test: The difference, first minus second, and its test.
         p_holm: p corrected for all tests of the comparison; None if there is no p.
         verdict: `first` or `second`, whichever is better; `unclear`; `too few` if there is no test, see `test.reason`.
@@ -83,16 +77,18 @@ class PairResult:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Groups, best mean first, and all their pairs.
+    """Groups of runs, best mean first, and all their pairs.
 
     Attributes:
-        metric, by, over: As asked for.
-        confidence: Of every interval; p below 1 - confidence counts.
-        larger_is_better: What best means.
-        groups: Best mean first; groups without a value last.
-        pairs: Each group against each that follows it.
-        excluded: Runs that do not count, each with the reason.
-        cautions: What to know before believing any of it, a sentence each.
+        metric, by, over: The fields that were asked for.
+        confidence: Of every interval; a pair differs where its corrected p is below 1 - confidence.
+        larger_is_better: Whether the best value is the largest.
+        groups: A `GroupResult` each: `name`, `sample` (`n`, `mean`, `std`, `low`, `high`), `best`, `best_run`, `runs`.
+            The best mean comes first, groups without a value last.
+        pairs: A `PairResult` for each group against each that follows it: `first`, `second`, `test` (`value`, `low`,
+            `high`, `p`, `effect`, `method`), `p_holm`, and `verdict`: `first`, `second`, `unclear` or `too few`.
+        excluded: Runs that were excluded: `run`, `group` and `reason` of each.
+        cautions: Sentences on what weakens the comparison, such as few repetitions.
     """
 
     metric: str
@@ -127,24 +123,38 @@ def compare(
     test: str = "auto",
     any_status: bool = False,
 ) -> Comparison:
-    """Compare groups of runs by one number of each run.
+    """Compare groups of runs by one number of each run, with t-tests between all pairs of groups.
+
+    Pairs that share repetitions get the paired t-test, others Welch's; p is corrected for the number of tests (Holm).
 
     Args:
-        runs: Any; in any order.
-        by: Fields that make the groups.
+        runs: Runs of any stores, in any order.
+        by: Fields that make the groups, such as `optimizer.name`.
         over: Fields that a setting was repeated over, such as `seed`; None if every run is a repetition of its own.
             Runs of a group that share their values count once, with their mean.
         metric: Field with the number, such as `val/accuracy.max` or `result`; or `duration`, in seconds.
-        confidence: Of the intervals.
-        where: A filter that the runs must meet; see `runs.query.filters`.
+        confidence: Of the intervals, between 0 and 1.
+        where: A filter that the runs must meet, as `Store.find` takes it.
         mode: `max`, `min`, or `auto`: max for what ends in accuracy or r2, else min.
         test: `paired`, `welch`, or `auto`: paired where two groups share at least two repetitions, and at least half
             of those of either.
-        any_status: Count runs too that did not complete; the value of a run that stopped early is not what it would
-            have become.
+        any_status: Whether runs count, too, that did not complete; the value of a run that stopped early is not what
+            it would have become.
+
+    Returns:
+        The groups, best mean first, all pairs of them, the excluded runs, and what weakens the comparison.
 
     Raises:
         ComparisonError: If no run has such a field or number, or an argument makes no sense.
+        FilterError: If `where` makes no sense.
+
+    Example:
+        with open_store("my_runs") as store:
+            found = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
+        for group in found.groups:
+            print(group.name, group.sample.n, group.sample.mean, group.sample.std)
+        for pair in found.pairs:
+            print(pair.first.name, pair.second.name, pair.verdict, pair.p_holm)
     """
     by, over = _names(by), _names(over)
     larger_is_better = is_larger_better(metric, mode)
@@ -233,7 +243,7 @@ def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
     return (value, "") if math.isfinite(value) else (value, f"has {metric} {value}")
 
 
-def _rank(mean: float | None, larger_is_better: bool) -> tuple[bool, float]:
+def _rank(mean: float | None, larger_is_better: bool) -> tuple:
     return (mean is None, 0 if mean is None else -mean if larger_is_better else mean)
 
 
@@ -248,6 +258,7 @@ def _pairs(
         many = len(shared) >= max(2, len(first.values) / 2, len(second.values) / 2)
         is_paired = test == "paired" or (test == "auto" and many)
         found.append(_paired(first, second, shared, confidence) if is_paired else _unpaired(first, second, confidence))
+    # Where there is a p there is a difference, too.
     corrected = iter(holm([pair.test.p for pair in found if pair.test.p is not None]))
     results = []
     for pair in found:
@@ -260,21 +271,21 @@ def _pairs(
 
 
 def _paired(first: _Measured, second: _Measured, shared: Sequence[Hashable], confidence: float) -> PairResult:
-    ours, theirs = (np.array([part.values[key] for key in shared]) for part in (first, second))
+    one, other = (np.array([part.values[key] for key in shared]) for part in (first, second))
     others = sorted(
         f"{part.group.names[key]} of {part.result.label}"
         for part in (first, second)
         for key in part.values
         if key not in shared
     )
-    test = paired_test(ours, theirs, confidence)
+    test = paired_test(one, other, confidence)
     return PairResult(first.result, second.result, test, None, "too few", tuple(others), len(shared) < FEW)
 
 
 def _unpaired(first: _Measured, second: _Measured, confidence: float) -> PairResult:
-    ours, theirs = (np.array(list(part.values.values())) for part in (first, second))
-    test = welch_test(ours, theirs, confidence)
-    return PairResult(first.result, second.result, test, None, "too few", (), min(len(ours), len(theirs)) < FEW)
+    one, other = (np.array(list(part.values.values())) for part in (first, second))
+    test = welch_test(one, other, confidence)
+    return PairResult(first.result, second.result, test, None, "too few", (), min(len(one), len(other)) < FEW)
 
 
 def _nothing(metric: str, runs: Sequence[Run], excluded: Sequence[ExcludedRun]) -> str:

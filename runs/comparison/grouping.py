@@ -21,9 +21,6 @@ from runs.query.flattening import dotted
 from runs.query.names import full_name
 from runs.stores.run import Run
 
-# Kind of a value, and what is equal for equal values of that kind.
-Identity = tuple[str, Any]
-
 __all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "show"]
 
 _MAX_SHOWN = 60
@@ -33,12 +30,12 @@ _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 @dataclasses.dataclass(frozen=True)
 class ExcludedRun:
-    """A run that does not count in a comparison.
+    """A run that is excluded from a comparison.
 
     Attributes:
         run: The run.
         group: Label of the group that it would belong to.
-        reason: Why it does not count, to be read behind its id: `is FAILED`, `has no seed`.
+        reason: What excludes it, such as `is FAILED`.
     """
 
     run: Run
@@ -73,7 +70,7 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the excluded runs: those that lack a field of `over`.
+    """Return the groups, sorted by their values, and the runs that lack a field of `over`.
 
     The order of `runs` changes nothing.
 
@@ -91,7 +88,7 @@ def group_runs(
         for name in names:
             if runs and all(run[name] is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
-    members: dict[tuple[Identity, ...], list[Run]] = {}
+    members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
         members.setdefault(tuple(identity(run[name]) for name in by), []).append(run)
     groups: list[Group] = []
@@ -120,7 +117,7 @@ def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun
     group.names[repetition] = ", ".join(f"{name}={show(run[name])}" for name in over) or f"run {run.id}"
 
 
-def identity(value: Any) -> Identity:
+def identity(value: Any) -> tuple[str, Any]:
     """Return what is equal for equal values: 1 and 1.0 are, 1 and True are not, a list is its items."""
     if isinstance(value, bool) or value is None:
         return type(value).__name__, value
@@ -135,7 +132,7 @@ def identity(value: Any) -> Identity:
     return "other", repr(value)
 
 
-def _order(key: tuple[Identity, ...]) -> tuple[tuple[str, float, str], ...]:
+def _order(key: tuple) -> tuple:
     # Texts of all but numbers, so that values of any kinds can be sorted together.
     return tuple((kind, value if isinstance(value, int | float) else 0, repr(value)) for kind, value in key)
 

@@ -108,7 +108,7 @@ def notes(comparison: Comparison) -> list[str]:
             found.append(f"{name}: {pair.test.reason}")
         if pair.unpaired:
             more = f" and {len(pair.unpaired) - 6} more" if len(pair.unpaired) > 6 else ""
-            found.append(f"{name}: without a partner, and left out: {', '.join(pair.unpaired[:6])}{more}")
+            found.append(f"{name}: without a partner, and excluded: {', '.join(pair.unpaired[:6])}{more}")
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.atomic_file import replacing
-from runs.errors import MissingExtraError, PlotError
+from runs.errors import PlotError
 from runs.plots.curves import Curve
 from runs.plots.panels import Panel
 
@@ -27,7 +27,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 # which is too light for a line on white.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
-_STYLE: dict[Any, Any] = {
+_STYLE: Any = {
     "svg.fonttype": "none",  # text stays text, to be found and edited
     "svg.hashsalt": "sacristan",
     "pdf.fonttype": 42,
@@ -65,8 +65,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
         title: Above all of it.
 
     Raises:
-        MissingExtraError: If matplotlib is not there.
-        PlotError: If the file cannot be written, or its ending is none of `FORMATS`.
+        PlotError: If matplotlib is not there, the file cannot be written, or its ending is none.
     """
     check_format(path)
     options = FORMATS[path.suffix.lower()]
@@ -74,7 +73,7 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingExtraError("pictures need matplotlib; install it with: pip install 'sacristan[plot]'") from error
+        raise PlotError("pictures need matplotlib; install it with: pip install 'sacristan[plot]'") from error
     with matplotlib.rc_context(), warnings.catch_warnings():
         # A letter that the font lacks shows as a box; that is no reason to speak.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")

@@ -260,7 +260,7 @@ def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monke
         closed.wait(0.3)
         return str(os.fstat(out.buffer.fileno()).st_size)[:0]
 
-    monkeypatch.setattr("experiments.running.lab_run.read_new", slow)
+    monkeypatch.setattr("experiments.running.recorded_run.read_new", slow)
 
     @ex.main
     def main(_run):

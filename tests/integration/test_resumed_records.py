@@ -21,7 +21,7 @@ from observers.record.locking import is_locked, locked
 from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
 from runs.__main__ import main as runs_command
 from runs.stores.opening import open_store
-from runs.transfer.syncing import reap, reap_database, sync
+from runs.transfer.syncing import reap, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
 TRAINING = """
@@ -164,7 +164,7 @@ def test_killed_run_that_goes_on_is_in_the_database_once(tmp_path, database, mon
         recorded.process.kill()
         recorded.process.wait()
         monkeypatch.setenv("SACRISTAN_RESUME", str(folder))
-    assert [uid for _, uid in reap_database(f"{mongo_url}/{database.name}")] == [load(folder)["uid"]]
+    assert [uid for _, uid in reap(f"{mongo_url}/{database.name}")] == [load(folder)["uid"]]
     start(tmp_path, body).finish()
     check_whole(folder, 3000)
     check_delivered(database, folder)

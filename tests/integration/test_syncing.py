@@ -8,11 +8,12 @@ import gridfs
 import pymongo
 import pytest
 
+from observers.record.identity import lease
 from observers.record.schema import read_metrics
 from runs.__main__ import main as runs_command
 from runs.errors import StoreError
 from runs.index.folders import run_folders
-from runs.transfer.syncing import reap, reap_database, sync
+from runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 
 SPOOLS = """
@@ -160,7 +161,7 @@ def test_damaged_destination_is_refused_by_its_name(tmp_path, odd):
     (folder / "run.json").write_text('{"status": "COMPLETED"}')
     (folder / "destination.json").write_text(odd)
     with pytest.raises(StoreError):
-        list(sync(tmp_path))
+        sync(tmp_path)
 
 
 @pytest.mark.parametrize("odd", ["", "[3]", "3", "{}", '{"status": [3]}', '{"status": "RUNNING", "uid": 3}'])
@@ -170,18 +171,27 @@ def test_damaged_record_is_neither_delivered_nor_reaped(tmp_path, mongo_url, dat
     (folder / "run.json").write_text(odd)
     destination = {"url": mongo_url, "db_name": database.name, "prefix": ""}
     (folder / "destination.json").write_text(json.dumps(destination))
-    assert list(reap(tmp_path)) == []
+    assert reap(tmp_path) == []
     with pytest.raises(StoreError, match=f"{folder}.*(cannot be read|is damaged)"):
-        list(sync(tmp_path))
-
-
-def test_database_with_a_prefix_is_reaped(mongo_url, database):
-    gone = {"host": "elsewhere", "heartbeat": 1.0}
-    database.lab_runs.insert_one({"_id": 7, "uid": "u", "status": "RUNNING", "lease": gone})
-    assert list(reap_database(f"{mongo_url}/{database.name}#lab")) == [(7, "u")]
-    assert database.lab_runs.find_one()["status"] == "DEAD"
+        sync(tmp_path)
 
 
 def test_url_that_is_none_is_refused_in_one_sentence():
-    with pytest.raises(StoreError, match="the store's URL: .*Port contains non-digit characters"):
-        list(reap_database("mongodb://host:port/lab"))
+    with pytest.raises(StoreError, match=r"the store's URL: .*Port contains non-digit characters"):
+        reap("mongodb://host:port/lab")
+
+
+@pytest.mark.parametrize("prefix", ["", "lab"])
+def test_reap_marks_dead_runs_of_a_database_with_its_prefix(database, mongo_url, capsys, prefix):
+    collection = database[f"{prefix}_runs" if prefix else "runs"]
+    gone = {"host": "elsewhere", "pid": 1, "heartbeat": 1.0, "beat_interval": 1.0}
+    alive = lease(1.0)
+    collection.insert_one({"_id": 1, "status": "RUNNING", "uid": "a" * 32, "lease": gone})
+    collection.insert_one({"_id": 2, "status": "RUNNING", "uid": "b" * 32, "lease": alive})
+    collection.insert_one({"_id": 3, "status": "RUNNING", "uid": "c" * 32})  # stock Sacred's
+    where = f"{mongo_url}/{database.name}#{prefix}" if prefix else f"{mongo_url}/{database.name}"
+    assert runs_command(["reap", "--json", where]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"run": "1", "uid": "a" * 32, "status": "DEAD"}]
+    assert [run["status"] for run in collection.find(sort=[("_id", 1)])] == ["DEAD", "RUNNING", "RUNNING"]
+    assert reap(where) == []
+    assert database.list_collection_names() == [collection.name]

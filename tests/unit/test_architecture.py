@@ -157,10 +157,11 @@ def test_modules_import_each_other_without_a_cycle():
 def test_declaring_modules_import_no_torch():
     script = """
 import importlib, json, sys
+HEAVY = ("torch", "sklearn", "pandas", "incense", "psutil", "pynvml")
 loaded = {}
 for name in sys.argv[1:]:
     importlib.import_module(name)
-    loaded[name] = [heavy for heavy in ("torch", "sklearn", "incense", "psutil", "pynvml") if heavy in sys.modules]
+    loaded[name] = [heavy for heavy in HEAVY if heavy in sys.modules]
 print(json.dumps(loaded))
 """
     names = ["configs", "runs", *INGREDIENTS, "experiments", "exp"]
