@@ -12,13 +12,12 @@ Every error is a `LabError`; `ingredients.errors` draws the tree.
 from __future__ import annotations
 
 import importlib
-import warnings
 from typing import TYPE_CHECKING
 
-with warnings.catch_warnings():
-    # sacred 0.8.7 imports pkg_resources, whose deprecation is no news to its users.
-    warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
-    import sacred  # noqa: F401
+from ingredients.config.importing import import_sacred
+
+# Before anything here imports it.
+import_sacred()
 
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import (
@@ -34,6 +33,7 @@ from ingredients.errors import (
     OptimizerError,
     PrecisionError,
     SchedulerError,
+    TrainingError,
     UnknownEntryError,
     UnknownNamedConfigError,
 )
@@ -65,6 +65,7 @@ __all__ = [
     "SchedulerError",
     "Source",
     "TensorBatches",
+    "TrainingError",
     "UnknownEntryError",
     "UnknownNamedConfigError",
     "ViT",

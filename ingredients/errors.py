@@ -12,6 +12,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── SchedulerError              the learning-rate schedule cannot be built; a ValueError
 ├── PrecisionError              mixed precision as asked for is not to be had; a ValueError
 ├── DeviceError                 the device does not exist here; a ValueError
+├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 
@@ -49,6 +50,7 @@ __all__ = [
     "OptimizerError",
     "PrecisionError",
     "SchedulerError",
+    "TrainingError",
     "UnknownEntryError",
     "UnknownNamedConfigError",
 ]
@@ -112,6 +114,10 @@ class PrecisionError(LabError, ValueError):
 
 class DeviceError(LabError, ValueError):
     """The device asked for does not exist on this machine."""
+
+
+class TrainingError(LabError, ArithmeticError):
+    """The training has diverged: its loss or its weights are NaN or infinite."""
 
 
 class CheckpointError(LabError, ValueError):

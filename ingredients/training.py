@@ -27,6 +27,8 @@ def config() -> None:
     patience: int | None = None
     # smallest change of the metric that counts as an improvement
     min_delta = 0.0
+    # once the loss or a weight is NaN or infinite: stop (the run fails, its last good state stays), ignore
+    on_nan: Literal["stop", "ignore"] = "stop"
 
 
 @ingredient.named_config

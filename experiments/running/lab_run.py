@@ -20,7 +20,7 @@ from experiments.running.resuming import recorded_data
 from experiments.running.signals import Signals
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
-from observers.errors import ResumeError
+from observers.errors import MediaError, MetricError, ResumeError
 from observers.media.kinds import Media
 from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
@@ -82,13 +82,20 @@ class LabRun(RecordedRun):
             step: The step of all; without one, each metric and each series of media counts by itself.
 
         Raises:
-            MediaError: As `log_media`.
+            MetricError: If some of it is no metric; the rest is logged.
+            MediaError: As `log_media`; the rest is logged.
         """
+        errors: list[MetricError | MediaError] = []
         for name, value in values.items():
-            if isinstance(value, Media):
-                self.log_media(name, value, step)
-            else:
-                self._metrics.log_scalar_metric(name, value, step)
+            try:
+                if isinstance(value, Media):
+                    self.log_media(name, value, step)
+                else:
+                    self._metrics.log_scalar_metric(name, value, step)
+            except (MetricError, MediaError) as error:
+                errors.append(error)
+        if errors:
+            raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
@@ -165,11 +172,10 @@ class LabRun(RecordedRun):
             if isinstance(observer, LeasedObserver):
                 observer.beat_interval_s = self.beat_interval
         super()._emit_started()
-        for observer in self.observers:
-            if isinstance(observer, ResumableObserver) and observer.is_resumed:
-                position = observer.position()
-                self._go_on_from(position, position)
-                break
+        resumed = self._resumed()
+        if resumed:
+            position = resumed[0].position()
+            self._go_on_from(position, position)
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""

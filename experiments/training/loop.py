@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from experiments.training.divergence import DivergenceCheck
 from experiments.training.metrics import RunningMetrics, metric_names
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
@@ -63,8 +64,9 @@ def fit(
     mode: str = "auto",
     patience: int | None = None,
     min_delta: float = 0.0,
+    on_nan: str = "stop",
 ) -> FitResult:
-    """Train `model` on `data.train`, looking at `data.val` in between.
+    """Train `model` on `data.train`, validating on `data.val` every `val_interval` epochs.
 
     Logs every `log_interval` optimizer steps and at the last one: `train/loss` (mean since the last value),
     `train/lr`, `train/grad_norm` (before clipping), with float16 `amp/scale` and `amp/skipped`; after each validation
@@ -80,17 +82,20 @@ def fit(
         scheduler: The learning-rate schedule.
         amp: Mixed precision, clipping and accumulation.
         checkpointer: What saves the best and newest states, and what the training goes on from.
-        val_interval, log_interval, monitor, mode, patience, min_delta: See the config of `ingredients.training`.
+        val_interval, log_interval, monitor, mode, patience, min_delta, on_nan: See the config of
+            `ingredients.training`.
 
     Raises:
         LabError: If the parts do not fit together; before the first step.
+        TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then.
     """
     amp = amp or MixedPrecision(next(model.parameters()).device)
     best = Monitor(monitor, mode, patience, min_delta)
     _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
-    place = keeper.begin(parts)
+    check = DivergenceCheck(model, loss, keeper, amp.accumulate, on_nan)
+    place = keeper.begin(parts, check=check.state)
     if keeper.branched_from is not None:
         _check_left(keeper.branched_from, place.epoch, epochs, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
@@ -115,7 +120,9 @@ def fit(
                 losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
                 place.step = step = place.step + 1
                 if step % log_interval == 0 or step == num_steps:
-                    progress.step(step, log_training(log, step, losses, optimizer, amp))
+                    mean = log_training(log, step, losses, optimizer, amp)
+                    progress.step(step, mean)
+                    check.losses(place, mean)
                     losses.clear()
                 amp.update()
                 optimizer.zero_grad()
@@ -125,6 +132,7 @@ def fit(
                     keeper.save(place, parts)
             if keeper.is_stopping:
                 keeper.save(place, parts)
+            check.losses(place)
 
             metrics = {}
             if epoch % val_interval == 0 or epoch == epochs:
@@ -140,6 +148,7 @@ def fit(
             final = epoch == epochs or best.exhausted
             keeper.save(place, parts, metrics if improved else None, final=final)
             progress.epoch(epoch, metrics)
+        check.weights(place)
     return FitResult(place.epoch, place.step, best.epoch, best.value, best.exhausted)
 
 

@@ -79,6 +79,7 @@ class Checkpointer:
         self.record = record
         self.branched_from: Path | None = None
         self._writer = Writer(folder)
+        self._check_before_saving: Callable[[Place], None] | None = None
         # After which step the newest state on the disk was saved.
         self._saved_step: int | None = None
 
@@ -94,24 +95,27 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ a training begins
 
-    def begin(self, parts: Mapping[str, Any]) -> Place:
+    def begin(self, parts: Mapping[str, Any], *, check: Callable[[Place], None] | None = None) -> Place:
         """Bring `parts` and the record to the state to go on from, and return the place of the training.
 
-        That is what an earlier session of the run left, if it is to be resumed; else the state at `start`; else none,
+        That is what an earlier session of the run left, if it is to be resumed: the newest good state whose points are
+        all in the record, or, if there is none such, the newest good one. Else it is the state at `start`; else none,
         which is the beginning.
 
         Args:
             parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of. Among
                 them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
                 follow a config that changed, other names are taken as they were.
+            check: Called with the place before a state is saved; where it raises, the states before stay.
 
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits.
         """
+        self._check_before_saving = check
         found = None
         if self.resume:
             self.files.clear()
-            found = self.files.newest(lambda state, path: self._check(state, path, parts))
+            found = self._newest_state(parts)
         place = Place()
         if found is not None:
             path, state = found
@@ -134,6 +138,31 @@ class Checkpointer:
         if place.step:
             _log.info("continuing from %s, after %d steps", path, place.step)
         return place
+
+    def _newest_state(self, parts: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
+        """Return the newest good state whose points the record has, or, of those that lack some, the newest."""
+        lacking = []
+
+        def check_with_record(state: Mapping[str, Any], path: Path) -> None:
+            self._check(state, path, parts)
+            num_missing = self._num_missing(state)
+            if num_missing:
+                lacking.append(path)
+                raise CheckpointError(f"{path}: {num_missing} entries of the record up to this state are missing")
+
+        try:
+            return self.files.newest(check_with_record)
+        except CheckpointError as error:
+            if not lacking or isinstance(error.__cause__, OSError):
+                raise
+        _log.warning("the record is not complete at any state that is kept; going on from the newest good one")
+        return self.files.newest(lambda state, path: self._check(state, path, parts))
+
+    def _num_missing(self, state: Mapping[str, Any]) -> int:
+        position = state.get("position")
+        if self.record is None or position is None or self._is_followed():
+            return 0
+        return self.record.num_missing(position)
 
     def _check(self, state: Mapping[str, Any], path: Path, parts: Mapping[str, Any]) -> None:
         check_whole(state, parts, path)
@@ -259,6 +288,8 @@ class Checkpointer:
         best = best if self.best else None
         if best is not None or last:
             self.wait()
+            if self._check_before_saving is not None:
+                self._check_before_saving(place)
             jobs: list[Callable[[], None]] = [] if self.record is None else [self.record.flush]
             state = self._state(place, parts) if last else {"model": snapshot(parts["model"].state_dict())}
             if best is not None:
@@ -307,3 +338,8 @@ class Checkpointer:
             CheckpointError: If it cannot be.
         """
         self._writer.wait()
+
+    def newest(self) -> tuple[Path, int] | None:
+        """Return where the newest state is, once it is written, and its step; None if none was saved."""
+        self._writer.join()
+        return None if self._saved_step is None else (self.last_path, self._saved_step)

@@ -122,7 +122,7 @@ class CheckpointFolder:
     def take_up(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
         """Let `state`, read from `path`, be the newest one, and the weights that it has for the best be those.
 
-        States that were passed over for it are damaged, and go.
+        States that were passed over for it go: they are damaged, or ahead of the record.
 
         Args:
             path: One of the states here.

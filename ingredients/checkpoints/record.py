@@ -34,6 +34,9 @@ class TrainingRecord(Protocol):
     def position(self) -> Mapping[str, Any]:
         """Return how much was logged so far, as tensors and plain values."""
 
+    def num_missing(self, position: Mapping[str, Any]) -> int:
+        """Return how many entries up to a position are missing from the record that earlier sessions left."""
+
     def flush(self) -> None:
         """Write down all that was logged up to now; any thread may call it."""
 

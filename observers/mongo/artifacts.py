@@ -25,15 +25,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import pymongo
-from pymongo.database import Database
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import DuplicateKeyError
 
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactDamagedError, ArtifactError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
+from observers.mongo.indexes import make_artifact_indexes
+from observers.mongo.layout import Collections
 
 __all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
 
@@ -65,12 +65,11 @@ class Upload:
     """Puts contents into GridFS under ids made from their SHA-256, in pieces that may be sent any number of times.
 
     Args:
-        database: The database.
+        collections: Where to.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._files = database.fs.files
-        self._chunks = database.fs.chunks
+    def __init__(self, collections: Collections) -> None:
+        self._collections = collections
 
     def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
         """Send what is not there, and yield after each piece.
@@ -79,7 +78,7 @@ class Upload:
             ArtifactDamagedError: If the stream does not have that SHA-256; then nothing is sent.
         """
         file_id = content_id(sha256)
-        if self._files.find_one({"_id": file_id}, {"_id": 1}) is not None:
+        if self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None:
             return
         found, md5, length = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
         while piece := stream.read(_CHUNK_BYTES):
@@ -90,22 +89,19 @@ class Upload:
         if found.hexdigest() != sha256:
             raise ArtifactDamagedError(f"the content of {filename} is not what was logged")
         # What an upload that was broken off has left is right, as far as it goes.
-        there = {chunk["n"] for chunk in self._chunks.find({"files_id": file_id}, {"n": 1})}
+        there = {chunk["n"] for chunk in self._collections.file_chunks.find({"files_id": file_id}, {"n": 1})}
         for number in range(-(-length // _CHUNK_BYTES)):
             if number not in there:
                 stream.seek(number * _CHUNK_BYTES)
                 chunk = {"files_id": file_id, "n": number, "data": stream.read(_CHUNK_BYTES)}
                 with contextlib.suppress(DuplicateKeyError):  # somebody else sends the same
-                    self._chunks.insert_one({"_id": object_id(str(file_id), number), **chunk})
+                    self._collections.file_chunks.insert_one({"_id": object_id(str(file_id), number), **chunk})
                 yield
         document = {"_id": file_id, "length": length, "chunkSize": _CHUNK_BYTES, "uploadDate": datetime.now(UTC)}
         with contextlib.suppress(DuplicateKeyError):
-            self._files.insert_one({**document, "filename": filename, "md5": md5.hexdigest(), "sha256": sha256})
-
-    def make_indexes(self) -> None:
-        """Make the indexes that GridFS has."""
-        _index(self._chunks, [("files_id", 1), ("n", 1)], unique=True)
-        _index(self._files, [("filename", 1), ("uploadDate", 1)])
+            self._collections.files.insert_one(
+                {**document, "filename": filename, "md5": md5.hexdigest(), "sha256": sha256}
+            )
 
 
 class ArtifactDelivery:
@@ -115,15 +111,14 @@ class ArtifactDelivery:
 
     Args:
         base: The folder of runs that has the artifacts.
-        database: The database.
-        prefix: Put before the names of the collections, with its underscore.
+        collections: Where to.
     """
 
-    def __init__(self, base: Path, database: Database, prefix: str = "") -> None:
+    def __init__(self, base: Path, collections: Collections) -> None:
         self._store = ArtifactStore(base)
-        self._artifacts = database[f"{prefix}artifacts"]
-        self._upload = Upload(database)
-        self._contents = Contents(database)
+        self._collections = collections
+        self._upload = Upload(collections)
+        self._contents = Contents(collections)
         self._numbers: dict[tuple, int] = {}
         self._failed: set[tuple] = set()
         self._work: tuple[tuple, Iterator[None]] | None = None
@@ -172,7 +167,7 @@ class ArtifactDelivery:
         change = {"$addToSet": {RELATIONS[relation]: uid}}
         number = self._change(wanted, change)
         if number is None:
-            self._make_indexes()
+            make_artifact_indexes(self._collections)
             version = self._store.resolve(f"{entry['name']}@{entry['digest']}")
             for file in {file.sha256: file for file in version.files}.values():
                 with version.stored(file) as stream:
@@ -198,28 +193,24 @@ class ArtifactDelivery:
 
     def _change(self, wanted: dict[str, Any], change: dict[str, Any]) -> int | None:
         """Change a document, and return its version; None if it is not there."""
-        found = self._artifacts.find_one_and_update(wanted, change, {"version": 1})
+        found = self._collections.artifacts.find_one_and_update(wanted, change, {"version": 1})
         return found["version"] if found else None
 
     def _insert(self, document: dict[str, Any], change: dict[str, Any]) -> int:
         """Insert a document under its version, or the next that is free, and return that."""
         while True:
             try:
-                self._artifacts.insert_one(document)
+                self._collections.artifacts.insert_one(document)
             except DuplicateKeyError:
                 number = self._change({"_id": document["_id"]}, change)
                 if number is not None:
                     return number
-                newest = self._artifacts.find_one({"name": document["name"]}, {"version": 1}, sort=[("version", -1)])
+                newest = self._collections.artifacts.find_one(
+                    {"name": document["name"]}, {"version": 1}, sort=[("version", -1)]
+                )
                 document["version"] = newest["version"] + 1 if newest else 1
             else:
                 return document["version"]
-
-    def _make_indexes(self) -> None:
-        self._upload.make_indexes()
-        _index(self._artifacts, [("name", pymongo.ASCENDING), ("version", pymongo.DESCENDING)], unique=True)
-        for relation in RELATIONS.values():
-            _index(self._artifacts, [(relation, pymongo.ASCENDING)])
 
 
 def _entries(run: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:
@@ -253,12 +244,3 @@ def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
             break
         listed.append({**dataclasses.asdict(file), "file_id": content_id(file.sha256)})
     return listed
-
-
-def _index(collection: Any, keys: list[tuple], **options: Any) -> None:
-    try:
-        collection.create_index(keys, **options)
-    except OperationFailure as error:
-        # Not allowed to, or somebody made one with other options.
-        if error.code not in (13, 85, 86):
-            raise

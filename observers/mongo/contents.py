@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import bson
-from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from observers.mongo.documents import object_id, storable_text
+from observers.mongo.layout import Collections
 
 __all__ = ["Contents"]
 
@@ -32,11 +32,14 @@ _RENEWED_S = 1200.0
 
 
 class Contents:
-    """The contents that one process has stored, or found stored, in `database`."""
+    """The contents that one process has stored in a database, or found stored there.
 
-    def __init__(self, database: Database) -> None:
-        self._files = database.fs.files
-        self._chunks = database.fs.chunks
+    Args:
+        collections: Where to.
+    """
+
+    def __init__(self, collections: Collections) -> None:
+        self._collections = collections
         self._ids: dict[str, bson.ObjectId] = {}
         self._stored: set[bson.ObjectId] = set()
 
@@ -59,7 +62,7 @@ class Contents:
             return None
         return self._ids[key]
 
-    def _store(self, stream: BinaryIO, name: str, owner: str | None, fields: dict[str, Any]) -> bson.ObjectId:
+    def _store(self, stream: io.BufferedReader, name: str, owner: str | None, fields: dict[str, Any]) -> bson.ObjectId:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         stream.seek(0)
         md5 = hashlib.file_digest(stream, "md5").hexdigest()
@@ -87,37 +90,37 @@ class Contents:
             while piece := stream.read(_CHUNK_BYTES):
                 chunk = {"_id": object_id(str(file_id), number), "files_id": file_id, "n": number, "data": piece}
                 with contextlib.suppress(DuplicateKeyError):
-                    self._chunks.insert_one(chunk)
+                    self._collections.file_chunks.insert_one(chunk)
                 length += len(piece)
                 number += 1
             document = {"_id": file_id, "length": length, "chunkSize": _CHUNK_BYTES}
             document["uploadDate"] = datetime.now(UTC)
             with contextlib.suppress(DuplicateKeyError):
-                self._files.insert_one({**document, **fields})
+                self._collections.files.insert_one({**document, **fields})
         self._stored.add(file_id)
 
     def _renew(self, file_id: bson.ObjectId) -> bool:
         """Tell whether a content is there; if so, note that it is in use: `runs gc` keeps what was used lately."""
-        found = self._files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
+        found = self._collections.files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
         if found is None:
             return False
         now = datetime.now(UTC).replace(tzinfo=None)
         if now - max(found["uploadDate"], found.get("used", datetime.min)) < timedelta(seconds=_RENEWED_S):
             return True
         try:
-            return self._files.update_one({"_id": file_id}, {"$set": {"used": now}}).matched_count > 0
+            return self._collections.files.update_one({"_id": file_id}, {"$set": {"used": now}}).matched_count > 0
         except OperationFailure as error:
             if error.code != 13:  # may insert, and not update
                 raise
             return True
 
-    def drop_others(self, owner: str, keep: Container[bson.ObjectId]) -> None:
+    def drop_others(self, owner: str, keep: Container[Any]) -> None:
         """Remove the files of the run `owner` that are not among `keep`, if the user may remove any."""
         try:
-            for file in list(self._files.find({"uid": owner}, {"_id": 1})):
+            for file in list(self._collections.files.find({"uid": owner}, {"_id": 1})):
                 if file["_id"] not in keep:
-                    self._files.delete_one({"_id": file["_id"]})
-                    self._chunks.delete_many({"files_id": file["_id"]})
+                    self._collections.files.delete_one({"_id": file["_id"]})
+                    self._collections.file_chunks.delete_many({"files_id": file["_id"]})
                     self._stored.discard(file["_id"])
         except OperationFailure as error:
             if error.code != 13:

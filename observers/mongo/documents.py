@@ -71,7 +71,8 @@ class Packer:
 
     def listed(self, name: str, values: Sequence[Any], limit: int = LIST_BYTES) -> dict[str, Any]:
         """Return the entry `name` with as many of `values` as fit, and, if that is not all, `<name>_file`."""
-        kept, total = [], 0
+        kept: list[Any] = []
+        total = 0
         for value in values:
             packed, size = self._pack(value, MAX_DEPTH - 2)
             total += size + 8

@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import gridfs
-from pymongo.database import Database
+from pymongo.collection import Collection
 
 from observers.artifacts.intake import Incoming
 from observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError
 from observers.mongo.artifacts import content_id
+from observers.mongo.layout import Collections, Document
 
 __all__ = ["fetch"]
 
 
-def fetch(database: Database, prefix: str, reference: str, root: Path) -> ArtifactVersion | None:
+def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
     """Return a version by the database's number, with its contents in the store at `root`; None if it has none.
 
     Args:
-        database: The database.
-        prefix: Put before the names of the collections, with its underscore.
+        collections: Of the database.
         reference: As for `ArtifactStore.resolve`.
         root: The folder of the local store of artifacts.
 
@@ -32,10 +31,10 @@ def fetch(database: Database, prefix: str, reference: str, root: Path) -> Artifa
         ArtifactDamagedError: If what the database has is not what was logged.
         pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
     """
-    document = _find(database[f"{prefix}artifacts"], parse_reference(reference))
+    document = _find(collections.artifacts, parse_reference(reference))
     if document is None:
         return None
-    files = gridfs.GridFS(database)
+    files = gridfs.GridFS(collections.database)
     try:
         manifest = json.loads(files.get(document["manifest_id"]).read())
         version = from_manifest(manifest, document["name"], document["version"], root / "contents")
@@ -51,7 +50,7 @@ def fetch(database: Database, prefix: str, reference: str, root: Path) -> Artifa
     return version
 
 
-def _find(artifacts: Any, wanted: Reference) -> dict[str, Any] | None:
+def _find(artifacts: Collection[Document], wanted: Reference) -> Document | None:
     if wanted.digest is None:
         number = {} if wanted.number is None else {"version": wanted.number}
         return artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])

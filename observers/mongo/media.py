@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import bson
-import pymongo
-from pymongo.collection import Collection
-from pymongo.errors import OperationFailure
+from pymongo import ReplaceOne
 
 from observers.errors import RecordError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
+from observers.mongo.indexes import make_media_indexes
+from observers.mongo.layout import Collections
 from observers.record.schema import MEDIA, media_path
 
 __all__ = ["MediaDelivery", "len_media"]
@@ -35,7 +35,7 @@ class MediaDelivery:
 
     Args:
         folder: The run's folder.
-        media: The collection.
+        collections: Where to.
         contents: Where contents of files go.
         run_id: The `_id` of the run's document.
         uid: The run's uid.
@@ -44,9 +44,9 @@ class MediaDelivery:
         num_sent: How many entries of the folder are delivered.
     """
 
-    def __init__(self, folder: Path, media: Collection, contents: Contents, run_id: Any, uid: str) -> None:
+    def __init__(self, folder: Path, collections: Collections, contents: Contents, run_id: Any, uid: str) -> None:
         self.folder = folder
-        self.media = media
+        self.collections = collections
         self.contents = contents
         self.run_id = run_id
         self.uid = uid
@@ -65,12 +65,12 @@ class MediaDelivery:
         """
         lines = self._new_lines()
         if lines and not self.num_sent:
-            _make_index(self.media)
+            make_media_indexes(self.collections)
         for start in range(0, len(lines), _BATCH_ENTRIES):
             batch = lines[start : start + _BATCH_ENTRIES]
             documents = [self._document(line, self.num_sent + place) for place, line in enumerate(batch)]
-            changes = [pymongo.ReplaceOne({"_id": found["_id"]}, found, upsert=True) for found in documents]
-            self.media.bulk_write(changes, ordered=False)
+            changes = [ReplaceOne({"_id": found["_id"]}, found, upsert=True) for found in documents]
+            self.collections.media.bulk_write(changes, ordered=False)
             # Only now, so that a batch that was broken off is sent again as it was.
             self.num_sent += len(batch)
             self._offset += sum(len(line) + 1 for line in batch)
@@ -116,15 +116,6 @@ class MediaDelivery:
         reason = "is not what was written" if file_id is not None else reason
         _log.warning("%s: %r %s; its entry is delivered without it", self.folder, file, reason)
         return None
-
-
-def _make_index(media: Collection) -> None:
-    try:
-        media.create_index([("run_id", pymongo.ASCENDING), ("name", pymongo.ASCENDING), ("step", pymongo.ASCENDING)])
-    except OperationFailure as error:
-        # Not allowed to, or somebody made one with other options.
-        if error.code not in (13, 85, 86):
-            raise
 
 
 def len_media(folder: Path) -> int:

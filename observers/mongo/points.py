@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id, storable_text
+from observers.mongo.layout import Collections, Document
 from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_names, read_points, to_steps
 
 __all__ = ["POINTS_PER_CHUNK", "POINTS_PER_DOCUMENT", "Behind", "PointDelivery", "len_points"]
@@ -36,7 +36,7 @@ class PointDelivery:
 
     Args:
         folder: The run's folder.
-        metrics, chunks: The collections.
+        collections: Where to.
         run_id: The `_id` of the run's document.
         uid: The run's uid.
         start: When the run started; times of points count from there.
@@ -46,12 +46,9 @@ class PointDelivery:
         counts: How many of each metric.
     """
 
-    def __init__(
-        self, folder: Path, metrics: Collection, chunks: Collection, run_id: Any, uid: str, start: datetime
-    ) -> None:
+    def __init__(self, folder: Path, collections: Collections, run_id: Any, uid: str, start: datetime) -> None:
         self.folder = folder
-        self.metrics = metrics
-        self.chunks = chunks
+        self.collections = collections
         self.run_id = run_id
         self.uid = uid
         self.start = start
@@ -100,7 +97,7 @@ class PointDelivery:
         metric_id = object_id(self.uid, name)
         new = {"steps": _steps(points, floats), "values": points["value"].tolist(), "timestamps": self._times(points)}
         if start == 0:
-            document = {
+            document: Document = {
                 "_id": metric_id,
                 "run_id": self.run_id,
                 "name": storable_text(name),
@@ -108,9 +105,9 @@ class PointDelivery:
                 "count": len(points),
             }
             with contextlib.suppress(DuplicateKeyError):
-                self.metrics.insert_one(document)
+                self.collections.metrics.insert_one(document)
                 return
-        found = self.metrics.find_one({"_id": metric_id}, {"count": 1})
+        found = self.collections.metrics.find_one({"_id": metric_id}, {"count": 1})
         if found is None or found["count"] < start:
             raise Behind
         there, end = found["count"], start + len(points)
@@ -118,7 +115,7 @@ class PointDelivery:
             return
         push = {key: {"$each": values[there - start :]} for key, values in new.items()}
         change = {"$push": push, "$set": {"count": end}}
-        if not self.metrics.update_one({"_id": metric_id, "count": there}, change).matched_count:
+        if not self.collections.metrics.update_one({"_id": metric_id, "count": there}, change).matched_count:
             raise Behind
 
     def _times(self, points: np.ndarray) -> list[datetime]:
@@ -136,7 +133,7 @@ class PointDelivery:
             fields |= {"count": len(chunk), **_chunk_data(chunk, floats)}
             key = {"_id": object_id(uid, name, index)}
             with contextlib.suppress(DuplicateKeyError):  # as long or longer already
-                self.chunks.update_one({**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True)
+                self.collections.chunks.update_one({**key, "count": {"$lt": len(chunk)}}, {"$set": fields}, upsert=True)
             index += 1
         return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
 

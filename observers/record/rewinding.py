@@ -1,4 +1,4 @@
-"""Positions in a record, and taking the record back to one.
+"""Positions in a record, and rewinding the record to one.
 
 A position says how much was logged up to a moment, as what JSON holds:
 
@@ -13,7 +13,7 @@ import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,22 @@ from observers.record.schema import (
     POINTS,
     TICKS_PER_S,
     VALUES,
-    Series,
     read_metrics,
     read_names,
     read_points,
-    summarize,
+    split_metrics,
 )
 
-__all__ = ["Position", "is_rewound", "missing_from", "next_step", "read_position", "rewound_files", "summaries"]
+__all__ = [
+    "Position",
+    "held",
+    "is_rewound",
+    "missing_from",
+    "next_step",
+    "num_missing",
+    "read_position",
+    "rewound_files",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -40,20 +48,57 @@ Position = Mapping[str, Mapping[str, list]]
 
 
 def is_rewound(name: str) -> bool:
-    """Tell whether points of the metric `name` are taken back with the training."""
+    """Tell whether points of the metric `name` are rewound with the training."""
     return not name.startswith("system/")
 
 
 def read_position(folder: Path) -> dict[str, dict[str, list]]:
-    """Return the position of all that is in a run's folder."""
-    metrics = {name: [len(series), series.steps[-1].item()] for name, series in read_metrics(folder).items() if series}
-    for row, _ in _odd_rows(folder):
-        before = metrics.get(row["name"], [0, None])
-        metrics[row["name"]] = [before[0] + 1, before[1] if before[0] else row["step"]]
+    """Return the position of all that is in a run's folder, without what is on its way to `metrics.bin`."""
+    position: dict[str, dict[str, list]] = {}
+    for kind, series in _steps(folder).items():
+        last = {name: steps[-1] for name, steps in series.items() if len(steps)}
+        position[kind] = {
+            name: [len(series[name]), step.item() if isinstance(step, np.generic) else step]
+            for name, step in last.items()
+        }
+    return position
+
+
+def _steps(folder: Path) -> dict[str, dict[str, Sequence[Any]]]:
+    """Return the steps of every series that is rewound, in the order of logging: `metrics` and `media` by name."""
+    found = split_metrics(read_points(folder), read_names(folder))
+    metrics: dict[str, Any] = {name: series.steps for name, series in found.items() if is_rewound(name)}
+    for row, place in _odd_rows(folder):
+        if is_rewound(row["name"]):
+            metrics[row["name"]] = list(metrics.get(row["name"], ()))
+            metrics[row["name"]].insert(place, row["step"])
     media: dict[str, list] = {}
     for row in _rows(folder / MEDIA):
-        media[row["name"]] = [media.get(row["name"], [0])[0] + 1, row["step"]]
-    return {"metrics": {name: entry for name, entry in metrics.items() if is_rewound(name)}, "media": media}
+        media.setdefault(row["name"], []).append(row["step"])
+    return {"metrics": metrics, "media": media}
+
+
+def held(folder: Path, position: Position) -> dict[str, dict[str, list]]:
+    """Return the part of a position that a run's folder has.
+
+    A series that lost points in its middle has later ones in their places, which are beyond the position: their steps
+    tell.
+    """
+    there = _steps(folder)
+    return {
+        kind: {name: [_num_held(there[kind].get(name, ()), *entry), entry[1]] for name, entry in entries.items()}
+        for kind, entries in position.items()
+    }
+
+
+def _num_held(steps: Sequence[Any], count: int, last: int | float | None) -> int:
+    """Return how many of the first `count` of a series, whose last step is `last`, are among `steps`."""
+    first = steps[:count]
+    try:
+        has_later = len(first) > 0 and last is not None and first[-1] > last
+    except TypeError:  # a step that is no number
+        return len(first)
+    return sum(bool(step <= last) for step in first) if has_later else len(first)
 
 
 def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes]]:
@@ -62,6 +107,7 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
     Each is to be replaced before the next is asked for: whoever is killed on the way has files that lead to the same
     end when this is done again. Of a name that has both, the numbers and what is none are told apart by their order.
     """
+    position = held(folder, position)
     limits = {name: entry[0] for name, entry in position["metrics"].items()}
     rows = list(_odd_rows(folder))
     kept = [row for row, place in rows if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
@@ -98,19 +144,15 @@ def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int
                 yield name, there, count
 
 
+def num_missing(reached: Position, wanted: Position) -> int:
+    """Return how many entries a position has less than another one."""
+    return sum(count - there for _, there, count in missing_from(reached, wanted))
+
+
 def next_step(position: Position) -> int:
     """Return the step that follows the greatest of a metric; 0 where there is none."""
     steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
     return math.floor(max(steps)) + 1 if steps else 0
-
-
-def summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the summary of every metric, from all its points."""
-    return {name: _summary(series) for name, series in read_metrics(folder).items() if len(series)}
-
-
-def _summary(series: Series) -> dict[str, Any]:
-    return summarize(series.values, series.steps)
 
 
 def _within(metric: np.ndarray, names: Mapping[int, tuple[str, bool]], limits: Mapping[str, int]) -> np.ndarray:

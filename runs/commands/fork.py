@@ -16,7 +16,7 @@ experiment go behind --."""
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.usage = "%(prog)s [--store WHERE] [--state FILE] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
@@ -27,11 +27,12 @@ def add_arguments(parser: Parser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Start the new run, in the place of this process."""
-    from runs.rerun.resuming import fork_launch, with_folder
+    from runs.rerun.resuming import fork_launch
+    from runs.rerun.states import with_folder
 
     updates, options = _split(arguments.rest)
     with open_given(arguments) as store:
-        run = with_folder(store.get(arguments.run))
+        run, _ = with_folder(store.get(arguments.run))
         state = None if arguments.state is None else Path(arguments.state)
         launch = fork_launch(run, updates, options, state)
     return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)

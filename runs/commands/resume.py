@@ -1,4 +1,4 @@
-"""`resume`: runs that were cut off go on."""
+"""`resume`: a run that was cut off, resumed in its own record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runs.commands.terminal.values import list_text
 
 if TYPE_CHECKING:
     from runs.rerun.replaying import Replay
-    from runs.stores.folder import FolderRun
+    from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
 
@@ -22,12 +22,14 @@ ended it and its state is saved, so that a scheduler's requeue can resume it aga
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.usage = "%(prog)s [--store WHERE] [--verify K] [--dry] RUN [-- OPTION ...]"
     parser.epilog = _EPILOG
     parser.rest_begins = ("--",)
     add_run(parser)
-    help = "first replay at least the last K recorded steps from a state before them; go on only if they are the same"
+    help = (
+        "first replay at least the last K recorded steps from an earlier state; resume only if they come out the same"
+    )
     parser.add_argument("--verify", type=_steps, metavar="K", help=help)
     parser.add_argument("--dry", action="store_true", help="only show what would be done")
 
@@ -40,24 +42,24 @@ def _steps(text: str) -> int:
 
 def main(arguments: argparse.Namespace) -> int:
     """Resume the run, in the place of this process."""
-    from runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
+    from runs.rerun.resuming import changed_sources, resume_launch
+    from runs.rerun.states import states_of, with_folder
 
     with open_given(arguments) as store:
-        run = with_folder(store.get(arguments.run))
+        run, _ = with_folder(store.get(arguments.run))
         launch = resume_launch(run, arguments.rest[1:])
         changed = changed_sources(run)
         if changed:
-            print_to_stderr(
-                f"{len(changed)} of its sources are not as recorded, so it may go on otherwise: {list_text(changed)}"
-            )
+            names = list_text(changed)
+            print_to_stderr(f"{len(changed)} of its sources have changed, so it may end differently: {names}")
         if arguments.verify is not None and not arguments.dry and not _verified(run, arguments):
             return 1
         newest = next((state for state in states_of(run) if not state.fault), None)
         where = "its beginning, as no state was saved" if newest is None else f"{newest.path.name}, step {newest.step}"
-    return begin(launch, f"run {run.id} goes on from {where}", dry=arguments.dry)
+    return begin(launch, f"run {run.id} is resumed from {where}", dry=arguments.dry)
 
 
-def _verified(run: FolderRun, arguments: argparse.Namespace) -> bool:
+def _verified(run: Run, arguments: argparse.Namespace) -> bool:
     from runs.rerun.replaying import replay
 
     print_to_stderr(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")

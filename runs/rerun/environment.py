@@ -1,4 +1,4 @@
-"""What of the environment differs from that of a past run: Python, packages, machine, determinism switches.
+"""Differences of the environment from that of a past run: Python, packages, machine, determinism flags.
 
 Differences that can change what a run computes are loud: Python, the packages that its sources import (with what those
 need), the processor, the GPUs. Others are counted, and listed when asked for.
@@ -20,10 +20,10 @@ from typing import Any
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.gpus import load_nvml
 from runs.errors import StoreError
-from runs.rerun.launching import recorded_switches
+from runs.rerun.record import Record, mapping
 from runs.stores.run import Run
 
-__all__ = ["Differing", "Environment", "compare_environment", "compare_switches", "python_of", "requirements"]
+__all__ = ["Differing", "Environment", "compare_environment", "compare_flags", "python_of", "requirements"]
 
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 _LAB = "sacristan"
@@ -36,8 +36,8 @@ class Differing:
     """One thing that differs.
 
     Attributes:
-        kind: python, package, machine or switch.
-        name: Of the package, switch or part of the machine.
+        kind: python, package, machine or flag.
+        name: Of the package, flag or part of the machine.
         recorded, now: The two values; None where there is none.
         is_loud: Whether it can change what the run computes.
     """
@@ -75,34 +75,33 @@ class Environment:
         return [one for one in self.differences if one.is_loud]
 
 
-def compare_environment(run: Run) -> Environment:
+def compare_environment(record: Record) -> Environment:
     """Return what of this process's environment differs from the one that a run was recorded in."""
-    found, notes = [], []
-    found += _python(run)
+    run, notes = record.run, []
+    found = _python(run)
     recorded = _packages(run)
     now = provenance.packages()
-    if not _is_whole(run):
+    if not _has_all_packages(run):
         notes.append("the record has no list of all packages: only those that its sources import are compared")
     if recorded:
         found += _of_packages(run, recorded, now)
     found += _of_machine(run)
-    switches = recorded_switches(run)
-    if not switches:
-        notes.append("the record has no determinism switches; they are left as they are")
+    if not record.flags:
+        notes.append("the record has no determinism flags; they are left as they are")
     for name in _VARIABLES:
-        if name in switches and switches[name] != os.environ.get(name, ""):
+        if name in record.flags and record.flags[name] != os.environ.get(name, ""):
             # It is set for the process, so it changes nothing.
-            found.append(Differing("switch", name, switches[name] or None, os.environ.get(name), is_loud=False))
+            found.append(Differing("flag", name, record.flags[name] or None, os.environ.get(name), is_loud=False))
     return Environment(tuple(sorted(found, key=lambda one: not one.is_loud)), tuple(notes))
 
 
-def compare_switches(old: Run, new: Run) -> list[Differing]:
-    """Return the determinism switches that were not the same in two runs."""
-    ours, theirs = (_mapping(run.provenance.get("determinism")) for run in (old, new))
+def compare_flags(old: Run, new: Run) -> list[Differing]:
+    """Return the determinism flags that were not the same in two runs."""
+    ours, theirs = (mapping(run.provenance.get("determinism")) for run in (old, new))
     if not ours or not theirs:
         return []
     names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
-    return [Differing("switch", name, ours.get(name), theirs.get(name), is_loud=True) for name in names]
+    return [Differing("flag", name, ours.get(name), theirs.get(name), is_loud=True) for name in names]
 
 
 def requirements(run: Run) -> str:
@@ -116,7 +115,7 @@ def requirements(run: Run) -> str:
         raise StoreError(f"the record of run {run.id} names no packages")
     local = _local_distributions() | {_LAB}
     lines = [f"# packages of run {run.id} ({run.uid or run.store.where}), Python {python_of(run) or 'unknown'}"]
-    if not _is_whole(run):
+    if not _has_all_packages(run):
         lines.append("# only those that its sources import directly: its record has no list of all packages")
     tags = {version.partition("+")[2] for name, version in recorded.items() if _plain(name) == "torch"}
     lines += [f"--extra-index-url https://download.pytorch.org/whl/{tag}" for tag in sorted(tags - {""})]
@@ -133,7 +132,7 @@ def requirements(run: Run) -> str:
 
 def python_of(run: Run) -> str | None:
     """Return the version of Python that a run was recorded with, if its record says so."""
-    version = _mapping(run.provenance.get("machine")).get("python") or run["host.python_version"]
+    version = mapping(run.provenance.get("machine")).get("python") or run["host.python_version"]
     return version if isinstance(version, str) and version else None
 
 
@@ -143,13 +142,13 @@ def _python(run: Run) -> list[Differing]:
 
 
 def _of_machine(run: Run) -> list[Differing]:
-    machine = _mapping(run.provenance.get("machine"))
+    machine = mapping(run.provenance.get("machine"))
     now = provenance.machine(load_nvml())
-    pairs = [("processor", machine.get("cpu") or run["host.cpu"], now["cpu"], True)]
+    pairs: list[tuple[str, Any, Any, bool]] = [("processor", machine.get("cpu") or run["host.cpu"], now["cpu"], True)]
     if machine:
         gpus = [", ".join(_names(entry.get("gpus"))) or None for entry in (machine, now)]
-        found = [("GPUs", *gpus, True), ("GPU driver", machine.get("gpu_driver"), now["gpu_driver"], False)]
-        pairs += found
+        pairs.append(("GPUs", gpus[0], gpus[1], True))
+        pairs.append(("GPU driver", machine.get("gpu_driver"), now["gpu_driver"], False))
     recorded_os = machine.get("os") or next(iter(reversed(run["host.os"] or [])), None)
     pairs.append(("OS", recorded_os, now["os"], False))
     is_known = {"GPUs", "GPU driver"} if machine else set()
@@ -161,19 +160,19 @@ def _of_machine(run: Run) -> list[Differing]:
 
 
 def _names(gpus: Any) -> list[str]:
-    return [str(_mapping(gpu).get("name")) for gpu in (gpus if isinstance(gpus, list) else ())]
+    return [str(mapping(gpu).get("name")) for gpu in (gpus if isinstance(gpus, list) else ())]
 
 
 # ---------------------------------------------------------------------- packages
 
 
-def _is_whole(run: Run) -> bool:
-    return bool(_mapping(run.provenance.get("packages")))
+def _has_all_packages(run: Run) -> bool:
+    return bool(mapping(run.provenance.get("packages")))
 
 
 def _packages(run: Run) -> dict[str, str]:
     """Return the recorded packages; of a run of stock Sacred those that its sources import."""
-    packages = _mapping(run.provenance.get("packages"))
+    packages = mapping(run.provenance.get("packages"))
     if packages:
         return {str(name): str(version) for name, version in packages.items()}
     dependencies = run["experiment.dependencies"]
@@ -184,13 +183,13 @@ def _packages(run: Run) -> dict[str, str]:
 def _of_packages(run: Run, recorded: Mapping[str, str], now: Mapping[str, str]) -> list[Differing]:
     ours = {_plain(name): (name, version) for name, version in recorded.items()}
     theirs = {_plain(name): (name, version) for name, version in now.items()}
-    relevant = _importable(run) if _is_whole(run) else set(ours)
+    relevant = _importable(run) if _has_all_packages(run) else set(ours)
     found = []
-    for key in sorted({*ours, *theirs} if _is_whole(run) else ours):
+    for key in sorted({*ours, *theirs} if _has_all_packages(run) else ours):
         name = (ours.get(key) or theirs[key])[0]
-        versions = [of.get(key, (name, None))[1] for of in (ours, theirs)]
-        if versions[0] != versions[1] and key != _LAB:
-            found.append(Differing("package", name, *versions, is_loud=key in relevant))
+        before, after = (of[key][1] if key in of else None for of in (ours, theirs))
+        if before != after and key != _LAB:
+            found.append(Differing("package", name, before, after, is_loud=key in relevant))
     return found
 
 
@@ -251,7 +250,3 @@ def _local_distributions() -> set[str]:
         if "dir_info" in origin:
             found.add(_plain(distribution.metadata["Name"]))
     return found
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

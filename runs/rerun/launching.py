@@ -1,6 +1,6 @@
 """How a recorded run is started again as a process: its script, command, options, folder and environment.
 
-    launch = recorded_launch(run, config=Path("config.json"), updates=["lr=0.1"])
+    launch = recorded_launch(read_record(run), config=Path("config.json"), updates=["lr=0.1"])
     pid, code = run_launch(launch)
 
 Everything comes from the record, ours or stock Sacred's, as far as it goes; what could not be taken over is said.
@@ -18,14 +18,12 @@ import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runs.errors import LaunchError
+from runs.rerun.record import Record
 
-if TYPE_CHECKING:
-    from runs.stores.run import Run
-
-__all__ = ["OBSERVERS", "Launch", "mainfile_of", "recorded_launch", "recorded_switches", "run_launch"]
+__all__ = ["OBSERVERS", "Launch", "recorded_launch", "run_launch"]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
@@ -75,7 +73,7 @@ class Launch:
 
 
 def recorded_launch(
-    run: Run,
+    record: Record,
     *,
     script: Path | None = None,
     config: Path,
@@ -88,7 +86,7 @@ def recorded_launch(
     """Return how a recorded run is started once more.
 
     Args:
-        run: The run.
+        record: How it was started.
         script: The experiment's main file, by default that of the record in its own folder.
         config: A file with the whole config.
         updates: Settings that change it, such as `lr=0.1`.
@@ -100,63 +98,14 @@ def recorded_launch(
     Raises:
         LaunchError: If the record names no script, or the script is not there.
     """
-    mainfile = mainfile_of(run)
-    notes: list[str] = []
-    script = _script_of(run, mainfile) if script is None else script.absolute()
-    command = [sys.executable, str(script), *([run.command] if run.command else [])]
+    script = record.script if script is None else script.absolute()
+    command = [sys.executable, str(script), *([record.command] if record.command else [])]
     command += ["with", str(config.absolute()), *updates]
     # Sacred takes no option twice.
-    command += [*_options(run, {*without, *_OTHER_DEEDS, *map(_long, options)}, notes), *options]
-    added = {"PYTHONPATH": _python_path(script, mainfile, search), **(environment or {})}
-    return Launch(tuple(command), _folder(run, notes), added, tuple(notes))
-
-
-def mainfile_of(run: Run) -> PurePath:
-    """Return the experiment's main file, as a path below its base folder.
-
-    Raises:
-        LaunchError: If the record names none, or one that lies elsewhere.
-    """
-    name = run["experiment.mainfile"]
-    if not isinstance(name, str) or not name:
-        raise LaunchError(
-            f"run {run.id} names no main file, so it was started in a notebook or an interpreter; start it there again "
-            f"with its config: python -m runs config {run.id}"
-        )
-    path = PurePath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise LaunchError(f"run {run.id} names the main file {name!r}, expected one within the experiment's folder")
-    return path
-
-
-def recorded_switches(run: Run) -> dict[str, str]:
-    """Return the environment variables that decide whether a run repeats bit for bit, as they were when it started.
-
-    Those that were not set are empty texts; without a record of them there are none at all.
-    """
-    switches = _mapping(run.provenance.get("determinism"))
-    # A run may set them itself while it goes on, and will do so again.
-    before = {**switches, **_mapping(run.provenance.get("determinism_before"))}
-    found = {}
-    for name in ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"):
-        if name in before:
-            found[name] = str(before[name] or "")
-    threads = before.get("num_threads")
-    if isinstance(threads, int) and threads > 0:
-        found["OMP_NUM_THREADS"] = str(threads)
-    return found
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _script_of(run: Run, mainfile: PurePath) -> Path:
-    base = run["experiment.base_dir"]
-    script = Path(base) / mainfile if isinstance(base, str) and base else None
-    if script is None or not script.is_file():
-        raise LaunchError(f"run {run.id} was made by {script or mainfile}, which is not there; name the script")
-    return script
+    recorded, notes = _recorded_options(record, {*without, *_OTHER_DEEDS, *map(_long_name, options)})
+    folder, note = _folder(record)
+    added = {"PYTHONPATH": _python_path(script, record.mainfile, search), **(environment or {})}
+    return Launch((*command, *recorded, *options), folder, added, (*notes, *note))
 
 
 def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> str:
@@ -166,37 +115,37 @@ def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> st
     return os.pathsep.join([*dict.fromkeys(map(str, [base, *search])), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
-def _long(word: str) -> str:
+def _long_name(word: str) -> str:
     """Return the long name of the option in a word of a command line."""
     return word.partition("=")[0] if word.startswith("--") else _LONG.get(word[:2], word)
 
 
-def _options(run: Run, without: Collection[str], notes: list[str]) -> list[str]:
-    recorded = run["meta.options"]
-    if not isinstance(recorded, Mapping):
-        notes.append(f"the record of run {run.id} names no options of its command line; it is started without any")
-        return []
-    found = []
-    for flag, value in recorded.items():
-        if not flag.startswith("--") or flag in without or value in (None, False, ""):
+def _recorded_options(record: Record, without: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return the options of the record as words of a command line, and what is to be said of them."""
+    if record.options is None:
+        text = f"the record of run {record.run.id} names no options of its command line; it is started without any"
+        return [], [text]
+    words, notes = [], []
+    for name, value in record.options.items():
+        if not name.startswith("--") or name in without or value in (None, False, ""):
             continue
-        found.append(flag if value is True else f"{flag}={value}")
-        if flag == "--mongo_db" and "://" in str(value):
+        words.append(name if value is True else f"{name}={value}")
+        if name == "--mongo_db" and "://" in str(value):
             notes.append(
                 f"-m {value}: user and password are never recorded; if the database wants them, what it refuses is "
                 "kept, and delivered by: python -m runs sync"
             )
-    return found
+    return words, notes
 
 
-def _folder(run: Run, notes: list[str]) -> Path:
-    started, base = (str(value or "") for value in (run.document.get("cwd"), run["experiment.base_dir"]))
-    if started and Path(started).is_dir():
-        return Path(started)
-    chosen = Path(base) if base and Path(base).is_dir() else Path.cwd()
-    why = f"was started in {started}, which is not there" if started else "does not say in which folder it was started"
-    notes.append(f"run {run.id} {why}; it is started in {chosen}, where relative paths in its config begin")
-    return chosen
+def _folder(record: Record) -> tuple[Path, list[str]]:
+    """Return the folder to start the process in, and what is to be said of it."""
+    if record.cwd is not None and record.cwd.is_dir():
+        return record.cwd, []
+    chosen = record.base if record.base is not None and record.base.is_dir() else Path.cwd()
+    started = f"was started in {record.cwd}, which is not there"
+    why = started if record.cwd is not None else "does not say in which folder it was started"
+    return chosen, [f"run {record.run.id} {why}; it is started in {chosen}, where relative paths in its config begin"]
 
 
 def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:

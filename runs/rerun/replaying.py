@@ -17,8 +17,9 @@ import numpy as np
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.schema import CONFIG, Series, read_metrics
 from runs.errors import LaunchError
-from runs.rerun.launching import OBSERVERS, recorded_launch, recorded_switches
-from runs.rerun.resuming import State, start_of, start_setting, states_of
+from runs.rerun.launching import OBSERVERS, recorded_launch
+from runs.rerun.record import read_record
+from runs.rerun.states import kept_start, start_setting, states_of, with_folder
 from runs.stores.run import Run
 
 __all__ = ["Replay", "compare_points", "replay"]
@@ -52,44 +53,47 @@ def replay(run: Run, num_steps: int) -> Replay:
 
     The record is not touched. The process is ended once it has come so far.
 
+    Args:
+        run: The run; of one in a database, the folder that it was recorded in is taken.
+        num_steps: How many of its recorded steps.
+
     Raises:
         LaunchError: If there is no good state before those steps, or the process ends before it has come so far.
+        StoreError: If its record cannot be read.
     """
-    recorded = _series(run.folder)
+    run, folder = with_folder(run)
+    recorded = _series(folder)
     until = max((int(series.steps.max()) for series in recorded.values()), default=0)
     if not until:
         raise LaunchError(f"run {run.id} has recorded no steps that could be replayed")
-    state = _state_before(run, until, num_steps)
-    path = start_of(run) if state is None else state.path
-    start = [] if path is None else [start_setting(path)]
+    after, state = _state_before(run, until, num_steps) if num_steps < until else (0, None)
+    path = kept_start(run) if state is None else state
+    record = read_record(run)
     with tempfile.TemporaryDirectory(prefix="runs-") as name:
         launch = recorded_launch(
-            run,
-            config=run.folder / CONFIG,
-            updates=start,
-            environment={**recorded_switches(run), RECORD_TO_VARIABLE: name},
+            record,
+            config=folder / CONFIG,
+            updates=[] if path is None else [start_setting(path)],
+            environment={**record.flags, RECORD_TO_VARIABLE: name},
             # Nobody else is to have it for a run.
             without=OBSERVERS,
         )
         replayed = _run_until(launch.command, launch.cwd, launch.environ(), Path(name), until)
-    after = (0, "") if state is None else (state.step, state.path.name)
-    return compare_points(recorded, replayed, *after, until)
+    return compare_points(recorded, replayed, after, "" if state is None else state.name, until)
 
 
-def _state_before(run: Run, until: int, num_steps: int) -> State | None:
-    """Return the newest good state from before the steps to replay; None for the beginning, where there is nothing."""
-    if num_steps >= until:
-        return None
-    states = [state for state in states_of(run, check=True) if not state.fault and state.step is not None]
-    state = next((state for state in states if state.step <= until - num_steps), None)
-    if state is None:
-        most = until - min((state.step for state in states), default=until)
+def _state_before(run: Run, until: int, num_steps: int) -> tuple[int, Path]:
+    """Return step and file of the newest good state from before the last `num_steps` steps up to `until`."""
+    states = [(one.step, one.path) for one in states_of(run, check=True) if not one.fault and one.step is not None]
+    found = next(((step, path) for step, path in states if step <= until - num_steps), None)
+    if found is None:
+        most = until - min((step for step, _ in states), default=until)
         allowed = f"its oldest one allows --verify {most}, and " if most > 0 else ""
         raise LaunchError(
             f"run {run.id} has no good state from before its last {num_steps} recorded steps; {allowed}"
             f"--verify {until} replays all of it"
         )
-    return state
+    return found
 
 
 def _series(folder: Path) -> dict[str, Series]:
@@ -151,31 +155,39 @@ def compare_points(
     Raises:
         LaunchError: If there is nothing to compare.
     """
-    num_points, num_metrics, different = 0, 0, []
+    num_points, num_metrics = 0, 0
+    different: list[tuple[float, str, float, float | None]] = []
     for name, series in sorted(recorded.items()):
         old = _between(series, after, until)
-        if not len(old):
+        new = _between(replayed[name], after, until) if name in replayed else None
+        if not len(old) or (new is not None and not len(new)):
             continue
-        if name not in replayed:
+        if new is None:
             step, value = old[0].tolist()
             different.append((step, name, value, None))
             continue
-        new = _between(replayed[name], after, until)
-        if not len(new):
-            continue
         num_points += len(old)
         num_metrics += 1
-        for place, (step, value) in enumerate(old.tolist()):
-            other_step, other = new[place].tolist() if place < len(new) else (step, None)
-            same = other is not None and (value == other or (math.isnan(value) and math.isnan(other)))
-            if step != other_step or not same:
-                different.append((step, name, value, other if step == other_step else None))
-                break
+        if (first := _first_different(old, new)) is not None:
+            different.append((first[0], name, *first[1:]))
     if not num_points and not different:
         raise LaunchError(f"there are no points of steps {after + 1} to {until} to compare")
-    step, name, value, other = min(different, key=lambda one: one[:2]) if different else (None,) * 4
-    first = None if step is None else (name, int(step) if float(step).is_integer() else step, value, other)
-    return Replay(state, after, until, num_points, num_metrics, first)
+    if not different:
+        return Replay(state, after, until, num_points, num_metrics, None)
+    step, name, value, other = min(different, key=lambda one: one[:2])
+    found = (name, int(step) if float(step).is_integer() else step, value, other)
+    return Replay(state, after, until, num_points, num_metrics, found)
+
+
+def _first_different(old: np.ndarray, new: np.ndarray) -> tuple[float, float, float | None] | None:
+    """Return step, recorded and replayed value of the first of `old` rows that `new` has otherwise; None if none is."""
+    for place, (step, value) in enumerate(old.tolist()):
+        other_step, other = new[place].tolist() if place < len(new) else (step, None)
+        if step != other_step:
+            return step, value, None
+        if other is None or not (value == other or (math.isnan(value) and math.isnan(other))):
+            return step, value, other
+    return None
 
 
 def _between(series: Series, after: int, until: int) -> np.ndarray:

@@ -14,16 +14,16 @@ import os
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
-from runs.rerun.launching import mainfile_of
+from runs.rerun.record import Record, mapping
+from runs.rerun.wording import some
 from runs.stores.content import Content
 from runs.stores.run import Run
 from runs.transfer.fetching import fetch
 
-__all__ = ["Restored", "find_repository", "restore"]
+__all__ = ["GitState", "Restored", "find_repository", "git_state_of", "restore"]
 
 _SHOWN = 5
 
@@ -47,73 +47,95 @@ class Restored:
     notes: tuple[str, ...]
 
 
-def restore(run: Run, folder: Path) -> Restored:
+@dataclasses.dataclass(frozen=True)
+class GitState:
+    """The recorded state of git. What stock Sacred recorded of it has no diff and no root.
+
+    Attributes:
+        commit: The commit; None without one.
+        root: The root of the repository.
+        diff: The changes that were not committed, as a patch; None if the record does not have them.
+        is_dirty: Whether there were any.
+        untracked: Files that were not under version control, by their paths.
+    """
+
+    commit: str | None
+    root: str | None
+    diff: str | None
+    is_dirty: bool
+    untracked: Mapping[str, str]
+
+
+def git_state_of(run: Run) -> GitState:
+    """Return the recorded state of git.
+
+    Raises:
+        StoreError: If the record cannot be read.
+    """
+    found = run.provenance.get("git")
+    if not isinstance(found, Mapping):
+        repositories = run["experiment.repositories"]
+        found = mapping(repositories[0]) if isinstance(repositories, list) and repositories else {}
+    commit, root, diff = (found.get(name) for name in ("commit", "root", "diff"))
+    is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
+    return GitState(
+        commit if is_hash else None,
+        root if isinstance(root, str) else None,
+        diff if isinstance(diff, str) else None,
+        bool(found.get("dirty")),
+        {str(name): str(text) for name, text in mapping(found.get("untracked")).items()},
+    )
+
+
+def restore(record: Record, folder: Path) -> Restored:
     """Restore the code of a run into an empty folder.
 
     Raises:
         LaunchError: If a recorded source is not there with its recorded content, or there are none.
     """
-    mainfile = mainfile_of(run)
+    run, mainfile = record.run, record.mainfile
     sources = run.sources
     if not sources:
         raise LaunchError(
             f"run {run.id} has no recorded sources, so its code cannot be restored; --in-place takes today's"
         )
     notes: list[str] = list(_of_sessions(run))
+    git = git_state_of(run)
+    repository = find_repository(record, git)
     base = folder
-    repository = find_repository(run)
-    commit = None if repository is None else _commit_of(run)
-    if repository is not None and commit is not None:
-        base = folder / _below_root(run)
-        notes += _take_commit(run, repository, commit, folder)
+    if repository is not None:
+        base = folder / _below_root(git.root, record.base)
+        notes += _take_commit(git, repository, folder)
     else:
-        notes.append(_without_repository(run))
-    notes += _write_sources(run, sources, base, in_git=commit is not None)
+        notes.append(_without_repository(run, git))
+    notes += _write_sources(run, sources, base, in_git=repository is not None)
     if not (base / mainfile).is_file():
         raise LaunchError(
             f"run {run.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
         )
+    commit = git.commit if repository is not None else None
     return Restored(folder, base / mainfile, commit, len(sources), tuple(notes))
 
 
-def find_repository(run: Run) -> Path | None:
+def find_repository(record: Record, git: GitState) -> Path | None:
     """Return a folder of a git repository that has the recorded commit: where the run was made, else here."""
-    commit = _commit_of(run)
-    if commit is None:
+    if git.commit is None:
         return None
-    for place in (_git_of(run).get("root"), run["experiment.base_dir"], Path.cwd()):
-        if isinstance(place, str | Path) and place and Path(place).is_dir():
-            done = _git(["-C", str(place), "cat-file", "-e", f"{commit}^{{commit}}"])
+    for place in (Path(git.root) if git.root else None, record.base, Path.cwd()):
+        if place is not None and place.is_dir():
+            done = _git(["-C", str(place), "cat-file", "-e", f"{git.commit}^{{commit}}"])
             if done is not None and done.returncode == 0:
-                return Path(place)
+                return place
     return None
 
 
-def _git_of(run: Run) -> Mapping[str, Any]:
-    """Return the recorded state of git; what stock Sacred recorded of it has no diff and no root."""
-    found = run.provenance.get("git")
-    if isinstance(found, Mapping):
-        return found
-    repositories = run["experiment.repositories"]
-    first = repositories[0] if isinstance(repositories, list) and repositories else None
-    return first if isinstance(first, Mapping) else {}
-
-
-def _commit_of(run: Run) -> str | None:
-    commit = _git_of(run).get("commit")
-    is_hash = isinstance(commit, str) and len(commit) in (40, 64) and set(commit) <= set("0123456789abcdef")
-    return commit if is_hash else None
-
-
-def _below_root(run: Run) -> PurePosixPath:
+def _below_root(root: str | None, base: Path | None) -> PurePosixPath:
     """Return where below the root of its repository the experiment was."""
-    root, base = _git_of(run).get("root"), run["experiment.base_dir"]
-    if not isinstance(root, str) or not isinstance(base, str):
+    if root is None or base is None:
         return PurePosixPath()
-    for path in (Path(base), Path(base).resolve()):
+    for path in (base, base.resolve()):
         if path.is_relative_to(root):
-            name = path.relative_to(root).as_posix()
-            return relative_path(name) or PurePosixPath()
+            return relative_path(path.relative_to(root).as_posix()) or PurePosixPath()
     return PurePosixPath()
 
 
@@ -126,13 +148,12 @@ def _of_sessions(run: Run) -> Iterator[str]:
         for name in session.get("changed_sources") or ()
     ]
     if changed:
-        yield f"its sessions were made of different sources ({_some(changed)}); those of the last one are taken"
+        yield f"its sessions were made of different sources ({some(changed)}); those of the last one are taken"
 
 
-def _without_repository(run: Run) -> str:
-    commit = _commit_of(run)
-    why = f"no repository with its commit {commit[:12]} is at hand" if commit else "it was made outside of git"
-    if commit is None and not run.provenance:
+def _without_repository(run: Run, git: GitState) -> str:
+    why = f"no repository with its commit {git.commit[:12]} is at hand" if git.commit else "it was made outside of git"
+    if git.commit is None and not run.provenance:
         why = "its record names no commit"
     return f"{why}: only the recorded sources are restored, no other file of the lab"
 
@@ -140,7 +161,7 @@ def _without_repository(run: Run) -> str:
 # ---------------------------------------------------------------------- from git
 
 
-def _take_commit(run: Run, repository: Path, commit: str, folder: Path) -> Iterator[str]:
+def _take_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]:
     """Write the files of a commit, and what was not committed over them; yield what could not be."""
     found = _git(["-C", str(repository), "rev-parse", "--absolute-git-dir"])
     git_dir = "" if found is None else found.stdout.decode(errors="surrogateescape").strip()
@@ -149,22 +170,20 @@ def _take_commit(run: Run, repository: Path, commit: str, folder: Path) -> Itera
     options = ["-c", "core.sparseCheckout=false", "-c", "core.splitIndex=false"]
     index = folder.absolute().with_name(f".{folder.name}.index")
     try:
-        for words in (["read-tree", commit], ["checkout-index", "--all", "--force"]):
+        for words in (["read-tree", str(git.commit)], ["checkout-index", "--all", "--force"]):
             where = [f"--git-dir={git_dir}", f"--work-tree={folder.resolve()}"]
             done = _git([*where, *options, *words], folder, GIT_INDEX_FILE=str(index))
             if done is None or done.returncode != 0:
                 raise LaunchError(f"git {words[0]} in {repository} failed: {_said(done)}")
     finally:
         index.unlink(missing_ok=True)
-    if run.diff:
-        done = _git(["apply", "--binary", "--whitespace=nowarn", "-"], folder, run.diff)
+    if git.diff:
+        done = _git(["apply", "--binary", "--whitespace=nowarn", "-"], folder, git.diff)
         if done is None or done.returncode != 0:
             yield f"the changes that were not committed cannot be applied ({_said(done)}); recorded sources have them"
-    elif "diff" not in _git_of(run) and _git_of(run).get("dirty"):
+    elif git.diff is None and git.is_dirty:
         yield "changes that were not committed are not in its record, except those in recorded sources"
-    untracked = _git_of(run).get("untracked")
-    texts = untracked if isinstance(untracked, Mapping) else {}
-    contents = [_content(str(name), str(text)) for name, text in texts.items()]
+    contents = [_content(name, text) for name, text in git.untracked.items()]
     yield from fetch(contents, folder, overwrite=True).refused
 
 
@@ -174,7 +193,7 @@ def _content(name: str, text: str) -> Content:
 
 def _git(
     words: Iterable[str], folder: Path | None = None, text: str | None = None, **environment: str
-) -> subprocess.CompletedProcess | None:
+) -> subprocess.CompletedProcess[bytes] | None:
     # In a folder that lies in a repository, `git apply` would pass over all files without a word.
     limits = {} if folder is None else {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
     everything = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **limits, **environment}
@@ -187,7 +206,7 @@ def _git(
         return None
 
 
-def _said(done: subprocess.CompletedProcess | None) -> str:
+def _said(done: subprocess.CompletedProcess[bytes] | None) -> str:
     if done is None:
         return "git is not installed"
     return " ".join(done.stderr.decode(errors="replace").split())[:300]
@@ -217,9 +236,9 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
     if refused:
         raise LaunchError(f"run {run.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")
     if differing:
-        yield f"recorded sources differ from the commit with its changes, and are taken: {_some(differing)}"
+        yield f"recorded sources differ from the commit with its changes, and are taken: {some(differing)}"
     if missing:
-        yield f"recorded sources are not in the commit with its changes: {_some(missing)}"
+        yield f"recorded sources are not in the commit with its changes: {some(missing)}"
 
 
 def _checked(run: Run, content: Content) -> bytes:
@@ -237,8 +256,3 @@ def _checked(run: Run, content: Content) -> bytes:
             "damaged; copy the run anew from where it came"
         )
     return data
-
-
-def _some(names: list[str]) -> str:
-    names = list(dict.fromkeys(map(str, names)))
-    return ", ".join(names[:_SHOWN]) + (f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

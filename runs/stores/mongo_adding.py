@@ -31,7 +31,7 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
     with mongo.errors():
         Remover(mongo).forget(staged.uid)
         path.write_text(json.dumps({**record, "status": COPYING}))
-        delivery = Delivery(staged.folder, staged.folder.parent, mongo.database, mongo.prefix)
+        delivery = Delivery(staged.folder, staged.folder.parent, mongo.database, mongo.collections.prefix)
         _deliver(delivery, mongo)
         notes = read_json(staged.folder / NOTES)
         if notes:

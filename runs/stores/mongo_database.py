@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import gridfs
 import pymongo
-from pymongo.collection import Collection
 from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
 
-from observers.mongo.delivery import REMOVED
 from observers.mongo.destination import Destination, explain
+from observers.mongo.layout import Collections, Document
 from runs.errors import StoreError
 
 __all__ = ["Document", "MongoDatabase"]
-
-Document = dict[str, Any]
 
 
 class MongoDatabase:
@@ -29,9 +25,7 @@ class MongoDatabase:
 
     Attributes:
         where: The URL without credentials, with the prefix.
-        prefix: Of the collections' names, without its underscore.
-        start: The same with its underscore.
-        runs, metrics, chunks, media, removed: The collections.
+        collections: The collections of the prefix, some of them by themselves: runs, metrics, chunks, media.
         fs: The files.
 
     Raises:
@@ -46,14 +40,10 @@ class MongoDatabase:
         except (ConfigurationError, InvalidURI, ValueError) as error:
             raise StoreError(f"the store's URL: {explain(error)}") from error
         self.where = f"{destination.label}#{prefix}" if prefix else destination.label
-        self.prefix = prefix
-        self.start = f"{prefix}_" if prefix else ""
         self.database = self._client[name]
-        self.runs = self._collection("runs")
-        self.metrics = self._collection("metrics")
-        self.chunks = self._collection("metrics_chunks")
-        self.media = self._collection("media")
-        self.removed = self._collection(REMOVED)
+        self.collections = Collections(self.database, prefix)
+        self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        self.chunks, self.media = self.collections.chunks, self.collections.media
         self.fs = gridfs.GridFS(self.database)
         try:
             with self.errors():
@@ -61,9 +51,6 @@ class MongoDatabase:
         except StoreError:
             self.close()
             raise
-
-    def _collection(self, name: str) -> Collection[Document]:
-        return self.database[f"{self.start}{name}"]
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

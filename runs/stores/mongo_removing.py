@@ -9,7 +9,6 @@ that are about to go.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import bson
 
 from observers.mongo.documents import object_id
+from observers.mongo.layout import may_name_files
 from runs.errors import StoreError
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.run import REMOVING
@@ -24,8 +24,7 @@ from runs.stores.store import Removed
 
 __all__ = ["Remover"]
 
-# Collections that name no file, and entries that name files of their own run alone.
-_NAMELESS = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
+# Entries that name files of their own run alone.
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
 _NOTED = 100_000
 # Owners of what is of no one run: large entries of media and of artifacts.
@@ -39,8 +38,8 @@ class Remover:
         self.mongo = mongo
         self.database = mongo.database
         self.runs, self.metrics, self.chunks = mongo.runs, mongo.metrics, mongo.chunks
-        self.media, self.removed = mongo.media, mongo.removed
-        self.files, self.pieces = self.database.fs.files, self.database.fs.chunks
+        self.media, self.removed = mongo.media, mongo.collections.removed
+        self.files, self.pieces = mongo.collections.files, mongo.collections.file_chunks
 
     def remove(self, key: Any) -> None:
         """Remove a run's document and all that is the run's alone; repeated, it finishes what was begun.
@@ -157,7 +156,7 @@ class Remover:
                     yield file["_id"], file
 
     def _names(self) -> list[str]:
-        return [name for name in self.database.list_collection_names() if not _NAMELESS.fullmatch(name)]
+        return [name for name in self.database.list_collection_names() if may_name_files(name)]
 
     def _named(self) -> tuple[set[bson.ObjectId], list[str]]:
         """Return all ids that documents name, of any collection, and the documents of which not all can be read."""

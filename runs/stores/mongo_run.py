@@ -236,7 +236,7 @@ class MongoRun(Run):
         reference = f"{entry['name']}@{entry['digest']}"
         try:
             with self.mongo.errors():
-                version = fetch(self.mongo.database, self.mongo.start, reference, into / ARTIFACTS)
+                version = fetch(self.mongo.collections, reference, into / ARTIFACTS)
         except ArtifactError as error:
             raise StoreError(str(error)) from error
         if version is None:

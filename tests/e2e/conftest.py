@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,27 +18,27 @@ import torch
 from ingredients.checkpoints.files import load_checkpoint
 from observers.record.rewinding import is_rewound
 from observers.record.schema import read_media, read_metrics, read_names, read_points, read_table
+from tests.processes import DEVNULL, STDOUT, Process
 
 LAB = Path(__file__).parents[2]
 TIMEOUT_S = 200.0
 
 
-class Process(subprocess.Popen):
+class Training(Process):
     """A process that leads a group of its own, and writes what it says to a file."""
 
-    def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str], cold: bool) -> None:
         self.said = folder / f"said-{len(list(folder.glob('said-*')))}.txt"
         with self.said.open("w") as stream:
             super().__init__(
                 command,
                 cwd=folder,
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
+                env=environment,
+                stdin=DEVNULL,
                 stdout=stream,
-                stderr=subprocess.STDOUT,
+                stderr=STDOUT,
                 start_new_session=True,
-                # A process inherits which signals are ignored, and pytest may have been started so.
-                preexec_fn=_default_signals,
+                cold=cold,
             )
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
@@ -62,20 +61,13 @@ class Process(subprocess.Popen):
         return self.said.read_text()
 
 
-def _default_signals() -> None:
-    import signal
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-
-
 class Lab:
     """A folder with records in `my_runs`, in which `exp.py` is started with settings."""
 
     def __init__(self, folder: Path, settings: list[str], beat_interval_s: float) -> None:
         folder.mkdir()
         self.folder, self.settings, self.beat_interval_s = folder, settings, beat_interval_s
-        self.processes: list[Process] = []
+        self.processes: list[Training] = []
 
     def run(self, number: int = 1) -> Path:
         """Return the folder of a run."""
@@ -85,13 +77,13 @@ class Lab:
         """Return the names of the runs."""
         return sorted(path.name for path in (self.folder / "my_runs").iterdir() if path.name.isdigit())
 
-    def start(self, *settings: str, resume: Path | None = None) -> Process:
+    def start(self, *settings: str, resume: Path | None = None, cold: bool = False) -> Training:
         """Start a training, or continue the one recorded in the folder `resume`, with that record's config."""
         words = ["with", *(self.settings if resume is None else [str(resume / "config.json")]), *settings]
         command = [sys.executable, str(LAB / "exp.py"), "--beat-interval", str(self.beat_interval_s), *words]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(LAB), str(self.folder)])}
         environment |= {"SACRISTAN_RESUME": str(resume)} if resume is not None else {}
-        self.processes.append(Process(command, self.folder, environment))
+        self.processes.append(Training(command, self.folder, environment, cold))
         return self.processes[-1]
 
 
@@ -106,8 +98,7 @@ def make_lab(tmp_path_factory) -> Iterator[Callable[..., Lab]]:
 
     yield make
     for process in (process for lab in labs for process in lab.processes):
-        process.kill()
-        process.wait()
+        process.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,10 @@
 """Whole runs as processes, the way a user starts them."""
 
 import csv
+import json
 import os
 import pty
 import re
-import subprocess
 import sys
 import termios
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from observers.record.schema import read_media, read_table
+from tests.processes import DEVNULL, Process, run
 
 LAB = Path(__file__).parents[2]
 BEST = "checkpoint.path=my_runs/1/checkpoints/best.pt"
@@ -55,7 +56,7 @@ def main(_run, seed):
 
 def start(folder, *words, script=LAB / "exp.py"):
     env = {**os.environ, "PYTHONPATH": str(LAB)}
-    return subprocess.run([sys.executable, str(script), *words], cwd=folder, env=env, capture_output=True, text=True)
+    return run([sys.executable, str(script), *words], cwd=folder, env=env, capture_output=True, text=True)
 
 
 def result(done):
@@ -152,13 +153,31 @@ def test_run_of_the_cnn_reaches_its_accuracy(tmp_path):
     assert result(start(tmp_path, "with", "model.name=cnn", "epochs=8")) >= 0.98
 
 
+def test_run_that_diverges_fails_and_keeps_its_last_good_state(tmp_path):
+    done = start(tmp_path, "with", "lr=1e30", "epochs=2", "checkpoint.interval_steps=1")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert re.match(
+        r"error: training: the loss is nan at step 2 \(epoch 1, batch 2\); the state after step 1 is kept in "
+        r"my_runs/1/checkpoints/last\.pt\. Lower the learning rate, ",
+        line,
+    )
+    assert "Result" not in done.stderr
+    record = json.loads((tmp_path / "my_runs" / "1" / "run.json").read_text())
+    assert record["status"] == "FAILED"
+    state = torch.load(tmp_path / "my_runs" / "1" / "checkpoints" / "last.pt", weights_only=True)
+    assert state["step"] == 1
+    assert all(values.isfinite().all() for values in state["model"].values())
+
+
 def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(tmp_path):
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 80))
     command = [sys.executable, str(LAB / "exp.py"), "with", "epochs=20", "training.log_interval=10"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=slave) as process:
+    with Process(command, cwd=tmp_path, stdout=DEVNULL, stderr=slave) as process:
         os.close(slave)
         drawn = read_to_the_end(master)
+        process.wait()
     os.close(master)
     assert process.returncode == 0, drawn
     assert re.search(r"\d+/400 \[.*loss \d", drawn)

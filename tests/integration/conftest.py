@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 import uuid
@@ -12,7 +11,8 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from runs.transfer.syncing import reap_database
+from runs.transfer.syncing import reap
+from tests.processes import DEVNULL, Process
 
 HEAD = """
 import os, sys, time
@@ -34,7 +34,7 @@ class Recorded:
         self.out, self.err = folder / "stdout.txt", folder / "stderr.txt"
         with self.out.open("w") as out, self.err.open("w") as err:
             command = [sys.executable, str(script), *arguments]
-            self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            self.process = Process(command, cwd=folder, stdin=DEVNULL, stdout=out, stderr=err)
 
     def finish(self, timeout_s: float = 120.0) -> str:
         """Wait for a good end, and return what it wrote to stderr."""
@@ -53,8 +53,7 @@ def _starting(root: Path) -> Iterator[Callable[..., Recorded]]:
 
     yield begin
     for recorded in started:
-        recorded.process.kill()
-        recorded.process.wait()
+        recorded.process.close()
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def lab(mongo_url, tmp_path_factory, start_for_module) -> Iterator[Lab]:
         _wait_for(lambda: in_database("dead"), "the run to be killed")
         killed.process.kill()
         killed.process.wait()
-        assert [where for where, _ in reap_database(f"{mongo_url}/{lab.database.name}")] == [lab.runs["dead"]]
+        assert [where for where, _ in reap(f"{mongo_url}/{lab.database.name}")] == [lab.runs["dead"]]
         add("running", "with", "how=forever")
         _wait_for(lambda: in_database("running"), "the run that goes on")
         yield lab

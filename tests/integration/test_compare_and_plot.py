@@ -7,7 +7,6 @@ import json
 import os
 import pty
 import struct
-import subprocess
 import sys
 import termios
 import xml.etree.ElementTree as ET
@@ -19,6 +18,7 @@ import scipy.stats
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
 from runs.__main__ import main
+from tests.processes import Process
 
 ACCURACY = {"adam": [0.90, 0.92, 0.91], "sgd\x1b[31m": [0.85, 0.88, 0.83]}
 
@@ -198,7 +198,7 @@ def on_terminal(where, environment):
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
     command = [sys.executable, "-m", "runs", "--store", where, "plot", "1", "4", "--metric", "val/accuracy"]
     env = {**environment, "PYTHONPATH": os.pathsep.join(sys.path), "LANG": "C.UTF-8"}
-    with subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
+    with Process(command, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
         os.close(slave)
         parts = []
         while True:
@@ -209,6 +209,7 @@ def on_terminal(where, environment):
             if not part:
                 break
             parts.append(part)
+        process.wait()
     os.close(master)
     assert process.returncode == 0, b"".join(parts)
     return b"".join(parts).decode()

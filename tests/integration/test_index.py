@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
 from runs.index import file as index_file
 from runs.index.index import Index, scanning
+from tests.processes import PIPE, Process
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +138,7 @@ def test_questions_without_sense_are_refused(store, index):
 
 
 def test_running_is_judged_by_the_lease_at_the_time_of_the_question(store, index):
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    process = Process([sys.executable, "-c", "input()"], stdin=PIPE)
     held = lease(1.0)
     held |= {"pid": process.pid, "pid_start": int(Path(f"/proc/{process.pid}/stat").read_text().split()[21])}
     for number in (1, 2):
@@ -473,7 +473,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def start_update(store, *arguments):
-    return subprocess.Popen([sys.executable, "-c", UPDATE, str(store), *arguments], cwd=Path(__file__).parents[2])
+    return Process([sys.executable, "-c", UPDATE, str(store), *arguments], cwd=Path(__file__).parents[2])
 
 
 @pytest.fixture

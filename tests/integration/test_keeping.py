@@ -6,7 +6,6 @@ import io
 import json
 import os
 import pty
-import subprocess
 import sys
 import time
 import types
@@ -30,6 +29,7 @@ from runs.__main__ import main
 from runs.errors import RunNotFoundError
 from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
+from tests.processes import PIPE, Process
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 LONG_AGO = time.time() - 7200
@@ -182,9 +182,7 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
         command = [sys.executable, "-W", "ignore", "-m", "runs", "--store", lab.where, "rm", "1"]
-        process = subprocess.Popen(
-            command, cwd=request.config.rootpath, stdin=theirs, stdout=subprocess.PIPE, stderr=theirs
-        )
+        process = Process(command, cwd=request.config.rootpath, stdin=theirs, stdout=PIPE, stderr=theirs)
         os.close(theirs)
         asked = b""
         while b"[y/N]" not in asked:
@@ -291,10 +289,11 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
                 from observers.mongo.contents import Contents
+                from observers.mongo.layout import Collections
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})
-                Contents(database).store(folder / "data.csv", "data.csv")
+                Contents(Collections(database)).store(folder / "data.csv", "data.csv")
                 store.remove(store.find())
                 left = [file["filename"] for file in database.fs.files.find({})]
         assert len(left) == 1

@@ -273,6 +273,19 @@ def test_artifact_that_is_written_again_leaves_its_last_version(tmp_path, folder
     assert gridfs.GridFS(database).get(file_id).read() == b"2" * 600_000
 
 
+def test_large_metadata_of_an_artifact_file_are_delivered_and_stay(folder, database):
+    metadata = {"history": list(range(100_000)), "epochs": 3}
+    run = json.loads((folder / "run.json").read_text())
+    run |= {"artifacts": ["model.pt"], "artifact_details": {"model.pt": {"metadata": metadata}}}
+    (folder / "model.pt").write_bytes(b"weights")
+    (folder / "run.json").write_text(json.dumps(run))
+    for _ in range(2):
+        found, _ = deliver(folder, database)
+        file = database.fs.files.find_one({"_id": found["artifacts"][0]["file_id"]})
+        assert file["metadata"]["history"].keys() == {"stored_as_file", "bytes"}
+        assert restored(file["metadata"], database) == metadata
+
+
 def test_upload_that_broke_off_is_finished_by_the_next(folder, database):
     text = json.dumps({"text": "x" * 3_000_000})
     (folder / "info.json").write_text(text)

@@ -129,7 +129,7 @@ def test_live_run_is_neither_reaped_nor_resumed_from_another_pid_namespace(tmp_p
 def test_lease_tells_the_interval_of_heartbeats(tmp_path, start, wait_for):
     folder = tmp_path / "runs" / "1"
     start(tmp_path, LOGS_FOR_EVER, "--beat-interval=60")
-    wait_for((folder / "run.json").exists, "the run")
+    wait_for((folder / "lease.json").exists, "the lease")
     lease = load(folder, "lease.json")
     assert (lease["beat_interval"], lease["locked"]) == (60.0, True)
     elsewhere = {**lease, "boot_id": "another machine"}

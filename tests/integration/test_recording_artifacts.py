@@ -4,7 +4,6 @@ import hashlib
 import json
 import random
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -22,9 +21,11 @@ from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactNotFoundError
 from observers.mongo.artifacts import ArtifactDelivery, Upload, artifact_id, content_id
 from observers.mongo.delivery import Delivery
+from observers.mongo.layout import Collections
 from runs.__main__ import main as runs_command
 from runs.index.folders import run_folders
 from runs.transfer.syncing import sync
+from tests.processes import Process
 
 
 def record(main, *observers):
@@ -415,11 +416,8 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_artifacts(logged, da
 
     def fresh(number):
         delivery = Delivery(logged / str(number), logged, database)
-        delivery.runs = Flaky(delivery.runs, rng)
-        artifacts = delivery.artifacts
-        artifacts._artifacts = Flaky(artifacts._artifacts, rng)
-        artifacts._upload._files = Flaky(artifacts._upload._files, rng)
-        artifacts._upload._chunks = Flaky(artifacts._upload._chunks, rng)
+        for name in ("runs", "artifacts", "files", "file_chunks"):
+            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng))
         return delivery
 
     deliveries = [(number, fresh(number)) for number in (1, 1, 2, 3)]
@@ -454,9 +452,7 @@ delivery = Delivery(Path({str(logged)!r}) / sys.argv[1], Path({str(logged)!r}), 
 while not delivery.is_complete:
     delivery.advance()
 """
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script, str(1 + number % 3), str(number)]) for number in range(6)
-    ]
+    processes = [Process([sys.executable, "-c", script, str(1 + number % 3), str(number)]) for number in range(6)]
     while len(list(tmp_path.glob("ready*"))) < 6:
         assert all(process.poll() is None for process in processes)
     (tmp_path / "go").touch()
@@ -467,7 +463,7 @@ while not delivery.is_complete:
 def test_upload_broken_off_goes_on_where_it_was(logged, database):
     path = next(path for path in (logged / "_artifacts" / "contents").glob("*/*") if path.stat().st_size == 700_000)
     with path.open("rb") as stream:
-        for sent, _ in enumerate(Upload(database).send(stream, path.name, "large")):
+        for sent, _ in enumerate(Upload(Collections(database)).send(stream, path.name, "large")):
             if sent == 3:  # three pieces are looked at, then one is sent
                 break
     [chunk] = database.fs.chunks.find()
@@ -475,7 +471,7 @@ def test_upload_broken_off_goes_on_where_it_was(logged, database):
     database.fs.chunks.insert_one(chunk)  # as gridfs would have sent it, with an id of its own
     before = chunk["_id"]
     with path.open("rb") as stream:
-        for _ in Upload(database).send(stream, path.name, "large"):
+        for _ in Upload(Collections(database)).send(stream, path.name, "large"):
             pass
     assert database.fs.chunks.count_documents({}) == 3
     assert database.fs.chunks.find_one({"n": 0})["_id"] == before
@@ -484,7 +480,7 @@ def test_upload_broken_off_goes_on_where_it_was(logged, database):
 
 def test_large_artifact_does_not_hold_up_the_record_of_a_run_that_runs(logged, database):
     run = {**run_json(logged / "1"), "status": "RUNNING"}
-    delivery = ArtifactDelivery(logged, database)
+    delivery = ArtifactDelivery(logged, Collections(database))
     listed = []
     while not delivery.advance(run, seconds=0.0):
         listed.append([entry["version"] for entry in delivery.listed(run)["artifacts_logged"]])

@@ -340,7 +340,7 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, d
     def fresh():
         delivery = Delivery(store / "1", store, database)
         for name in ("runs", "metrics", "chunks", "media"):
-            setattr(delivery, name, Flaky(getattr(delivery, name), rng))
+            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng))
         return delivery
 
     deliveries = [fresh(), fresh()]

@@ -13,6 +13,7 @@ import pytest
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
+from tests.processes import DEVNULL, PIPE, Process, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,22 +121,15 @@ class Lab:
         # Without the tests' search path: the lab's own packages have to be found by themselves.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [sys.executable, *map(str, words)]
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            stdin=subprocess.DEVNULL,
-        )
+        options = {"capture_output": True, "text": True, "timeout": 120, "stdin": DEVNULL}
+        return run(command, cwd=self.folder, env=environment, **options)
 
 
 def reproduce(*words, store, cwd, path=ROOT):
     """Run the command as a user does, with the lab under test, and perhaps with another one ahead of it."""
     command = [sys.executable, "-m", "runs", "--store", str(store), "reproduce", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": str(path)}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
+    return run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -178,9 +172,8 @@ def test_run_is_reproduced_after_its_working_tree_has_moved_on(lab, tmp_path):
         assert (entry["verdict"], entry["mode"]) == ("IDENTICAL", "restored")
         assert (entry["of"], entry["by"], entry["by_id"]) == (old.uid, new.uid, "2")
         assert sorted(path.name for path in lab.store.iterdir() if path.name.isdigit()) == ["1", "2"]
-    shown = subprocess.run(
-        [sys.executable, "-m", "runs", "--store", lab.store, "show", "1"], cwd=ROOT, capture_output=True, text=True
-    )
+    command = [sys.executable, "-m", "runs", "--store", lab.store, "show", "1"]
+    shown = run(command, cwd=ROOT, capture_output=True, text=True)
     assert "reproduced  IDENTICAL, by run 2 (restored, " in shown.stdout
 
 
@@ -240,7 +233,7 @@ def test_run_is_reproduced_from_an_archive_without_its_lab(lab, tmp_path):
     shutil.rmtree(lab.folder)
     (tmp_path / "machine").mkdir()
     command = [sys.executable, "-m", "runs", "--store", tmp_path / "machine" / "store", "import", tmp_path / "run.zip"]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    run(command, check=True, cwd=ROOT, capture_output=True)
     done = reproduce("1", store=tmp_path / "machine" / "store", cwd=tmp_path / "machine")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
     assert "only the recorded sources are restored" in done.stderr
@@ -265,10 +258,10 @@ def test_run_in_a_database_is_reproduced_into_it(lab, tmp_path, mongo_url, datab
 
 def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
     (tmp_path / "stock.py").write_text(STOCK)
-    subprocess.run([sys.executable, "stock.py"], cwd=tmp_path, check=True, capture_output=True)
+    run([sys.executable, "stock.py"], cwd=tmp_path, check=True, capture_output=True)
     done = reproduce("1", store=tmp_path / "there", cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
-    for missing in ("names no commit", "no list of all packages", "no determinism switches", "in which folder"):
+    for missing in ("names no commit", "no list of all packages", "no determinism flags", "in which folder"):
         assert missing in done.stderr
     with open_store(tmp_path / "there") as store:
         assert [run.id for run in store.find(sort="id")] == ["1", "2"]
@@ -313,7 +306,7 @@ def test_experiment_in_a_subfolder_takes_its_packages_from_the_restored_root(lab
     git(lab.folder, "add", "-A")
     git(lab.folder, "commit", "-qm", "a subfolder")
     environment = {**os.environ, "PYTHONPATH": str(lab.folder)}
-    subprocess.run([sys.executable, "sub/train.py"], cwd=lab.folder, env=environment, check=True, capture_output=True)
+    run([sys.executable, "sub/train.py"], cwd=lab.folder, env=environment, check=True, capture_output=True)
     (lab.folder / "shared.py").write_text("factor = 2\n")
     done = reproduce("1", store=lab.store, cwd=tmp_path, path=lab.folder)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
@@ -377,15 +370,10 @@ def test_signals_end_the_process_too(lab, tmp_path, wait_for, number, code):
     edit(lab.store, "1", "config.json", lambda config: config.update(how="forever"))
     command = [sys.executable, "-m", "runs", "--store", str(lab.store), "reproduce", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as one:
-        try:
-            wait_for((lab.store / "2" / "metrics.bin").exists, "the new run to go on")
-            one.send_signal(number)
-            assert one.wait(60) == code
-        finally:
-            one.kill()
+    with Process(command, cwd=tmp_path, env=environment, stdout=PIPE, stderr=PIPE) as one:
+        wait_for((lab.store / "2" / "metrics.bin").exists, "the new run to go on")
+        one.send_signal(number)
+        assert one.wait(60) == code
     with open_store(lab.store) as store:
         new = store.get("2")
         assert new.status == "INTERRUPTED"

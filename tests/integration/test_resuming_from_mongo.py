@@ -13,7 +13,8 @@ from ingredients import checkpoint
 from observers import FileObserver, MongoObserver
 from runs import open_store
 from runs.errors import LaunchError
-from runs.rerun.resuming import resume_launch, start_of, with_folder
+from runs.rerun.resuming import resume_launch
+from runs.rerun.states import kept_start, with_folder
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ def run(tmp_path, database, mongo_url):
 
 
 def test_run_in_a_database_goes_on_in_its_folder(run, tmp_path):
-    found = with_folder(run)
-    assert (found.folder, found.uid) == (tmp_path / "my_runs" / "1", run.uid)
-    environment = resume_launch(found).environment
+    found, folder = with_folder(run)
+    assert (found.folder, folder, found.uid) == (folder, tmp_path / "my_runs" / "1", run.uid)
+    environment = resume_launch(run).environment
     assert environment["SACRISTAN_RESUME"] == str(tmp_path / "my_runs" / "1")
 
 
@@ -48,8 +49,8 @@ def test_run_whose_folder_is_gone_or_another_ones_is_refused_with_where_it_was(r
 
 
 def test_state_that_a_run_in_a_database_started_from_is_looked_for_in_its_folder(run, tmp_path):
-    assert start_of(run) is None
+    assert kept_start(run) is None
     kept = tmp_path / "my_runs" / "1" / "checkpoints" / "start" / "state.pt"
     kept.parent.mkdir(parents=True)
     kept.touch()
-    assert start_of(run) == kept
+    assert kept_start(run) == kept

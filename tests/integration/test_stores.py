@@ -435,19 +435,15 @@ def test_reproductions_are_kept_beside_tags_and_note(store):
 
 
 def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database, tmp_path):
-    """While a run goes on, its document has head and tail; see `observers.mongo.delivery`."""
-    from observers.mongo.delivery import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, Delivery
+    """While a run goes on, its document has head and tail; see `observers.mongo.run_document`."""
+    from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, shortened_output
 
     total = OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES + 1000
     whole = b"".join(b"%07d\n" % number for number in range(total // 8))
 
-    class Part(Delivery):
-        def __init__(self, folder):
-            self.folder = folder
-
     def deliver(folder, output):
         (folder / "cout.txt").write_bytes(output)
-        document = {"status": "RUNNING", "captured_out": Part(folder)._output()}
+        document = {"status": "RUNNING", "captured_out": shortened_output(folder)}
         database["runs"].replace_one({"_id": 1}, document, upsert=True)
 
     with runs.open_store(f"{mongo_url}/{database.name}") as store:

@@ -53,6 +53,7 @@ EXPORTED = {
         "SchedulerError",
         "Source",
         "TensorBatches",
+        "TrainingError",
         "UnknownEntryError",
         "UnknownNamedConfigError",
         "ViT",

@@ -21,7 +21,7 @@ TELL = """
 import json, os, random, signal, sys, threading
 signals = [number for number in signal.valid_signals() if number < 32]
 json.dump({
-    "name": __name__, "file": __file__, "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path,
+    "name": __name__, "file": globals().get("__file__"), "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path,
     "cwd": os.getcwd(), "env": dict(os.environ), "flags": list(sys.flags), "filters": repr(sys.warnoptions),
     "signals": [str(signal.getsignal(number)) for number in signals], "mask": list(signal.pthread_sigmask(0, ())),
     "streams": [[s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty()]
@@ -65,10 +65,11 @@ def is_alive(pid):
 
 
 @pytest.mark.parametrize("options", [{}, {"start_new_session": True}, {"process_group": 0}], ids=str)
-@pytest.mark.parametrize("form", ["script", "module"])
+@pytest.mark.parametrize("form", ["script", "module", "text"])
 def test_warm_process_finds_what_a_cold_one_does(script, tmp_path, form, options):
-    path = script(TELL)
-    command = [sys.executable, *([path] if form == "script" else ["-m", "sub.script"]), "a", "b c"]
+    script(TELL)
+    words = {"script": ["sub/script.py"], "module": ["-m", "sub.script"], "text": ["-c", TELL]}[form]
+    command = [sys.executable, *words, "a", "b c"]
     env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'more'}:relative", "GIVEN": "x"}
     options = {"cwd": tmp_path, "env": env, "capture_output": True, "stdin": subprocess.DEVNULL, **options}
     warm, cold = (json.loads(run(command, cold=cold, **options).stdout) for cold in (False, True))
@@ -206,7 +207,7 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.processes import PIPE, Process, _server
 process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
-print(process.pid, process.stdout.readline().strip(), _server()[0].pid, flush=True)
+print(process.pid, process.stdout.readline().strip(), _server().pid, flush=True)
 process.wait()
 """
     with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:

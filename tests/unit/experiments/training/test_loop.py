@@ -13,7 +13,7 @@ from experiments.training.loop import backward, evaluate, fit, grouped, predict,
 from experiments.training.monitor import Monitor
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError
+from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError, TrainingError
 from ingredients.losses.building import build_loss
 from ingredients.optimizer import build_optimizer
 from ingredients.precision.mixed_precision import MixedPrecision
@@ -575,3 +575,96 @@ def test_predict_of_labels_gives_targets_and_predictions_alike(tensor_data):
     assert torch.equal(found["targets"], labels.long())
     assert found["targets"].dtype == found["predictions"].dtype
     assert torch.equal(found["predictions"], (found["probabilities"] > 0.5).long())
+
+
+class Diverging(nn.Linear):
+    """A layer whose outputs, or gradients, are spoilt at one of its training steps."""
+
+    def __init__(self, step, outputs=math.nan, gradient=1.0):
+        torch.manual_seed(0)
+        super().__init__(4, 3)
+        self.step, self.outputs, self.gradient, self.count = step, outputs, gradient, 0
+
+    def forward(self, inputs):
+        outputs = super().forward(inputs)
+        if self.training:
+            self.count += 1
+            if self.count == self.step:
+                outputs = outputs + self.outputs
+                if self.gradient != 1.0:
+                    outputs.register_hook(lambda gradient: gradient * self.gradient)
+        return outputs
+
+
+def diverges(data, model, message, **settings):
+    """Check that a training ends with an error, and return what was logged until then."""
+    log = Log()
+    optimizer = build_optimizer(model, "SGD", 0.1)
+    with pytest.raises(TrainingError, match=message):
+        fit(model, data, loss_for(data), optimizer, log=log, **{"epochs": 5, "log_interval": 50, **settings})
+    return log
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(("step", "where"), [(1, "epoch 1, batch 1"), (5, "epoch 2, batch 2"), (6, "epoch 2, batch 3")])
+def test_fit_stops_at_a_loss_that_is_not_finite_and_names_step_epoch_and_batch(data, step, where, value):
+    message = rf"the loss is (nan|inf) at step {step} \({where}\); no state was saved before\. Lower the learning rate"
+    log = diverges(data, Diverging(step, value), message)
+    assert log.of("val/loss") == log.of("val/loss")[: (step - 1) // 3]  # no validation of what diverged
+    assert all(map(math.isfinite, log.of("val/loss")))
+
+
+def test_fit_stops_where_a_loss_that_is_not_finite_is_logged(data):
+    log = diverges(data, Diverging(4), r"at step 4 \(epoch 2, batch 1\)", log_interval=2)
+    assert log.steps("train/loss") == [2, 4]
+    assert math.isnan(log.of("train/loss")[-1])
+
+
+def test_fit_with_accumulation_names_the_batches_of_the_step_that_diverged(data):
+    message = r"at step 2 \(epoch 1, batch 3\)"
+    diverges(data, Diverging(3), message, amp=MixedPrecision(CPU, accumulate=2))
+    message = r"at step 1 \(epoch 1, batches 1 to 2\)"
+    diverges(data, Diverging(2), message, amp=MixedPrecision(CPU, accumulate=2))
+
+
+def test_fit_that_diverges_keeps_the_last_good_state(data, tmp_path):
+    keeper = Checkpointer(tmp_path, {}, interval_steps=1)
+    diverges(data, Diverging(6), rf"the state after step 5 is kept in {tmp_path}/last\.pt\.", checkpointer=keeper)
+    assert load_checkpoint(tmp_path / "last.pt")["step"] == 5
+    kept = sorted(tmp_path.glob("*.pt"))
+    assert {"best.pt", "last.pt", "step-000000004.pt"} <= {path.name for path in kept}
+    for path in kept:
+        assert all(values.isfinite().all() for values in load_checkpoint(path)["model"].values())
+
+
+def test_fit_saves_no_weights_that_a_gradient_made_infinite(data, tmp_path):
+    keeper = Checkpointer(tmp_path, {}, interval_steps=1)
+    model = Diverging(5, 0.0, gradient=math.inf)
+    message = r"weights are NaN or infinite \(weight, bias\) at step 5 \(epoch 2, batch 2\); the state after step 4 is"
+    diverges(data, model, message, checkpointer=keeper)
+    assert load_checkpoint(tmp_path / "last.pt")["step"] == 4
+
+
+def test_fit_whose_last_step_makes_the_weights_infinite_stops(data):
+    model = Diverging(15, 0.0, gradient=math.inf)
+    diverges(data, model, r"weights are NaN or infinite \(weight, bias\) at step 15 \(epoch 5, its last batch\)")
+
+
+def test_fit_that_is_to_ignore_nan_goes_on(data, tmp_path):
+    keeper = Checkpointer(tmp_path, {})
+    result = train(data, Diverging(4), epochs=3, on_nan="ignore", checkpointer=keeper)[2]
+    assert (result.epochs, load_checkpoint(tmp_path / "last.pt")["step"]) == (3, 9)
+
+
+def test_fit_with_a_batch_all_ignored_trains_though_its_loss_is_nan(data):
+    data.train.targets[8:16] = 0
+    model, log, result = train(data, loss=loss_for(data, "cross_entropy", {"ignore_index": 0}), log_interval=1)
+    assert math.isnan(log.of("train/loss")[1])
+    assert (result.steps, bool(weights(model).isfinite().all())) == (6, True)
+    loss = loss_for(data, "cross_entropy", {"ignore_index": 0})
+    with pytest.raises(TrainingError, match=r"the loss is nan at step 4 \(epoch 2, batch 1\)"):
+        train(data, Diverging(4), loss=loss)
+
+
+def test_fit_with_another_word_for_nan_raises(data):
+    refused(data, ConfigError, "training.on_nan: got 'go', expected stop or ignore", on_nan="go")

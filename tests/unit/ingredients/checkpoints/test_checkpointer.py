@@ -30,6 +30,9 @@ class Record:
     def flush(self):
         self.asked.append("flush")
 
+    def num_missing(self, position):
+        return 0
+
     def rewind(self, position, step):
         self.asked.append((position, step))
 
@@ -119,6 +122,36 @@ def test_begin_of_the_first_of_two_trainings_leaves_the_points_of_the_second(tmp
     assert record.asked == []
     Checkpointer(tmp_path / "checkpoints-2", {}, resume=True, record=record).begin(make_parts())
     assert record.asked == [(record.position(), 10)]
+
+
+def numbered(record):
+    """Let each state of a record have a position of its own: the number of those asked for before it."""
+    asked = iter(range(1, 100))
+    record.position = lambda: {"metrics": {"loss": [next(asked), 0]}, "media": {}}
+
+
+@pytest.mark.parametrize(("num_there", "steps"), [(9, [15]), (2, [10]), (1, [5]), (0, [15])])
+def test_begin_goes_back_to_the_newest_state_whose_points_are_all_in_the_record(
+    tmp_path, record, num_there, steps, caplog
+):
+    numbered(record)
+    saved(tmp_path, record, epochs=3, keep=3)
+    record.num_missing = lambda position: max(0, position["metrics"]["loss"][0] - num_there)
+    place = Checkpointer(tmp_path, {}, resume=True, record=record, keep=3).begin(make_parts())
+    assert [place.step] == steps
+    position, step = record.asked[-1]
+    assert (5 * position["metrics"]["loss"][0], step) == (place.step, place.step)
+    assert load_checkpoint(tmp_path / "last.pt")["step"] == place.step
+    assert ("1 entries of the record up to this state are missing" in caplog.text) == (num_there < 3)
+    is_incomplete = "the record is not complete at any state that is kept; going on from the newest good one"
+    assert (is_incomplete in caplog.text) == (num_there == 0)
+
+
+def test_begin_where_no_state_is_good_raises_though_the_record_lacks_points(tmp_path, record):
+    saved(tmp_path, record)
+    record.num_missing = lambda position: 1
+    with pytest.raises(CheckpointError, match="none of its 2 states of the training can be taken up"):
+        Checkpointer(tmp_path, {}, resume=True, record=record).begin({"model": nn.Linear(9, 1)})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from observers.record import atomic_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.rewinding import missing_from, next_step, read_position, rewound_files
+from observers.record.rewinding import held, missing_from, next_step, num_missing, read_position, rewound_files
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_media, read_metrics, read_names
 
 # What may be logged: whole and broken steps, numbers and what is none, of two metrics and the machine.
@@ -199,3 +199,39 @@ def test_damaged_line_is_left_out(tmp_path, caplog):
     journal.rewind({"metrics": {}, "media": {"x": [1, 0]}})
     assert [record.step for record in read_media(tmp_path)] == [0]
     assert "a line of 20 bytes is damaged, and left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("lost", "held_points", "kept"),
+    [
+        ([], 5, [3, 6, 9, 12, 15]),
+        ([0], 4, [6, 9, 12, 15]),
+        ([1, 3], 3, [3, 9, 15]),
+        ([4], 4, [3, 6, 9, 12]),
+        ([6], 5, [3, 6, 9, 12, 15]),
+        ([0, 1, 2, 3, 4], 0, []),
+    ],
+)
+def test_points_that_are_lost_within_a_series_are_not_made_up_by_later_ones(tmp_path, lost, held_points, kept):
+    steps = [3, 6, 9, 12, 15, 18, 21, 24]
+    journal = Journal(tmp_path)
+    log(journal, [("loss", step, 0.5) for place, step in enumerate(steps) if place not in lost])
+    log_media(journal, ["x", "x", "x"])
+    journal.close()
+    wanted = {"metrics": {"loss": [5, 15]}, "media": {"x": [2, 1]}}
+    assert held(tmp_path, wanted) == {"metrics": {"loss": [held_points, 15]}, "media": {"x": [2, 1]}}
+    journal = Journal(tmp_path)
+    journal.recall()
+    reached = journal.rewind(wanted)
+    assert [step for series in read_metrics(tmp_path).values() for step in series.steps.tolist()] == kept
+    assert num_missing(reached, wanted) == 5 - held_points
+
+
+def test_values_that_are_no_numbers_count_among_the_steps_of_a_series(tmp_path):
+    journal = Journal(tmp_path)
+    log(journal, [("loss", 1, 0.5), ("loss", 2, "text"), ("loss", 3, 0.5), ("loss", 4, "text"), ("loss", 5, 0.5)])
+    journal.close()
+    assert read_position(tmp_path)["metrics"] == {"loss": [5, 5]}
+    assert held(tmp_path, {"metrics": {"loss": [4, 4]}, "media": {}})["metrics"] == {"loss": [4, 4]}
+    assert held(tmp_path, {"metrics": {"loss": [4, 3]}, "media": {}})["metrics"] == {"loss": [3, 3]}
+    assert held(tmp_path, {"metrics": {"gone": [4, None]}, "media": {}})["metrics"] == {"gone": [0, None]}

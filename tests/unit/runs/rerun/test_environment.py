@@ -7,7 +7,8 @@ import pytest
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.gpus import load_nvml
 from runs.errors import StoreError
-from runs.rerun.environment import compare_environment, compare_switches, requirements
+from runs.rerun.environment import compare_environment, compare_flags, requirements
+from runs.rerun.record import read_record
 from runs.stores.folder import FolderStore
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
@@ -25,9 +26,9 @@ def record(tmp_path):
         experiment = {"name": "exp", "mainfile": "exp.py", "sources": [["exp.py", "_sources/exp.py"]]}
         host = {"python_version": platform.python_version(), "os": ["Linux", platform.platform()]}
         document = {"experiment": experiment, "host": host, "command": "main", "status": "COMPLETED"}
-        switches = {"PYTHONHASHSEED": None, "CUBLAS_WORKSPACE_CONFIG": None, "num_threads": 1}
+        flags = {"PYTHONHASHSEED": None, "CUBLAS_WORKSPACE_CONFIG": None, "num_threads": 1}
         found = {"packages": provenance.packages(), "machine": provenance.machine(load_nvml())}
-        found["determinism"] = switches
+        found["determinism"] = flags
         if stock:
             experiment["dependencies"] = [
                 "numpy==1.0",
@@ -44,13 +45,13 @@ def record(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def no_switches(monkeypatch):
+def no_flags(monkeypatch):
     for name in ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
 
 
 def test_same_environment_has_no_differences(record):
-    found = compare_environment(record())
+    found = compare_environment(read_record(record()))
     assert (found.differences, found.notes) == ((), ())
 
 
@@ -59,7 +60,7 @@ def test_packages_that_the_run_could_import_are_loud(record):
         found["packages"] |= {"numpy": "1.0", "scipy": "1.1", "ruff": "0.0.1", "gone": "1"}
         del found["packages"]["sympy"]
 
-    found = compare_environment(record(change))
+    found = compare_environment(read_record(record(change)))
     # scikit-learn needs scipy, torch needs sympy.
     assert sorted(one.name for one in found.loud) == ["numpy", "scipy", "sympy"]
     assert sorted(one.name for one in found.differences if not one.is_loud) == ["gone", "ruff"]
@@ -72,14 +73,14 @@ def test_spelling_of_a_package_is_no_difference(record):
     def change(found):
         found["packages"]["Scikit_Learn"] = found["packages"].pop("scikit-learn")
 
-    assert compare_environment(record(change)).differences == ()
+    assert compare_environment(read_record(record(change))).differences == ()
 
 
 def test_python_and_machine_are_named(record):
     def change(found):
         found["machine"] |= {"python": "3.10.1", "cpu": "Other", "os": "Other", "gpus": [{"name": "H100"}]}
 
-    found = compare_environment(record(change))
+    found = compare_environment(read_record(record(change)))
     assert {one.name: one.is_loud for one in found.differences} == {
         "python": True,
         "processor": True,
@@ -90,25 +91,25 @@ def test_python_and_machine_are_named(record):
     assert any(one.text.startswith("machine GPUs: recorded H100, now ") for one in found.loud)
 
 
-def test_switches_of_the_environment_are_told(record, monkeypatch):
+def test_flags_of_the_environment_are_told(record, monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "7")
-    [one] = compare_environment(record()).differences
+    [one] = compare_environment(read_record(record())).differences
     assert (one.name, one.recorded, one.now, one.is_loud) == ("PYTHONHASHSEED", None, "7", False)
 
 
-def test_switches_of_two_runs_are_compared(record):
+def test_flags_of_two_runs_are_compared(record):
     def change(found):
         found["determinism"] |= {"num_threads": 4}
 
-    [one] = compare_switches(record(change), record(number="2"))
-    assert one.text == "switch num_threads: recorded 4, now 1"
+    [one] = compare_flags(record(change), record(number="2"))
+    assert one.text == "flag num_threads: recorded 4, now 1"
 
 
 def test_record_of_stock_sacred_is_compared_as_far_as_it_goes(record):
     def change(document):
         document["host"]["python_version"] = "3.8.0"
 
-    found = compare_environment(record(change, stock=True))
+    found = compare_environment(read_record(record(change, stock=True)))
     assert sorted(one.name for one in found.loud) == ["numpy", "python"]
     assert len(found.notes) == 2
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from runs.errors import LaunchError
-from runs.rerun.launching import OBSERVERS, recorded_launch, recorded_switches
+from runs.rerun.launching import OBSERVERS, recorded_launch
+from runs.rerun.record import read_record
 from runs.stores.folder import FolderStore
 
 
@@ -28,8 +29,7 @@ def write_run(tmp_path):
         record["meta"] = {"options": {"--force": False, "--comment": None}}
         (folder / "run.json").write_text(json.dumps({**record, **entries}))
         (folder / "provenance.json").write_text(json.dumps(provenance or {}))
-        store = FolderStore(folder.parent)
-        return store.get("1")
+        return read_record(FolderStore(folder.parent).get("1"))
 
     return write
 
@@ -131,9 +131,9 @@ def test_switches_are_those_before_the_run_changed_them(write_run):
         "determinism": {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "num_threads": 1},
         "determinism_before": {"CUBLAS_WORKSPACE_CONFIG": None, "num_threads": 4},
     }
-    found = recorded_switches(write_run(provenance))
+    found = write_run(provenance).flags
     assert found == {"PYTHONHASHSEED": "0", "CUBLAS_WORKSPACE_CONFIG": "", "OMP_NUM_THREADS": "4"}
 
 
 def test_switches_of_a_record_without_them_are_none(write_run):
-    assert recorded_switches(write_run()) == {}
+    assert write_run().flags == {}

@@ -7,7 +7,8 @@ import pytest
 
 from observers.provenance import sources_and_git as provenance
 from runs.errors import LaunchError
-from runs.rerun.restoring import find_repository, restore
+from runs.rerun import restoring
+from runs.rerun.record import read_record
 from runs.stores.folder import FolderStore
 
 
@@ -60,6 +61,10 @@ def record(tmp_path):
     return write
 
 
+def restore(run, folder):
+    return restoring.restore(read_record(run), folder)
+
+
 def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -100,9 +105,9 @@ def test_settings_of_the_user_do_not_spoil_the_recorded_changes(lab, record, tmp
 def test_repository_is_looked_for_in_the_current_folder_last(lab, record, tmp_path, monkeypatch):
     run = record(lab)
     shutil.move(lab.parent, tmp_path / "elsewhere")
-    assert find_repository(run) is None
+    assert restoring.find_repository(read_record(run), restoring.git_state_of(run)) is None
     monkeypatch.chdir(tmp_path / "elsewhere" / "sub")
-    assert find_repository(run) == tmp_path / "elsewhere" / "sub"
+    assert restoring.find_repository(read_record(run), restoring.git_state_of(run)) == tmp_path / "elsewhere" / "sub"
     assert restore(run, tmp_path / "clean").notes == ()
 
 

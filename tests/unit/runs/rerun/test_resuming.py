@@ -10,7 +10,8 @@ from observers.record.identity import lease
 from observers.record.sealed_zip import SealingStream
 from runs.__main__ import main
 from runs.errors import LaunchError
-from runs.rerun.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
+from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
+from runs.rerun.states import states_of, with_folder
 from runs.stores.folder import FolderStore
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
@@ -153,7 +154,7 @@ def test_run_that_came_to_its_end_is_not_resumed(write_run, status):
 
 @pytest.mark.parametrize("status", ["QUEUED", "COPYING"])
 def test_run_that_did_not_begin_is_not_resumed(write_run, status):
-    with pytest.raises(LaunchError, match=f"run 3 is {status}: it has nothing to go on from"):
+    with pytest.raises(LaunchError, match=f"run 3 is {status}: it has nothing to resume from"):
         resume_launch(write_run(status=status))
 
 
@@ -161,7 +162,7 @@ def test_run_that_is_running_is_not_resumed_and_one_that_died_is(write_run):
     run = write_run(status="RUNNING")
     alive = lease(1.0)
     (run.folder / "lease.json").write_text(json.dumps(alive))
-    with pytest.raises(LaunchError, match="run 3 is running; it can go on when it has ended"):
+    with pytest.raises(LaunchError, match="run 3 is running; it can be resumed when it has ended"):
         resume_launch(run.store.get("3"))
     (run.folder / "lease.json").write_text(json.dumps({**alive, "pid_start": 1}))
     assert resume_launch(run.store.get("3")).command
@@ -181,7 +182,7 @@ def test_run_that_keeps_no_states_raises(write_run, config, message, start):
 
 
 def test_run_of_stock_sacred_raises(write_run):
-    with pytest.raises(LaunchError, match="run 3 was recorded by stock Sacred, which keeps no states to go on from"):
+    with pytest.raises(LaunchError, match="run 3 was recorded by stock Sacred, which keeps no states to resume from"):
         with_folder(write_run(uid=None))
 
 

@@ -3,7 +3,8 @@ import math
 
 import pytest
 
-from runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN, Tolerance, judge
+from runs.rerun.judging import judge
+from runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN, Tolerance
 
 NAN, INF = math.nan, math.inf
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from observers.record.schema import read_metrics
+from ingredients.checkpoints.files import load_checkpoint
+from observers.record.schema import read_metrics, read_names, read_points
+from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = ("epochs=40", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")
@@ -27,12 +30,12 @@ class Lab:
 
     def start(self, *words):
         command = [sys.executable, str(ROOT / "exp.py"), "with", *words]
-        return subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return Process(command, cwd=self.folder, stdout=DEVNULL, stderr=DEVNULL)
 
     def runs(self, *words):
         command = [sys.executable, "-m", "runs", *words]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
+        return run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
 
     def record(self, number):
         return json.loads((self.folder / "my_runs" / str(number) / "run.json").read_text())
@@ -64,7 +67,7 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     done = lab.runs("resume", "2", "--verify", "5")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("IDENTICAL: "), done.stdout
-    assert "run 2 goes on from last.pt, step " in done.stderr
+    assert "run 2 is resumed from last.pt, step " in done.stderr
     assert lab.points(2) == lab.points(1)
     assert lab.record(2)["result"] == lab.record(1)["result"]
     assert [session["status"] for session in lab.record(2)["sessions"]] == ["INTERRUPTED", "COMPLETED"]
@@ -95,6 +98,58 @@ def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
     assert done.stdout.startswith(f"DIVERGED: train/loss at step {step} was "), done.stdout
     assert lab.record(3) == before
     assert not (lab.folder / "my_runs" / "4").exists()
+
+
+def cut_off(lab, seed):
+    """Start a run, kill it once it has some states, and return its folder."""
+    number = max((int(path.name) for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit()), default=0) + 1
+    process = lab.start(f"seed={seed}", *SETTINGS)
+    folder = lab.folder / "my_runs" / str(number)
+    deadline = time.monotonic() + 60
+    while len(list(folder.glob("checkpoints/step-*.pt"))) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    return folder
+
+
+def places_of(folder, metric):
+    """Return which points of a run's file are those of a metric."""
+    names = {name: number for number, (name, _) in read_names(folder).items()}
+    return np.flatnonzero(read_points(folder)["metric"] == names[metric]).tolist()
+
+
+def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_them(lab):
+    folder = cut_off(lab, seed=4)
+    states = [load_checkpoint(path) for path in (folder / "checkpoints" / "last.pt", *newest_first(folder))]
+    last = places_of(folder, "train/loss")[states[0]["position"]["metrics"]["train/loss"][0] - 1]
+    os.truncate(folder / "metrics.bin", 24 * last)
+    done = lab.runs("resume", folder.name)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"last\.pt: \d+ entries of the record up to this state are missing; the state before", done.stderr)
+    before = next(state["step"] for state in states if state["step"] < states[0]["step"])
+    assert lab.record(folder.name)["sessions"][1]["step"] == before
+    assert lab.record(folder.name)["status"] == "COMPLETED"
+    assert lab.start("seed=4", *SETTINGS).wait(120) == 0
+    assert lab.points(folder.name) == lab.points(int(folder.name) + 1)
+
+
+def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
+    folder = cut_off(lab, seed=5)
+    points = read_points(folder)
+    np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
+    done = lab.runs("resume", folder.name)
+    assert done.returncode == 0, done.stderr
+    assert "the record is not complete at any state that is kept; going on from the newest good one" in done.stderr
+    assert "1 points of 1 series are lost; the run cannot end as COMPLETED" in done.stderr
+    record = lab.record(folder.name)
+    assert (record["status"], record["lost_points"]) == ("COMPLETED_WITH_LOSS", 1)
+
+
+def newest_first(folder):
+    return sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True)
 
 
 def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
@@ -136,12 +191,8 @@ def test_fork_and_resume_that_make_no_sense_are_refused_in_a_line(lab):
 
 
 def test_start_that_names_no_state_is_refused_before_anything_runs(lab):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "exp.py"), "with", "resume=my_runs/1"],
-        cwd=lab.folder,
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, str(ROOT / "exp.py"), "with", "resume=my_runs/1"]
+    done = run(command, cwd=lab.folder, capture_output=True, text=True)
     assert done.returncode == 1
     message = "checkpoint.resume: got 'my_runs/1', expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
     assert message in done.stderr

@@ -1,0 +1,126 @@
+"""Stopping a training that has diverged: its loss or its weights are NaN or infinite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.checkpoints.training_state import Place
+from ingredients.errors import ConfigError, TrainingError
+from ingredients.losses.building import Loss
+
+__all__ = ["DivergenceCheck", "non_finite_parameters"]
+
+
+class DivergenceCheck:
+    """Raises once a loss, or a weight, is not finite.
+
+    Losses are looked at where they are fetched anyway: when they are logged, at the end of an epoch, and before a state
+    is saved. Those since the last look stay on the device until then, one for each step, so that the step that went
+    wrong is found afterwards and no step waits for the device.
+
+    Args:
+        model: The model that is trained.
+        loss: Its loss. One that may ignore every target of a batch is NaN there, which harms nothing.
+        keeper: Keeps the states of the training, to name the last good one.
+        accumulate: Micro-batches in a step.
+        on_nan: `stop`, or `ignore`, which never raises.
+
+    Raises:
+        ConfigError: If `on_nan` is something else.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, keeper: Checkpointer, accumulate: int, on_nan: str) -> None:
+        if on_nan not in ("stop", "ignore"):
+            raise ConfigError(f"training.on_nan: got {on_nan!r}, expected stop or ignore")
+        self._ignores = on_nan == "ignore"
+        self._model = model
+        self._keeper = keeper
+        self._accumulate = accumulate
+        # The step that all losses up to have been looked at.
+        self._seen = 0
+        ignored = getattr(loss.module, "ignore_index", None)
+        self._may_ignore_all = ignored is not None and ignored >= 0
+
+    def losses(self, place: Place, mean: float | None = None) -> None:
+        """Check the losses since the last look; `place` is within the epoch that they are of.
+
+        Args:
+            place: The training's place.
+            mean: Mean of `place.losses`, if it is known: where that is finite, all of them are.
+
+        Raises:
+            TrainingError: If one is not finite.
+        """
+        count = min(place.step - self._seen, len(place.losses))
+        self._seen = place.step
+        if self._ignores or not count or (mean is not None and math.isfinite(mean)):
+            return
+        values = _fetched(place.losses[-count:])
+        bad = next((number for number, value in enumerate(values) if not math.isfinite(value)), None)
+        if bad is None:
+            return
+        if self._may_ignore_all and math.isnan(values[bad]) and not non_finite_parameters(self._model):
+            return
+        raise self._error(f"the loss is {values[bad]}", place, place.step - count + bad + 1)
+
+    def weights(self, place: Place) -> None:
+        """Check the weights as they are after the step of `place`.
+
+        Raises:
+            TrainingError: If one is not finite.
+        """
+        names = [] if self._ignores else non_finite_parameters(self._model)
+        if names:
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            raise self._error(f"weights are NaN or infinite ({shown})", place, place.step)
+
+    def state(self, place: Place) -> None:
+        """Check all that a state at `place` would hold.
+
+        Raises:
+            TrainingError: If a loss or a weight is not finite.
+        """
+        self.losses(place)
+        self.weights(place)
+
+    def _error(self, what: str, place: Place, step: int) -> TrainingError:
+        kept = self._keeper.newest()
+        state = "no state was saved before" if kept is None else f"the state after step {kept[1]} is kept in {kept[0]}"
+        return TrainingError(
+            f"training: {what} at step {step} ({self._where(place, step)}); {state}. Lower the learning rate, clip the "
+            "gradients (amp.clip_norm), or look for bad samples in that batch; training.on_nan=ignore goes on anyway"
+        )
+
+    def _where(self, place: Place, step: int) -> str:
+        """Return epoch and batches of a step, which is of the epoch that `place` is in, or the last of the one done."""
+        if not place.batch:
+            return f"epoch {place.epoch}, its last batch"
+        number = math.ceil(place.batch / self._accumulate) - (place.step - step)
+        first, last = (number - 1) * self._accumulate + 1, min(number * self._accumulate, place.batch)
+        return f"epoch {place.epoch + 1}, " + (f"batch {first}" if first == last else f"batches {first} to {last}")
+
+
+def _fetched(losses: Sequence[Tensor | float]) -> list[float]:
+    """Return losses as numbers; those on a device are fetched at once."""
+    numbers = [loss for loss in losses if isinstance(loss, float)]
+    if len(numbers) == len(losses):
+        return numbers
+    return torch.stack([torch.as_tensor(loss).float() for loss in losses]).tolist()
+
+
+def non_finite_parameters(model: nn.Module) -> list[str]:
+    """Return the names of parameters that hold NaN or an infinity. Waits for the device once, if there are none."""
+    named = [(name, p.detach()) for name, p in model.named_parameters() if p.is_floating_point() or p.is_complex()]
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for _, parameter in named:
+        # A sum costs an eighth of looking at each number, and is not finite if one of them is not.
+        total = parameter.sum(dtype=torch.promote_types(parameter.dtype, torch.float32))
+        by_device.setdefault(parameter.device, []).append(total.isfinite())
+    if all(torch.stack(finite).all() for finite in by_device.values()):
+        return []
+    return [name for name, parameter in named if not parameter.isfinite().all()]

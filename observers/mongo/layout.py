@@ -1,0 +1,64 @@
+"""The layout of a database of runs: its collections, by their prefix; no other module knows what they are called.
+
+    runs              one document per run, as Sacred has it
+    metrics           the points of one metric of one run, as Sacred has them, up to a cap
+    metrics_chunks    points beyond that cap
+    media             one document per logged image, figure, histogram, text or table
+    artifacts         one document per version of an artifact
+    removed           uids of runs that were removed, so that nobody delivers them again, and contents about to go
+    fs.files, .chunks contents of files, in GridFS
+
+A prefix `lab` makes `lab_runs`, `lab_metrics` and so on. GridFS is shared by all prefixes of a database: that is where
+Sacred puts files, and where incense and Omniboard look for them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pymongo.collection import Collection
+from pymongo.database import Database
+
+__all__ = ["Collections", "Document", "may_name_files", "prefix_of"]
+
+Document = dict[str, Any]
+
+# These collections hold no id of a file; others, also of other programs, may.
+_WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
+
+
+class Collections:
+    """The collections of one prefix of a database; making this object does not ask the server for anything.
+
+    Args:
+        database: The database.
+        prefix: Put before the names, with an underscore; empty for none.
+
+    Attributes:
+        runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
+        files, file_chunks: Those of GridFS.
+    """
+
+    def __init__(self, database: Database[Document], prefix: str = "") -> None:
+        start = f"{prefix}_" if prefix else ""
+        self.database = database
+        self.prefix = prefix
+        self.runs: Collection[Document] = database[f"{start}runs"]
+        self.metrics: Collection[Document] = database[f"{start}metrics"]
+        self.chunks: Collection[Document] = database[f"{start}metrics_chunks"]
+        self.media: Collection[Document] = database[f"{start}media"]
+        self.artifacts: Collection[Document] = database[f"{start}artifacts"]
+        self.removed: Collection[Document] = database[f"{start}removed"]
+        self.files: Collection[Document] = database.fs.files
+        self.file_chunks: Collection[Document] = database.fs.chunks
+
+
+def prefix_of(runs: str) -> str:
+    """Return the prefix that a collection of runs stands for: `runs` none, `lab_runs` and `lab` both `lab`."""
+    return runs.removesuffix("runs").rstrip("_")
+
+
+def may_name_files(collection: str) -> bool:
+    """Tell whether documents of a collection, of any prefix, may hold ids of files in GridFS."""
+    return not _WITHOUT_FILES.fullmatch(collection)

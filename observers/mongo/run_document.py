@@ -1,0 +1,314 @@
+"""The document of a run: made from its folder within MongoDB's bounds, and sent as far as it changed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import bson
+from pymongo.errors import DuplicateKeyError
+
+from observers.mongo.contents import Contents
+from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
+from observers.mongo.layout import Collections, Document
+from observers.record.identity import is_time
+from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
+
+__all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
+
+OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
+# An entry of 20 MB that changes with each heartbeat is not sent with each heartbeat.
+LARGE_FILES_EVERY_S = 30.0
+# Entries of run.json that get into the document in a form of their own, or not at all.
+_NOT_AS_THEY_ARE = (
+    *("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace"),
+    *("artifacts_logged", "artifacts_used", "rewinding"),
+)
+# Entries of a run that has ended; one that is resumed loses them.
+_OF_AN_END = (
+    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points"),
+    *("captured_out_file", "values_file"),
+)
+_TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
+
+
+def is_running(run: Mapping[str, Any]) -> bool:
+    """Tell whether somebody will go on writing a run, as far as its `run.json` tells."""
+    return run["status"] in ("RUNNING", "QUEUED")
+
+
+class _RunDocument:
+    """Makes the document of one run from its folder.
+
+    Attributes:
+        packer: Has the files of large entries.
+    """
+
+    def __init__(self, folder: Path, uid: str) -> None:
+        self.folder = folder
+        self.packer = Packer(uid)
+        # By file name: what tells whether the file changed, its packed content, and the files of its large entries.
+        self._entries: dict[str, tuple[tuple[int, ...], Any, dict[bson.ObjectId, bytes]]] = {}
+
+    def build(self, run: Mapping[str, Any], metric_names: Iterable[str]) -> Document:
+        """Return the document, but for the lists of the run's files."""
+        packer = self.packer
+        packer.files.clear()
+        kept = {key: value for key, value in run.items() if key not in (*_NOT_AS_THEY_ARE, *_TIMES)}
+        document = {key: packer.entry(value) for key, value in kept.items()} | _times(run)
+        lease = None
+        with contextlib.suppress(ValueError):  # a power cut may have taken what was in it
+            lease = read_json(self.folder / LEASE)
+        if isinstance(lease, dict):
+            document["lease"] = packer.entry(lease)
+            if document.get("status") == "RUNNING" and is_time(lease.get("heartbeat")):
+                document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
+        for key in ("command_line", "fail_trace"):
+            if isinstance(run.get(key), list):
+                document |= packer.listed(key, run[key], ENTRY_BYTES)
+        document |= {"config": self._entry(CONFIG), "info": self._info(metric_names), "summary": self._entry(SUMMARY)}
+        document["captured_out"] = shortened_output(self.folder)
+        document.setdefault("result", None)
+        if (self.folder / PROVENANCE).exists():
+            document["provenance"] = self._entry(PROVENANCE)
+        experiment = {key: value for key, value in run["experiment"].items() if key != "sources"}
+        document["experiment"] = {**packer.entry(experiment), "sources": []}
+        return {**document, "resources": [], "artifacts": []}
+
+    def _entry(self, name: str) -> Any:
+        """Return what the JSON file `name` holds, packed; one that did not change is not read again."""
+        path = self.folder / name
+        try:
+            stat = path.stat()
+            stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if name not in self._entries or self._entries[name][0] != stamp:
+                # The summary is what runs are sorted by, also with thousands of metrics.
+                limit = LIST_BYTES if name == SUMMARY else ENTRY_BYTES
+                self._entries[name] = (stamp, *self._pack_file(path.read_bytes(), limit))
+        except FileNotFoundError:
+            return {}
+        _, packed, files = self._entries[name]
+        self.packer.files |= files
+        return packed
+
+    def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict[bson.ObjectId, bytes]]:
+        packer = Packer(self.packer.uid, limit)
+        try:
+            packed = packer.entry(json.loads(raw) or {})
+        except (RecursionError, ValueError):  # more levels or digits than Python reads
+            packed = packer.whole_file(raw)
+        kept = set(files_in(packed))
+        return packed, {key: content for key, content in packer.files.items() if key in kept}
+
+    def _info(self, metric_names: Iterable[str]) -> Document:
+        """Return the run's info with Sacred's list of its metrics, by which its readers find them."""
+        listed = [{"name": name, "id": str(object_id(self.packer.uid, name))} for name in sorted(metric_names)]
+        return {**self._entry(INFO), **(self.packer.listed("metrics", listed) if listed else {})}
+
+
+def output_size(folder: Path) -> int:
+    """Return the length of a run's captured output."""
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / OUTPUT).stat().st_size
+    return 0
+
+
+def shortened_output(folder: Path) -> str:
+    """Return a run's captured output; of a long one head and tail, with a line between them that says so."""
+    size = output_size(folder)
+    if not size:
+        return ""
+    with (folder / OUTPUT).open("rb") as stream:
+        if size <= OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
+            return stream.read().decode("utf-8", "replace")
+        head = stream.read(OUTPUT_HEAD_BYTES).decode("utf-8", "replace")
+        stream.seek(size - OUTPUT_TAIL_BYTES)
+        tail = stream.read().decode("utf-8", "replace")
+    left_out = size - OUTPUT_HEAD_BYTES - OUTPUT_TAIL_BYTES
+    return f"{head}\n... {left_out} bytes left out here; all of it is stored as a file when the run ends ...\n{tail}"
+
+
+def _times(run: Mapping[str, Any]) -> dict[str, datetime]:
+    return {key: datetime.fromisoformat(run[key]) for key in _TIMES if isinstance(run.get(key), str)}
+
+
+class DocumentDelivery:
+    """Sends the document of one run, and the files that only this run has.
+
+    Args:
+        folder: The run's folder.
+        base: The folder that stored sources and resources are named from.
+        collections: Where to.
+        contents: Stores files.
+        uid: The run's uid.
+
+    Attributes:
+        run_id: The document's `_id`; None before it is found or inserted.
+    """
+
+    def __init__(self, folder: Path, base: Path, collections: Collections, contents: Contents, uid: str) -> None:
+        self.folder = folder
+        self.base = base
+        self.collections = collections
+        self.contents = contents
+        self.uid = uid
+        self.run_id: Any = None
+        self._document = _RunDocument(folder, uid)
+        self._sent: Document = {}
+        self._sent_output: int | None = None
+        self._owned: set[Any] = set()
+        self._gone: list[str] = []
+        self._large_files_at = 0.0
+
+    def find(self) -> bool:
+        """Look for the document by the run's uid; return whether it is there."""
+        found = self.collections.runs.find_one({"uid": self.uid}, {"_id": 1})
+        self.run_id = found["_id"] if found else None
+        return found is not None
+
+    def insert(self, run: Mapping[str, Any], wanted_id: int | str | None = None) -> None:
+        """Insert the document under the wanted `_id` if that is free, else under the next number."""
+        runs = self.collections.runs
+        while True:
+            number: Any = wanted_id
+            if number is None:
+                newest = runs.find_one({"_id": {"$type": "number"}}, {"_id": 1}, sort=[("_id", -1)])
+                number = int(newest["_id"]) + 1 if newest else 1
+            try:
+                document = self._document.build(run, ())
+                self._store_entries(document)
+                runs.insert_one({"_id": number, "uid": self.uid, **document})
+            except DuplicateKeyError:
+                if self.find():  # another process has delivered the same run
+                    return
+                wanted_id = None  # taken by another run
+            else:
+                self.run_id = number
+                return
+
+    def is_sent(self, run: Mapping[str, Any]) -> bool:
+        """Tell whether the document is as `run.json` and the captured output are now."""
+        return (
+            self._sent.get("status") == run["status"]
+            and self._sent.get("revision", 0) == run.get("revision", 0)
+            and self._sent_output == output_size(self.folder)
+        )
+
+    def send(
+        self,
+        run: Mapping[str, Any],
+        metric_names: Iterable[str],
+        artifact_lists: Mapping[str, list[Document]],
+        *,
+        last: bool,
+    ) -> None:
+        """Send what changed.
+
+        Args:
+            run: What stands in `run.json`.
+            metric_names: Metrics that have points in the database.
+            artifact_lists: The artifacts that the run logged and used, as far as they are delivered.
+            last: Whether nobody will write to the folder any more, whatever its status says.
+        """
+        ended = last or not is_running(run)
+        size = output_size(self.folder)
+        document = self._document.build(run, metric_names)
+        own_files = self._add_lists(document, run, artifact_lists)
+        if ended:
+            document |= self._files_of_an_end(size)
+        changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
+        if not ended:
+            changed = self._without_early(changed)
+        self._store_entries(changed)
+        self._update(document, changed)
+        self._sent |= changed
+        self._sent_output = size
+        owned: set[Any] = {
+            *own_files,
+            *files_in(self._sent),
+            document.get("captured_out_file"),
+            document.get("values_file"),
+        }
+        if owned != self._owned:
+            self.contents.drop_others(self.uid, owned)
+            self._owned = owned
+
+    def _add_lists(
+        self, document: Document, run: Mapping[str, Any], artifact_lists: Mapping[str, list[Document]]
+    ) -> set[bson.ObjectId]:
+        """Add the lists of files, after storing these; return the ids of those that are the run's alone."""
+        packer = self._document.packer
+        document["experiment"] |= packer.listed("sources", self._shared(run["experiment"]["sources"]))
+        document |= packer.listed("resources", self._shared(run.get("resources", ())))
+        artifacts, own_files = self._artifacts(run)
+        document |= packer.listed("artifacts", artifacts)
+        for name, entries in artifact_lists.items():
+            document |= packer.listed(name, entries)
+        return own_files
+
+    def _files_of_an_end(self, output_size: int) -> Document:
+        """Store the files that a run has once it has ended, and return the entries that name them."""
+        entries: Document = {}
+        if output_size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
+            entries["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=self.uid)
+        if (self.folder / VALUES).exists():
+            entries["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=self.uid)
+        return entries
+
+    def _update(self, document: Document, changed: Document) -> None:
+        """Change the document in the database; entries of an end go where the run has been resumed."""
+        gone = [name for name in _OF_AN_END if name not in document and name not in self._gone]
+        if changed or gone:
+            change = {"$set": changed, "$unset": dict.fromkeys(gone, "")}
+            change = {operator: entries for operator, entries in change.items() if entries}
+            self.collections.runs.update_one({"_id": self.run_id, "uid": self.uid}, change)
+            self._gone = [*(name for name in self._gone if name not in document), *gone]
+
+    def _without_early(self, changed: Document) -> Document:
+        """Return `changed` without entries that would need a large file so soon after another; they wait."""
+        if time.monotonic() >= self._large_files_at:
+            return changed
+        return {key: value for key, value in changed.items() if all(map(self.contents.holds, files_in(value)))}
+
+    def _store_entries(self, document: Document) -> None:
+        """Store the files that stand-ins in `document` stand for."""
+        files = self._document.packer.files
+        for file_id in set(files_in(document)) & files.keys():
+            if not self.contents.holds(file_id):
+                self.contents.put(file_id, files[file_id], "entry.json", self.uid)
+                self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
+
+    def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
+        stored = [[name, self.contents.store(self.base / where, name)] for name, where in named]
+        # Omniboard ends with an error where a file has no id.
+        return [[name, file_id] for name, file_id in stored if file_id is not None]
+
+    def _artifacts(self, run: Mapping[str, Any]) -> tuple[list[Document], set[bson.ObjectId]]:
+        """Return name and file of each artifact, also of those that are in the database only by now, and all files."""
+        there: dict[str, Any] | None = None
+        found: list[Document] = []
+        files: set[bson.ObjectId] = set()
+        for name in run.get("artifacts", ()):
+            details = run.get("artifact_details", {}).get(name, {})
+            fields = {"metadata": self._document.packer.entry(details.get("metadata"))}
+            self._store_entries(fields)
+            files |= set(files_in(fields))
+            if details.get("content_type"):
+                fields["contentType"] = str(details["content_type"])
+            # Sacred's name, which incense takes apart.
+            filename = f"artifact://{self.collections.runs.name}/{self.run_id}/{name}"
+            file_id = self.contents.store(self.folder / name, filename, owner=self.uid, **fields)
+            if file_id is None:
+                if there is None:
+                    known = self.collections.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
+                    there = {file["name"]: file["file_id"] for file in known.get("artifacts", ())}
+                file_id = there.get(storable_text(name))
+            if file_id is not None:
+                found.append({"name": name, "file_id": file_id})
+                files.add(file_id)
+        return found, files

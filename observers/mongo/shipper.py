@@ -1,0 +1,94 @@
+"""`Shipper`: the thread that delivers one run, through outages of any length."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from observers.mongo.delivery import Delivery
+from observers.mongo.destination import explain, is_refusal
+
+__all__ = ["Shipper"]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S = 10.0
+
+
+class Shipper(threading.Thread):
+    """Delivers one run's folder again and again, until it is told to stop and all is delivered, or time is up.
+
+    Args:
+        connect: Makes the delivery; called again while it fails, as it does where the URL names no server or no file.
+        label: The destination in messages.
+        interval_s: Time between deliveries.
+
+    Attributes:
+        delivery: What delivers; None before it could be made.
+        attempted: Set after the first attempt.
+    """
+
+    def __init__(self, connect: Callable[[], Delivery], label: str, interval_s: float = 1.0) -> None:
+        super().__init__(name="sacristan-shipper", daemon=True)
+        self.delivery: Delivery | None = None
+        self._connect = connect
+        self.label = label
+        self.interval_s = interval_s
+        self.attempted = threading.Event()
+        self._stopping = threading.Event()
+        self._refused = False
+        self._deadline = 0.0
+        self._troubles: set[str] = set()
+
+    def run(self) -> None:
+        """Deliver until `stop`."""
+        wait_s = self.interval_s
+        while True:
+            stopping = self._stopping.is_set()
+            delivered = self._try()
+            self.attempted.set()
+            wait_s = self.interval_s if delivered else min(2 * wait_s, _LONGEST_WAIT_S)
+            if not stopping:
+                self._stopping.wait(wait_s)
+                continue
+            left_s = self._deadline - time.monotonic()
+            if (delivered and self.is_complete) or self._refused or left_s <= 0:
+                return
+            time.sleep(min(0.2, left_s))
+
+    def _try(self) -> bool:
+        try:
+            if self.delivery is None:
+                self.delivery = self._connect()
+            self.delivery.advance()
+        except Exception as error:
+            self._refused = is_refusal(error)
+            self._warn(explain(error))
+            return False
+        self._refused = False
+        if self._troubles:
+            _log.warning("MongoDB at %s: back, and all up to now is delivered", self.label)
+            self._troubles.clear()
+        return True
+
+    def _warn(self, reason: str) -> None:
+        if reason not in self._troubles:
+            self._troubles.add(reason)
+            _log.warning(
+                "MongoDB at %s: %s; the run goes on, its record is kept and delivered later", self.label, reason
+            )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that is in the run's folder is delivered."""
+        return self.delivery is not None and self.delivery.is_complete
+
+    def stop(self, bound_s: float) -> bool:
+        """Deliver what is left, for at most `bound_s` seconds; return whether all is delivered."""
+        self._deadline = time.monotonic() + bound_s
+        self._stopping.set()
+        # An attempt that is under way may outlast the bound by the client's own time-out.
+        self.join(bound_s + 3.0)
+        return not self.is_alive() and self.is_complete
