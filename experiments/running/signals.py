@@ -117,7 +117,7 @@ class Signals:
                 # A signal may come here, too; see `_receive`.
                 self._is_open = False
 
-        self._edge = edge.__code__
+        self._edge = getattr(edge, "__code__", None)  # of `edge` itself, whatever it wraps
         return edge
 
     @contextlib.contextmanager

@@ -65,7 +65,8 @@ class EventFile:
     def _pieces(self) -> Iterator[tuple[int, bytes]]:
         """Yield the added records in pieces of bounded size, with the number of records in each."""
         records, self._records = self._records, []
-        piece, size = [], 0
+        piece: list[bytes] = []
+        size = 0
         for record in records:
             if piece and size + len(record) > _PIECE_BYTES:
                 yield len(piece), b"".join(piece)

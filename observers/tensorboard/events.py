@@ -76,9 +76,11 @@ def media_events(tag: str, entry: MediaEntry) -> Iterator[bytes]:
 
     Args:
         tag: The tag to use in the place of the entry's name.
-        entry: Media with a content.
+        entry: Media; what has no content yields nothing.
     """
     content = entry.content
+    if content is None:
+        return
     if entry.kind in ("image", "figure"):
         values = [Summary.Value(tag=tag, image=_image(content))]
     elif entry.kind == "histogram":

@@ -98,18 +98,18 @@ class TensorBoardObserver(RunObserver):
         # TensorBoard takes the first of these for the start of a run, and only those after it for a restart.
         begun = events.restart(events.LAST_STEP, start)
         self._head = [events.file_version(start), begun, events.session_start(config, start)]
-        self._begin(EventFile(self._new_path(start)))
-        self._file.flush()
+        self._begin(EventFile(self._new_path(self.dir, start))).flush()
 
-    def _new_path(self, at: float) -> Path:
+    def _new_path(self, folder: Path, at: float) -> Path:
         """Return a file that is not there, behind those of earlier sessions."""
-        earlier = len(list(self.dir.glob("*tfevents*")))
-        return self.dir / f"events.out.tfevents.{int(at)}.{self._uid}{f'.{earlier}' if earlier else ''}"
+        earlier = len(list(folder.glob("*tfevents*")))
+        return folder / f"events.out.tfevents.{int(at)}.{self._uid}{f'.{earlier}' if earlier else ''}"
 
-    def _begin(self, file: EventFile) -> None:
+    def _begin(self, file: EventFile) -> EventFile:
         self._file, self._kinds, self._last_step = file, {}, 0
         for event in self._head:
             file.add(event)
+        return file
 
     def _folder(self, uid: str) -> Path:
         if self.logdir is not None:
@@ -127,15 +127,15 @@ class TensorBoardObserver(RunObserver):
         for name, new in metrics_by_name.items():
             tag = self._tag(name, "scalar")
             for step, value, at in zip(new["steps"], new["values"], new["timestamps"], strict=True):
-                self._add_scalar(tag, value, step, at.replace(tzinfo=UTC).timestamp())
+                self._add_scalar(self._file, tag, value, step, at.replace(tzinfo=UTC).timestamp())
         self._file.flush()
 
-    def _add_scalar(self, tag: str, value: Any, step: Any, at: float) -> None:
+    def _add_scalar(self, file: EventFile, tag: str, value: Any, step: Any, at: float) -> None:
         from observers.tensorboard import events
 
         event = events.scalar_event(tag, value, step, at)
         if event is not None:
-            self._file.add(event)
+            file.add(event)
             if not tag.startswith("system/"):  # their steps are seconds
                 self._last_step = max(self._last_step, events.as_step(step))
 
@@ -158,29 +158,29 @@ class TensorBoardObserver(RunObserver):
         from observers.tensorboard import events
 
         recording = recording_of(self._uid)
-        if self._file is None or recording is None:
+        if self._file is None or self.dir is None or recording is None:
             _log.warning(
                 "%s: the event files keep what was rewound; attach a FileObserver, whose record makes them anew",
                 self.dir,
             )
             return
         self._file.close()
-        earlier, path = list(self.dir.glob("*tfevents*")), self._new_path(time.time())
+        earlier, path = list(self.dir.glob("*tfevents*")), self._new_path(self.dir, time.time())
         temporary = self.dir / "rewinding.tmp"
         temporary.unlink(missing_ok=True)
-        self._begin(EventFile(temporary))
+        file = self._begin(EventFile(temporary))
         # A TensorBoard that looks on forgets what it has read so far.
-        self._file.add(events.restart(-events.LAST_STEP, time.time()))
+        file.add(events.restart(-events.LAST_STEP, time.time()))
         if self._graph is not None:
-            self._file.add(self._graph)
-        self._add_recorded(recording.folder, recording.start)
-        self._file.close()
+            file.add(self._graph)
+        self._add_recorded(file, recording.folder, recording.start)
+        file.close()
         temporary.rename(path)
-        for file in earlier:
-            os.truncate(file, 0)  # where one is gone, TensorBoard does not go on to the next
+        for other in earlier:
+            os.truncate(other, 0)  # where one is gone, TensorBoard does not go on to the next
         self._file = EventFile(path)
 
-    def _add_recorded(self, folder: Path, start: datetime) -> None:
+    def _add_recorded(self, file: EventFile, folder: Path, start: datetime) -> None:
         """Write all points and media of a record."""
         from observers.tensorboard import events
 
@@ -189,12 +189,12 @@ class TensorBoardObserver(RunObserver):
             tag = self._tag(name, "scalar")
             rows = zip(series.steps.tolist(), series.values.tolist(), series.times.tolist(), strict=True)
             for step, value, seconds in rows:
-                self._add_scalar(tag, value, step, began + seconds)
-            self._file.flush()
+                self._add_scalar(file, tag, value, step, began + seconds)
+            file.flush()
         for entry in recorded_media(folder, began):
             for event in events.media_events(self._tag(entry.name, entry.kind), entry):
-                self._file.add(event)
-            self._file.flush()
+                file.add(event)
+            file.flush()
 
     def _tag(self, name: str, kind: str) -> str:
         """Return the tag of a series; TensorBoard shows one kind a tag, so that a second one gets a tag of its own."""
@@ -230,7 +230,7 @@ class TensorBoardObserver(RunObserver):
         """Write that the run came to its end, and a result that is a number as the metric `result`."""
         if self._file is not None and isinstance(result, int | float):
             at = stop_time.replace(tzinfo=UTC).timestamp()
-            self._add_scalar(self._tag("result", "scalar"), result, self._last_step, at)
+            self._add_scalar(self._file, self._tag("result", "scalar"), result, self._last_step, at)
         self._end(stop_time, completed=True)
 
     @guarded
