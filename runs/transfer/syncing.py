@@ -17,8 +17,8 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.destination import DESTINATION_FILE, Destination, database_in, explain, read_destination
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
-from observers.record.locking import locked
-from observers.record.schema import RUN
+from observers.record.locking import RecordLock, locked
+from observers.record.schema import LIVE, RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, read_json, run_folders
 from runs.stores.mongo_database import MongoDatabase
@@ -116,15 +116,33 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
     if folder.name != SPOOLED:
         if not isinstance(run, dict):
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
+        # Who holds the lock resumes the run, and takes these points in.
+        with contextlib.suppress(BlockingIOError), locked(folder, wait=False) as lock:
+            _recover(folder, lock)
         return _deliver(folder, destination, client)
-    with locked(folder):
+    with locked(folder) as lock:
         # Who had it before may have delivered it, and removed it.
         if not (folder / RUN).exists():
             return SyncResult(folder, "delivered by another process", None, destination.label)
+        _recover(folder, lock)
         result = _deliver(folder, destination, client)
         if result.outcome == "delivered":
             shutil.rmtree(folder.parent, ignore_errors=True)
         return result
+
+
+def _recover(folder: Path, lock: RecordLock) -> None:
+    """Take in the latest points of a process that was killed, if it has left any; `lock` is held on the record."""
+    lease = read_lease(folder, lock)
+    if not (folder / LIVE).exists() or (lease is not None and is_alive(lease)):
+        return
+    journal = Journal(folder)
+    try:
+        journal.recover()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{folder}: its latest points cannot be taken in ({error}); check the disk") from error
+    finally:
+        journal.close()
 
 
 def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
@@ -199,6 +217,7 @@ def _reap(folder: Path) -> str | None:
             run, lease = read_json(folder / RUN), read_lease(folder, lock)
             if run is None or lease is None or not _is_dead(run, lease):
                 return None
+            _recover(folder, lock)
             stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
             journal = Journal(folder)
             journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})

@@ -24,7 +24,6 @@ def main(_run):
     pathlib.Path("made.txt").write_text("made")
     _run.add_artifact("made.txt")
     _run.info["long"] = "x" * 1_000_000
-    _run.log_scalar("words", "no number", 0)
     for number in range(3_000): print(number, "y" * 100)
     step = 0
     while True:
@@ -49,6 +48,8 @@ def killed(tmp_path, database, mongo_url, start, wait_for):
     wait_for(lambda: len(read_metrics(folder).get("loss", ())) > 500, "points on the disk")
     recorded.process.kill()
     recorded.process.wait()
+    # As earlier versions wrote it.
+    (folder / "values.jsonl").write_text('{"name": "words", "step": 0, "time": 1, "value": "no number", "after": 0}\n')
     database.client.drop_database(database.name)
     return tmp_path / "my_runs"
 
