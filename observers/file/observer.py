@@ -1,4 +1,4 @@
-"""`FileObserver`: records a run in a folder, so that a killed process loses at most the last heartbeat.
+"""`FileObserver`: records a run in a folder, so that a process that is killed loses no point.
 
 It takes the place of Sacred's FileStorageObserver: the same arguments, the same layout of a run's folder, and more
 beside it (see `observers.record.schema`). It never raises into a run: what cannot be written is said once, tried again,
@@ -28,6 +28,7 @@ from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
+from observers.record.point_log import PointLog
 from observers.record.resuming import open_for_resuming, resumed_entry
 from observers.record.rewinding import Position, held
 from observers.record.schema import FORMAT
@@ -247,9 +248,14 @@ class FileObserver(RunObserver):
 
     # ------------------------------------------------------------------ a run goes on
 
+    def open_points(self) -> PointLog:
+        """Return the log that points go to from now on; what came is moved away without this observer, too."""
+        with self._lock:
+            return self._started().open_points()
+
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Write down what is new: output, info, result, and that the run is alive."""
+        """Write down what is new: points, output, info, result, and that the run is alive."""
         self._started().beat(info, captured_out, beat_time, result)
 
     @guarded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
+from observers.record.point_log import PointLog
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
@@ -88,6 +90,9 @@ class Recording:
         self._lock = lock
         self._info = InfoFile(journal)
         self._output_done = 0
+        # The summary that was written last, and when the next one may be.
+        self._summary: dict[str, Any] | None = None
+        self._summary_due = 0.0
         self._gathering: Gathering | None = None
 
     @property
@@ -143,9 +148,15 @@ class Recording:
 
     # ------------------------------------------------------------------ a run goes on
 
+    def open_points(self) -> PointLog:
+        """Return the log that points go to from now on."""
+        self.journal.points.begin(self.start.timestamp())
+        return self.journal.points
+
     def beat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
-        """Write down what is new: output, info, result, and that the run is alive."""
+        """Write down what is new: points, output, info, result, and that the run is alive."""
         self.journal.flush()
+        self._write_summary()
         if len(captured_out) > self._output_done:
             self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
             self._output_done = len(captured_out)
@@ -153,15 +164,23 @@ class Recording:
         self._save_sources()
         if self._gathering is not None:
             self._gathering.look()
-        self.lease.write()
+        self.lease.renew()
         self.run.beat(at, result)
+
+    def _write_summary(self) -> None:
+        """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""
+        began = time.monotonic()
+        if self.journal.summary is not self._summary and began >= self._summary_due:
+            self._summary = self.journal.summary
+            self.journal.write_summary()
+            ended = time.monotonic()
+            self._summary_due = ended + 19 * (ended - began)
 
     def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
         """Append points: Sacred's `steps`, `values` and `timestamps` of each metric."""
         for name, new in metrics_by_name.items():
             self.journal.add_points(name, new["steps"], new["values"], to_ticks(new["timestamps"], self.start))
-        if metrics_by_name:
-            self.journal.write_summary()
+        self._write_summary()
         if self.run.has_ended:
             # Sacred's own run waits two seconds for its last heartbeat, which may come after the end.
             self.journal.close()

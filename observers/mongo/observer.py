@@ -30,6 +30,7 @@ from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
 from observers.record.identity import new_uid
+from observers.record.point_log import PointLog
 
 __all__ = ["MongoObserver"]
 
@@ -196,6 +197,10 @@ class MongoObserver(RunObserver):
     completed_event = _spooled(FileObserver.completed_event)
     interrupted_event = _spooled(FileObserver.interrupted_event)
     failed_event = _spooled(FileObserver.failed_event)
+
+    def open_points(self) -> PointLog | None:
+        """Return the log of the spool, if there is one; what another observer writes is delivered from there."""
+        return None if self._spool is None else self._spool.open_points()
 
     @property
     def label(self) -> str:
