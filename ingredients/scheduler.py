@@ -37,10 +37,22 @@ def config() -> None:
 
 @ingredient.capture
 def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoch: int, _config: Map) -> Schedule:
-    """Return the configured schedule for `optimizer`.
+    """Return the configured schedule for `optimizer`; without a name, its rates stay as they are.
+
+    Args:
+        optimizer: Whose learning rates are scheduled.
+        epochs: Epochs of the whole training, from which lengths that the config leaves out are computed.
+        steps_per_epoch: Optimizer steps in an epoch, see `loop.steps_per_epoch`.
 
     Raises:
         SchedulerError: If there is no such class, or it refuses its options.
+        ConfigError: If an option is none of the class's.
+
+    Example:
+        opt = optimizer.make_optimizer(network)
+        steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+        schedule = scheduler.make_scheduler(opt, training.epochs, steps)
+        loop.fit(network, batches, criterion, opt, scheduler=schedule, log=_run.log_scalar, **training)
     """
     return build_schedule(optimizer, epochs, steps_per_epoch, **_config)
 

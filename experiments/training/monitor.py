@@ -19,6 +19,15 @@ class Monitor:
         mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement that exhaust it; None for no end.
         min_delta: Smallest change that counts.
+
+    Raises:
+        ConfigError: If `patience` or `min_delta` is out of range.
+
+    Example:
+        best = Monitor("val/accuracy", patience=2)
+        for epoch, accuracy in enumerate([0.5, 0.7, 0.6, 0.6], start=1):
+            best.update({"val/accuracy": accuracy}, epoch)
+        assert (best.epoch, best.value, best.exhausted) == (2, 0.7, True)
     """
 
     def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
