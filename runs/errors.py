@@ -1,14 +1,14 @@
-"""What can go wrong when past runs are looked at.
+"""Errors of reading past runs; each message is one sentence that ends in what to do next.
 
-RunsError           one clear sentence for the terminal
-├── StoreError      a folder or database cannot be read or written
-├── ServerError     the embedded MongoDB does not start
-├── FilterError     a filter makes no sense
+RunsError             the root
+├── StoreError        a folder or database cannot be read or written
+├── ServerError       the embedded MongoDB does not start
+├── FilterError       a filter, a sort or a column makes no sense
 ├── ArchiveError      a file is no archive of runs
-├── RunNotFoundError  no run, or more than one, is meant
-├── ComparisonError   the runs cannot be compared as was asked
+├── RunNotFoundError  an id stands for no run, or for more than one
+├── ComparisonError   runs cannot be grouped or compared as asked
 ├── LaunchError       a recorded run cannot be started again
-└── PlotError         nothing can be drawn
+└── PlotError         there is nothing to draw
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class RunsError(Exception):
-    """The root: a message for the person at the terminal, saying what to do next."""
+    """The root of all errors of this package; the message is a sentence for the user, with what to do next."""
 
 
 class StoreError(RunsError):
@@ -47,16 +47,16 @@ class ArchiveError(RunsError):
 
 
 class RunNotFoundError(RunsError):
-    """No run is meant by an id, or more than one."""
+    """An id, or the beginning of a uid, stands for no run, or for more than one."""
 
 
 class ComparisonError(RunsError):
-    """The runs cannot be grouped or compared as was asked."""
+    """Runs cannot be grouped or compared as asked."""
 
 
 class LaunchError(RunsError):
-    """A recorded run cannot be started again: its script or its sources are not there."""
+    """A recorded run cannot be started again, for example because its script or its states are not there."""
 
 
 class PlotError(RunsError):
-    """Nothing can be drawn, or not there."""
+    """There is nothing to draw, or no way to draw it where it was asked for."""

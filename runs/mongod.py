@@ -40,7 +40,7 @@ def find_mongod() -> Path:
 
 
 class Mongod:
-    """A server on 127.0.0.1, for a `with` block.
+    """A MongoDB server on 127.0.0.1, for a `with` block; it needs the extra `mongod`, or a `mongod` on the PATH.
 
     Args:
         folder: Where its data are kept; made if it is not there.
@@ -48,10 +48,18 @@ class Mongod:
         options: Further options of the server's command line.
 
     Attributes:
+        folder: Where its data are kept.
         port: The port it listens on.
+
+    Raises:
+        ServerError: At the start, if there is no server program, or the server does not start.
+
+    Example:
+        with Mongod("mongo_data") as server:
+            store = open_store(f"{server.url}/lab")
     """
 
-    def __init__(self, folder: Path, port: int = 0, options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str | Path, port: int = 0, options: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
         self.port = port
         self.options = list(options)
@@ -109,7 +117,13 @@ class Mongod:
             self._process = None
 
     def wait(self) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it ends by itself, and return its exit code.
+
+        Raises:
+            ServerError: If it was not started.
+        """
+        if self._process is None:
+            raise ServerError("the server was not started; use it in a `with` block")
         return self._process.wait()
 
     def __enter__(self) -> Mongod:

@@ -20,7 +20,7 @@ from experiments.running.resuming import recorded_data
 from experiments.running.signals import Signals
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
-from observers.errors import ResumeError
+from observers.errors import MediaError, MetricError, ResumeError
 from observers.media.kinds import Media
 from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
@@ -82,13 +82,20 @@ class LabRun(RecordedRun):
             step: The step of all; without one, each metric and each series of media counts by itself.
 
         Raises:
-            MediaError: As `log_media`.
+            MetricError: If some of it is no metric; the rest is logged.
+            MediaError: As `log_media`; the rest is logged.
         """
+        errors: list[MetricError | MediaError] = []
         for name, value in values.items():
-            if isinstance(value, Media):
-                self.log_media(name, value, step)
-            else:
-                self._metrics.log_scalar_metric(name, value, step)
+            try:
+                if isinstance(value, Media):
+                    self.log_media(name, value, step)
+                else:
+                    self._metrics.log_scalar_metric(name, value, step)
+            except (MetricError, MediaError) as error:
+                errors.append(error)
+        if errors:
+            raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.

@@ -39,7 +39,7 @@ PARENT_VARIABLE = "SACRISTAN_PARENT"
 RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
 # Holds the fingerprint of the data that a run which is reproduced was trained on.
 EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
-# Holds the folder of the run that this process is to continue.
+# Holds the folder of the run that this process is to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
 
 # How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.

@@ -36,14 +36,14 @@ _EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_selection(parser)
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
     help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--limit", type=int, metavar="N", help=help)
     parser.add_argument(
-        "--follow", action="store_true", help="go on with each run that is new or changes, until Ctrl-C"
+        "--follow", action="store_true", help="then print each run that is new or changes, until Ctrl-C"
     )
     add_json(parser)
 

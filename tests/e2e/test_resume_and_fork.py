@@ -67,7 +67,7 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     done = lab.runs("resume", "2", "--verify", "5")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("IDENTICAL: "), done.stdout
-    assert "run 2 goes on from last.pt, step " in done.stderr
+    assert "run 2 is resumed from last.pt, step " in done.stderr
     assert lab.points(2) == lab.points(1)
     assert lab.record(2)["result"] == lab.record(1)["result"]
     assert [session["status"] for session in lab.record(2)["sessions"]] == ["INTERRUPTED", "COMPLETED"]
