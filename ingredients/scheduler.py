@@ -29,7 +29,7 @@ def config() -> None:
     options: dict[str, Any] = {}
     # when it steps: after every epoch, or after every optimizer step
     interval: Literal["epoch", "step"] = "epoch"
-    # metric that ReduceLROnPlateau watches, looked at after each validation
+    # metric that ReduceLROnPlateau watches, read after each validation
     metric = "val/loss"
     # optimizer steps over which lr first rises linearly to its value; 0 for none
     warmup_steps = 0
@@ -89,7 +89,7 @@ class Schedule:
         return self.scheduler is not None and not self._on_plateau
 
     def check(self, metrics: Collection[str]) -> None:
-        """Check, before training, that what a plateau is looked for in will be measured.
+        """Check, before training, that the metric which a plateau watches will be measured.
 
         Args:
             metrics: Names of what validations measure; empty if there are none.
@@ -101,7 +101,7 @@ class Schedule:
             return
         if not metrics:
             raise SchedulerError(
-                "scheduler.name: ReduceLROnPlateau looks at validations, but there is no validation part; "
+                "scheduler.name: ReduceLROnPlateau reads a validation metric, but there is no validation part; "
                 "set data.val_fraction above 0"
             )
         raise SchedulerError(
@@ -123,7 +123,7 @@ class Schedule:
             metrics: What the epoch's validation measured; empty if there was none.
 
         Raises:
-            SchedulerError: If the metric that a plateau is looked for in was not measured.
+            SchedulerError: If the metric that a plateau watches was not measured.
         """
         if self.scheduler is None or self._each_step or self._warmup_left:
             return
@@ -134,7 +134,7 @@ class Schedule:
             self.scheduler.step(metrics[self.metric])
 
     def advance(self, steps: int, epochs: int) -> None:
-        """Move on from the start as a training of so many steps in so many epochs would; no plateau is looked for."""
+        """Move on from the start as a training of so many steps in so many epochs would; a plateau is left alone."""
         done = 0
         for epoch in range(1, epochs + 1):
             until = steps * epoch // epochs
@@ -146,7 +146,7 @@ class Schedule:
             self.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on from here."""
+        """Return what is needed to resume from here."""
         return {
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "warmup": self._warmup.state_dict() if self._warmup is not None else None,
@@ -154,7 +154,7 @@ class Schedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self._warmup is not None:
@@ -190,7 +190,7 @@ def build_schedule(
     cls = _scheduler_class(name)
     if cls.__name__ == "ReduceLROnPlateau" and interval == "step":
         raise SchedulerError(
-            "scheduler.interval: got 'step', but ReduceLROnPlateau looks at validations; use interval=epoch"
+            "scheduler.interval: got 'step', but ReduceLROnPlateau reads a validation metric; use interval=epoch"
         )
     # The first step has a rate of the warm-up already, so it takes one call less than it has steps.
     waits = max(warmup_steps - 1, 0)

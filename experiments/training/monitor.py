@@ -77,9 +77,9 @@ class Monitor:
         return better
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on from here."""
+        """Return what is needed to resume from here."""
         return {"value": self.value, "epoch": self.epoch, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
         self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]
