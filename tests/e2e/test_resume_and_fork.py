@@ -142,7 +142,7 @@ def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
     np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
     done = lab.runs("resume", folder.name)
     assert done.returncode == 0, done.stderr
-    assert "the record is not complete at any state that is kept; going on from the newest good one" in done.stderr
+    assert "the record is not complete at any state that is kept; resuming from the newest good one" in done.stderr
     assert "1 points of 1 series are lost; the run cannot end as COMPLETED" in done.stderr
     record = lab.record(folder.name)
     assert (record["status"], record["lost_points"]) == ("COMPLETED_WITH_LOSS", 1)
