@@ -17,7 +17,7 @@ from observers.file.observer import FileObserver
 from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
 from observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = ["folder_to_continue", "recorded_data"]
+__all__ = ["folder_to_resume", "recorded_data"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _SETTING = "checkpoint.resume"
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "QUEUED", "COPYING", "REMOVING")
 
 
-def folder_to_continue(run: Any, aliases: Mapping[str, str], default_command: str | None) -> Path | None:
+def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str | None) -> Path | None:
     """Return the folder of the run that `run`, which has not started, is to continue; None for a run of its own.
 
     That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the

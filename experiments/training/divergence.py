@@ -107,8 +107,9 @@ class DivergenceCheck:
 
 def _fetched(losses: Sequence[Tensor | float]) -> list[float]:
     """Return losses as numbers; those on a device are fetched at once."""
-    if all(isinstance(loss, float) for loss in losses):
-        return list(losses)
+    numbers = [loss for loss in losses if isinstance(loss, float)]
+    if len(numbers) == len(losses):
+        return numbers
     return torch.stack([torch.as_tensor(loss).float() for loss in losses]).tolist()
 
 

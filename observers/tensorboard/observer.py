@@ -21,7 +21,7 @@ from typing import Any
 from sacred.observers import RunObserver
 
 from observers.errors import MissingExtraError
-from observers.file.observer import recorder_of
+from observers.file.recording import recording_of
 from observers.record.guarding import guarded
 from observers.record.identity import new_uid
 from observers.record.media_entry import MediaEntry
@@ -114,8 +114,8 @@ class TensorBoardObserver(RunObserver):
     def _folder(self, uid: str) -> Path:
         if self.logdir is not None:
             return self.logdir / uid
-        journal = recorder_of(uid)
-        return Path("my_runs") / "_tensorboard" / uid if journal is None else Path(journal.dir) / "tensorboard"
+        recording = recording_of(uid)
+        return Path("my_runs") / "_tensorboard" / uid if recording is None else recording.folder / "tensorboard"
 
     # ------------------------------------------------------------------ a run goes on
 
@@ -154,12 +154,15 @@ class TensorBoardObserver(RunObserver):
 
     @guarded
     def rewind_event(self, position: Position, step: int | None = None) -> None:
-        """Write the record, which the `FileObserver` has taken back, to a new file in the place of all others."""
+        """Write the record, which the `FileObserver` has rewound, to a new file in the place of all others."""
         from observers.tensorboard import events
 
-        journal = recorder_of(self._uid)
-        if self._file is None or journal is None:
-            _log.warning("%s: what is taken back of this run stays; only with a FileObserver it is removed", self.dir)
+        recording = recording_of(self._uid)
+        if self._file is None or recording is None:
+            _log.warning(
+                "%s: the event files keep what was rewound; attach a FileObserver, whose record makes them anew",
+                self.dir,
+            )
             return
         self._file.close()
         earlier, path = list(self.dir.glob("*tfevents*")), self._new_path(time.time())
@@ -170,7 +173,7 @@ class TensorBoardObserver(RunObserver):
         self._file.add(events.restart(-events.LAST_STEP, time.time()))
         if self._graph is not None:
             self._file.add(self._graph)
-        self._add_recorded(Path(journal.dir), datetime.fromisoformat(journal.run_entry["start_time"]))
+        self._add_recorded(recording.folder, recording.start)
         self._file.close()
         temporary.rename(path)
         for file in earlier:
