@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -164,7 +164,6 @@ class LabRun(RecordedRun):
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
         if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
-            self.start_time = datetime.now(UTC).replace(tzinfo=None)  # Sacred counts from it how long it took to fail
             raise ResumeError(
                 f"{wanted} cannot be resumed: a run is resumed in the folder of its record, and nothing here records in"
                 f" one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
@@ -180,7 +179,7 @@ class LabRun(RecordedRun):
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
-        self.main_function = self._freeing(self.main_function)
+        self.main_function = self._signals.interruptible(self._freeing(self.main_function))
         with self._signals.handled():
             result = super().__call__(*args)
         if self.is_resumed and not self._was_rewound:
@@ -240,9 +239,18 @@ class LabRun(RecordedRun):
         self.meta_info["interrupted_by"] = getattr(
             error, "signal", "SIGINT" if isinstance(error, KeyboardInterrupt) else status
         )
-        # Another signal is not to leave a record that says RUNNING.
-        with self._signals.shielded():
-            super()._emit_interrupted(status)
+        super()._emit_interrupted(status)
+
+    def _execute_pre_run_hooks(self) -> None:
+        self._signals.interruptible(super()._execute_pre_run_hooks)()
+
+    def _execute_post_run_hooks(self) -> None:
+        self._signals.interruptible(super()._execute_post_run_hooks)()
+
+    def _stop_time(self) -> timedelta:
+        # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.
+        self.start_time = self.start_time or datetime.now(UTC).replace(tzinfo=None)
+        return super()._stop_time()
 
 
 if TYPE_CHECKING:

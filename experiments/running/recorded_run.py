@@ -175,7 +175,11 @@ class RecordedRun(Run):
             with contextlib.suppress(AttributeError, OSError):
                 out.buffer.reconfigure(errors="replace")
             out.finalize = self._alone(out.finalize)  # type: ignore[method-assign]  # Sacred makes it by itself
-        super()._start_heartbeat()
+        if self.beat_interval > 0:
+            self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
+            # What raises where Sacred ends a run, such as somebody's own time limit, is not to keep the process alive.
+            self._heartbeat.daemon = True
+            self._heartbeat.start()
         if self.system_metrics_s is not None and self.observers and self._heartbeat is not None:
             self._start_sampler(self.system_metrics_s)
 

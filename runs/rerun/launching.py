@@ -160,15 +160,15 @@ def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
     Raises:
         LaunchError: If it cannot be started.
     """
-    streams = {} if output is None else {"stdout": output, "stderr": output}
     try:
         process = subprocess.Popen(
             launch.command,
             cwd=launch.cwd,
             env=launch.environ(),
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             process_group=0,  # so that a Ctrl-C reaches it once, from here
-            **streams,
         )
     except OSError as error:
         raise LaunchError(
@@ -182,7 +182,7 @@ def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
             raise
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children as Ctrl-C would; at once if it takes too long, or after a second Ctrl-C."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)

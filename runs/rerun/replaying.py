@@ -129,7 +129,7 @@ def _last_step(folder: Path) -> int:
     return max((int(series.steps.max()) for series in found), default=-1)
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
