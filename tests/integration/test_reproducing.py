@@ -14,7 +14,7 @@ import pytest
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
-from tests.processes import DEVNULL, PIPE, Process, run
+from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
