@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import replacing
@@ -114,7 +114,7 @@ class ArtifactVersion:
         """
         return self._copy(self._file(name), Path(folder))
 
-    def open(self, name: str | None = None) -> BinaryIO:
+    def open(self, name: str | None = None) -> io.BufferedReader:
         """Check the content of one file, and return a stream that reads it: without a copy, as a large one takes time.
 
         Args:
