@@ -53,6 +53,10 @@ class Lineage:
 class ArtifactStore:
     """The artifacts of a folder of runs. Reading runs no code, and makes no folder.
 
+        store = ArtifactStore("my_runs")
+        version = store.log("digits", "data/digits", metadata={"classes": 10})
+        store.resolve("digits:latest").copy_to("restored")
+
     Args:
         basedir: The folder of runs, such as my_runs.
     """
