@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from runs.errors import ServerError
-from runs.processes import EndsWithUs
+from runs.rerun.ending import EndsWithUs
 
 __all__ = ["Mongod", "find_mongod"]
 
@@ -43,7 +43,7 @@ def find_mongod() -> Path:
 
 
 class Mongod:
-    """A server on 127.0.0.1, for a `with` block.
+    """A MongoDB server on 127.0.0.1, for a `with` block; it needs the extra `mongod`, or a `mongod` on the PATH.
 
     Args:
         folder: Where its data are kept; made if it is not there.
@@ -51,10 +51,18 @@ class Mongod:
         options: Further options of the server's command line.
 
     Attributes:
+        folder: Where its data are kept.
         port: The port it listens on.
+
+    Raises:
+        ServerError: At the start, if there is no server program, or the server does not start.
+
+    Example:
+        with Mongod("mongo_data") as server:
+            store = open_store(f"{server.url}/lab")
     """
 
-    def __init__(self, folder: Path, port: int = 0, options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str | Path, port: int = 0, options: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
         self.port = port
         self.options = list(options)
@@ -113,7 +121,13 @@ class Mongod:
         self._process = self._ending = None
 
     def wait(self) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it ends by itself, and return its exit code.
+
+        Raises:
+            ServerError: If it was not started.
+        """
+        if self._process is None:
+            raise ServerError("the server was not started; use it in a `with` block")
         return self._process.wait()
 
     def __enter__(self) -> Mongod:

@@ -1,4 +1,4 @@
-"""`MediaBuffer`: keeps logged media until the run's next beat, which makes their files."""
+"""`MediaBuffer`: keeps logged media until the run's next heartbeat, which makes their files."""
 
 from __future__ import annotations
 

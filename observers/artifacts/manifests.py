@@ -142,7 +142,7 @@ class Manifests:
             except ArtifactDamagedError:
                 return None
             if version is None or stamp is None:
-                return version and version.digest
+                return None if version is None else version.digest
             self._digests[key] = version.digest
         return self._digests[key]
 

@@ -222,7 +222,7 @@ class ArtifactStore:
         """
         wanted = parse_reference(reference)
         if wanted.digest is not None:
-            return self._by_digest(wanted)
+            return self._by_digest(wanted, wanted.digest)
         if wanted.number is None:
             version = self._manifests.latest(wanted.name)
         else:
@@ -251,10 +251,10 @@ class ArtifactStore:
     def _folder(self, name: str) -> Path:
         return self._manifests.home / name
 
-    def _by_digest(self, wanted: Reference) -> ArtifactVersion:
+    def _by_digest(self, wanted: Reference, digest: str) -> ArtifactVersion:
         found: dict[str, ArtifactVersion] = {}
         for version in self.versions(wanted.name):
-            if version.digest.startswith(wanted.digest):
+            if version.digest.startswith(digest):
                 found.setdefault(version.digest, version)
         if not found:
             raise ArtifactNotFoundError(self._not_there(wanted, f"{wanted.name}@{wanted.digest}"))

@@ -54,7 +54,7 @@ class LabSources:
             if name not in self._kept:
                 path = self._lab / name
                 self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)
-        before, last = self.pairs, dict(map(tuple, self._earlier))
+        before, last = self.pairs, {name: stored for name, stored in self._earlier}  # noqa: C416 - lists, no pairs
         new = sorted([name, stored] for name, stored in self._kept.items() if last.get(name) != stored)
         self.pairs, self.changed = [*self._earlier, *new], [name for name, _ in new if name in last]
         return self.pairs != before

@@ -153,4 +153,4 @@ def test_interrupt_that_saves_the_state_ends_with_75(lab):
     assert note["step"] == int(step)
     command = [sys.executable, *command.split()[1:], "--dry"]
     done = run(command, cwd=lab.folder, env=lab.env, capture_output=True, text=True)
-    assert f"run 1 goes on from last.pt, step {step}" in done.stderr
+    assert f"run 1 is resumed from last.pt, step {step}" in done.stderr

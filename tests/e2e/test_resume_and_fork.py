@@ -78,7 +78,7 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     done = lab.runs("resume", "2", "--verify", "5")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("IDENTICAL: "), done.stdout
-    assert "run 2 goes on from last.pt, step " in done.stderr
+    assert "run 2 is resumed from last.pt, step " in done.stderr
     assert lab.points(2) == lab.points(1)
     assert lab.record(2)["result"] == lab.record(1)["result"]
     assert [session["status"] for session in lab.record(2)["sessions"]] == ["INTERRUPTED", "COMPLETED"]
@@ -159,7 +159,7 @@ def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
     np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
     done = lab.runs("resume", folder.name)
     assert done.returncode == 0, done.stderr
-    assert "the record is not complete at any state that is kept; going on from the newest good one" in done.stderr
+    assert "the record is not complete at any state that is kept; resuming from the newest good one" in done.stderr
     assert "1 points of 1 series are lost; the run cannot end as COMPLETED" in done.stderr
     record = lab.record(folder.name)
     assert (record["status"], record["lost_points"]) == ("COMPLETED_WITH_LOSS", 1)
