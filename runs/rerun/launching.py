@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from runs.errors import LaunchError
-from runs.processes import EndsWithUs
+from runs.rerun.ending import EndsWithUs
 from runs.rerun.record import Record
 
 __all__ = ["OBSERVERS", "Launch", "recorded_launch", "run_launch", "started"]
@@ -164,7 +164,7 @@ def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Popen]:
+def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Start a process that ends with the block, as Ctrl-C would end it.
 
     Ctrl-C, SIGTERM and SIGHUP leave the block; where this process is killed, the other one is interrupted all the same.
