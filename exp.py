@@ -3,7 +3,7 @@
 python exp.py                                       train on the digits
 python exp.py with lr=3e-3 model.name=cnn           change settings
 python exp.py with configs/digits_cnn.yaml          follow a recipe
-python exp.py with resume=auto                      continue this run if it was cut off, else start it
+python exp.py with resume=auto                      resume this run if it was cut off, else start it
 python exp.py print_config                          see every setting
 python exp.py data.stats                            look at the data
 python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
@@ -26,7 +26,7 @@ def config(optimizer, training, checkpoint):
     lr = optimizer["lr"]
     # passes over the training data; the same setting as training.epochs
     epochs = training["epochs"]
-    # auto continues the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
     resume = checkpoint["resume"]
     # all random streams (split, shuffle, augmentation, weights, dropout) derive from it
     seed = 0

@@ -37,7 +37,7 @@ warnings.filterwarnings("ignore")  # Sacred's import says that pkg_resources is 
 from loop_overhead import BATCH, SAMPLES, by_hand_selecting, make_parts
 
 from experiments import Experiment
-from experiments.running.lab_run import MetricsBuffer
+from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.training.loop import fit
 from experiments.training.monitor import Monitor
 from ingredients.checkpoints.checkpointer import Checkpointer
@@ -214,7 +214,7 @@ def report_beside(top, run, turns):
 def beside(trained, saved, keeper):
     """Return what `report_beside` prints of one saving: ms of a step, ratios, and ms over all of the writing."""
     saved.save(keeper)
-    times, cpu = steps_while(trained, lambda: keeper._thread.is_alive())
+    times, cpu = steps_while(trained, lambda: keeper._writer._thread.is_alive())
     keeper.wait()
     written = sum(times)
     until = time.perf_counter() + written / 1e3

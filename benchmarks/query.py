@@ -13,33 +13,21 @@ import argparse
 import json
 import os
 import random
-import resource
 import shutil
 import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import datetime, timedelta
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np
+from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, print_heading, run_of, summary_of
 
 import runs
-from observers.record.schema import POINT
 from runs.index.fields import decode, fields_of, read_documents
 from runs.index.index import Index
 
-METRICS = ["train/loss", "val/accuracy"] + [
-    f"system/{name}"
-    for name in ("cpu", "memory", "disk", "net_in", "net_out", "gpu0/use", "gpu0/memory", "gpu0/power", "swap", "load")
-]
-BEST = [("optimizer.lr", "<", 1e-3), ("status", "==", "COMPLETED")]
-COLUMNS = ["status", "start_time", "optimizer.lr", "val/accuracy.max", "train/loss.last"]
+ROOT = Path(__file__).resolve().parent.parent
 LIST = (
     "from runs.index.index import Index; import sys\n"
     "with Index(sys.argv[1]) as index:\n"
@@ -47,69 +35,6 @@ LIST = (
     f"    rows = index.find(sort='-start_time', limit=50, columns={COLUMNS})\n"
     "assert len(rows) == 50"
 )
-
-
-def config_of(random):
-    def part(names):
-        return {name: random.choice([random.random(), random.randrange(1000), "text", True, None]) for name in names}
-
-    letters = "abcdefghij"
-    return {
-        "seed": random.randrange(2**31),
-        "lr": random.random(),
-        "tags": ["a", "b"],
-        "optimizer": {"name": random.choice(["SGD", "AdamW"]), "lr": 10 ** random.uniform(-5, -1), **part(letters[:7])},
-        "model": {"name": "vit", "hidden": [64, 64], "args": part(letters), **part(letters[:6])},
-        "data": {"name": "digits", "augmentation": part(letters[:8]), **part(letters[:8])},
-        "training": {"epochs": 10, **part(letters[:9])},
-        "amp": part(letters[:4]),
-    }
-
-
-def summary_of(random):
-    def row():
-        value = random.random()
-        steps = {f"{name}_step": random.randrange(10_000) for name in ("last", "min", "max")}
-        return {"count": 10_000, "first": 1.0, "finite": 10_000, "mean": value, "last": value, **steps} | {
-            "min": value / 2,
-            "max": value * 2,
-        }
-
-    return {name: row() for name in METRICS}
-
-
-def run_of(random, number):
-    start = datetime(2026, 1, 1) + timedelta(seconds=37 * number)
-    return {
-        "format": "sacristan-1",
-        "uid": f"{number:032x}",
-        "experiment": {
-            "name": "exp",
-            "base_dir": "/home/someone/lab",
-            "mainfile": "exp.py",
-            "dependencies": [f"package{i}=={i}.0" for i in range(20)],
-            "sources": [[f"ingredients/part{i}.py", f"_sources/part{i}_{i:032x}.py"] for i in range(40)],
-            "repositories": [],
-        },
-        "command": "main",
-        "host": {
-            "hostname": f"node{number % 8}",
-            "os": ["Linux", "Linux-6.1.0-x86_64"],
-            "cpu": "AMD EPYC",
-            "gpus": {"driver_version": "550", "gpus": [{"model": "H200", "total_memory": 143771}]},
-            "python_version": "3.11.7",
-            "ENV": {},
-        },
-        "start_time": start.isoformat(),
-        "meta": {"command": "main", "options": {f"--option-{i}": None for i in range(25)}, "config_updates": {"lr": 1}},
-        "status": random.choices(["COMPLETED", "FAILED", "INTERRUPTED"], [8, 1, 1])[0],
-        "command_line": ["exp.py", "with", "lr=1e-3"],
-        "resources": [],
-        "artifacts": ["checkpoints/best.pt"],
-        "heartbeat": (start + timedelta(seconds=900)).isoformat(),
-        "stop_time": (start + timedelta(seconds=900)).isoformat(),
-        "result": random.random(),
-    }
 
 
 def write(path, document):
@@ -138,41 +63,13 @@ def touch(folder, numbers):
         (run / "run.json.new").replace(run / "run.json")
 
 
-def now():
-    """Return the time, and the processor's time of this process and of those that it started and that ended."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.perf_counter(), time.process_time() + children.ru_utime + children.ru_stime
-
-
-def timed(action):
-    before = now()
-    action()
-    return [late - early for early, late in zip(before, now(), strict=True)]
-
-
-def measure(what, action, times=1, prepare=lambda: None):
-    took = []
-    for _ in range(times):
-        prepare()
-        took.append(timed(action))
-    report(what, took)
-
-
-def report(what, took):
-    waited, worked = (statistics.median(times) for times in zip(*took, strict=True))
-    print(f"{what:<52}{1e3 * waited:>10,.0f}{1e3 * max(took)[0]:>10,.0f}{1e3 * worked:>10,.0f}", flush=True)
-
-
 def ask(index, sort="-val/accuracy.max", conditions=BEST):
     rows = index.find(conditions, sort=sort, limit=50, columns=COLUMNS)
     assert len(rows) == 50
 
 
 def add_long_metric(run, count):
-    points = np.zeros(count, POINT)
-    points["step"] = np.arange(count)
-    points["value"] = np.random.default_rng(0).standard_normal(count).cumsum()
-    (run / "metrics.bin").write_bytes(points.tobytes())
+    (run / "metrics.bin").write_bytes(long_metric(count).tobytes())
     (run / "metrics.names.jsonl").write_text('{"id": 0, "name": "long"}\n')
 
 
@@ -208,7 +105,7 @@ def main():
             f"{arguments.runs:,} runs, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, SQLite "
             f"{sqlite3.sqlite_version}, Python {sys.version.split()[0]}"
         )
-        print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}{'processor':>10}")
+        print_heading()
         with Index(folder) as index:
             measure("build", index.rebuild)
             time.sleep(2.1)  # what was written just now is looked at twice
@@ -233,8 +130,7 @@ def main():
         if arguments.layouts:
             layout_of_documents(folder, Path(tempfile.mkdtemp()) / "documents.sqlite")
         with runs.open_store(folder) as store:
-            best = {"sort": "-val/accuracy.max", "limit": 50, "columns": COLUMNS}
-            measure("the store: update, and 50 best by a metric", lambda: store.find(BEST, **best), 9)
+            measure("the store: update, and 50 best by a metric", lambda: store.find(BEST, **PAGE), 9)
             add_long_metric(folder / "1", 1_000_000)
             run = store.get(1)
             measure("1,000,000 points, downsampled to 2,000", lambda: run.metric("long", 2_000), 5)

@@ -2,7 +2,7 @@
 
     python benchmarks/query_mongo.py [--runs 20000] [--more 200000]
 
-Called by `benchmarks/query.py`, too. The server comes from the extra `mongod`. Every run is the one of `query.py`, with
+Called by `benchmarks/query.py`. The server comes from the extra `mongod`. Every run is one of `query_data.py`, with
 packages, a diff and 6 kB of output beside it, and 100 points of two metrics. `--more` adds runs for the last figures.
 """
 
@@ -12,29 +12,35 @@ import argparse
 import importlib.util
 import random
 import resource
-import sys
 import tempfile
 import warnings
 from datetime import datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
-
 import bson
 import numpy as np
 import pymongo
-from query import COLUMNS, METRICS, config_of, measure, run_of, summary_of
+from query_data import (
+    BEST,
+    COLUMNS,
+    METRICS,
+    PAGE,
+    config_of,
+    long_metric,
+    measure,
+    print_heading,
+    run_of,
+    summary_of,
+)
 
 import runs
 from observers.mongo.documents import object_id
 from observers.mongo.indexes import make_run_indexes
 from observers.mongo.layout import Collections
-from observers.record.schema import POINT
 from runs.mongod import Mongod
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {f"package-{number}": f"{number}.1.0" for number in range(150)}
-BEST = ["optimizer.lr<1e-3", "status=COMPLETED"]
 SELECT = (
     "_id,heartbeat,experiment,command,host,stop_time,config,duration,result,start_time,format,status,metrics,meta,best"
 )
@@ -113,9 +119,7 @@ def raw_rows(database):
 
 def add_long_metric(database, count):
     """Give run 1 a metric of `count` points, as the observer stores one."""
-    points = np.zeros(count, POINT)
-    points["step"] = np.arange(count)
-    points["value"] = np.random.default_rng(0).standard_normal(count).cumsum()
+    points = long_metric(count)
     head, rest = points[:20_000], points[20_000:]
     start = database.runs.find_one({"_id": 1}, {"start_time": 1})["start_time"]
     series = {"steps": head["step"].tolist(), "values": head["value"].tolist(), "timestamps": [start] * len(head)}
@@ -140,8 +144,7 @@ def report(count, more):
         size, indexes = (stats[name] / 2**20 for name in ("size", "totalIndexSize"))
         print(f"MongoDB {client.server_info()['version']}, {count:,} runs, {size:,.0f} MiB, indexes {indexes:,.0f} MiB")
         with runs.open_store(url) as store:
-            best = {"sort": "-val/accuracy.max", "limit": 50, "columns": COLUMNS}
-            measure("50 best by a metric under two conditions", lambda: store.find(BEST, **best), 9)
+            measure("50 best by a metric under two conditions", lambda: store.find(BEST, **PAGE), 9)
             measure("  the same by hand with pymongo", lambda: raw_rows(database), 9)
             measure("  the same with incense, which loads all", lambda: incense_rows(url))
             print(
@@ -163,14 +166,13 @@ def report_more(database, url, count, more):
         database.runs.drop_index(name)
     fill(database, count + 1, more, with_metrics=False)
     make_run_indexes(Collections(database))
-    best = {"sort": "-val/accuracy.max", "limit": 50, "columns": COLUMNS}
     with runs.open_store(url) as store:
         print(f"{more:,} runs")
         measure("50 newest", lambda: store.find(limit=50, columns=COLUMNS), 9)
         middle = database.runs.find_one({"_id": more // 2}, {"start_time": 1})["start_time"].isoformat()
         page = [("start_time", "<", middle)]
         measure("50 from the middle, newest first", lambda: store.find(page, limit=50, columns=COLUMNS), 9)
-        measure("50 best by a metric under two conditions", lambda: store.find(BEST, **best), 9)
+        measure("50 best by a metric under two conditions", lambda: store.find(BEST, **PAGE), 9)
 
 
 def main():
@@ -178,7 +180,7 @@ def main():
     parser.add_argument("--runs", type=int, default=20_000)
     parser.add_argument("--more", type=int, default=200_000)
     arguments = parser.parse_args()
-    print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}{'processor':>10}")
+    print_heading()
     report(arguments.runs, arguments.more)
 
 

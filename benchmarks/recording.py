@@ -1,11 +1,12 @@
 """What recording costs: the lab's observers against Sacred's, TensorBoard's writer and a plain JSON-lines append.
 
-    python benchmarks/recording.py [--points 100000] [--large 3000000]
+    python benchmarks/recording.py [--points 100000] [--large 3000000] [--seconds 5]
 
 All in one run, so that what else the machine does falls on all. "caller" is what the training thread spends on a point,
 "in all" is the CPU time of the whole process over it, its start, beats and end included; "bytes" is what lies on the
 disk, or in the database. Stock observers are fed by a stock experiment. The rows of MongoDB need the extra `mongod`;
-the server's own CPU time is not in them.
+the server's own CPU time is not in them. "lost" is what cannot be read back of the points whose call had returned when
+the process was killed; -1 is one that was kept though its call had not.
 """
 
 from __future__ import annotations
@@ -105,46 +106,58 @@ ex = Experiment('kill', save_git_info=False)
 ex.observers.append({observer}('runs'))
 @ex.main
 def main(_run):
-    log_for_ever(lambda step: _run.log_scalar('x', step, step))
+    log_for_ever(lambda step: _run.log_scalar('x', step / 7, step))
 ex.run()
+"""
+_JSON_LINES = """
+import json
+stream = open('metrics.jsonl', 'w')
+def log(step):
+    stream.write(json.dumps({{'name': 'x', 'value': step / 7, 'step': step, 'time': time.time()}}) + '\\n')
+{flush}
+log_for_ever(log)
 """
 KILLED = {
     "sacristan FileObserver": _LAB.format(module="experiments", observers="observers", observer="FileObserver"),
     "sacred FileStorageObserver": _LAB.format(
         module="sacred", observers="sacred.observers", observer="FileStorageObserver"
     ),
-    "JSON lines, append": """
-import json
-stream = open('metrics.jsonl', 'w')
-log_for_ever(lambda step: stream.write(json.dumps({'value': step, 'step': step}) + '\\n'))
-""",
+    "JSON lines, append": _JSON_LINES.format(flush=""),
+    "JSON lines, append and flush": _JSON_LINES.format(flush="    stream.flush()"),
     "TensorBoard SummaryWriter": """
 from torch.utils.tensorboard import SummaryWriter
 writer = SummaryWriter('board')
-log_for_ever(lambda step: writer.add_scalar('x', step, step))
+log_for_ever(lambda step: writer.add_scalar('x', step / 7, step))
 """,
 }
+# It notes each point that was logged, and what the callers of all spent, in memory that it shares with us.
 _LOG_FOR_EVER = """
-import os, sys, time
+import mmap, sys, time
 sys.path.insert(0, {root!r})
 def log_for_ever(log):
-    step, count = 0, os.open('count', os.O_CREAT | os.O_RDWR)
+    with open('count', 'rb+') as stream:
+        count = memoryview(mmap.mmap(stream.fileno(), 16)).cast('Q')
+    step, spent, now = 0, 0, time.perf_counter_ns
     while True:
-        log(step)
-        step += 1
-        if step % 200 == 0:
-            os.pwrite(count, str(step).encode(), 0)
-            time.sleep(0.01)
+        began = now()
+        for _ in range(200):
+            log(step)
+            step += 1
+            count[0] = step
+        spent += now() - began
+        count[1] = spent
+        time.sleep({pause_s})
 """
 
 
 def kept_points(folder):
     """Return how many points can be read from what a killed process left."""
-    if (folder / "runs" / "1" / "metrics.bin").exists():
-        return len(read_metrics(folder / "runs" / "1")["x"])
-    if (folder / "runs" / "1" / "metrics.json").exists():
+    run = folder / "runs" / "1"
+    if (run / "metrics.bin").exists():
+        return len(read_metrics(run)["x"])
+    if (run / "metrics.json").exists():
         try:
-            return len(json.loads((folder / "runs" / "1" / "metrics.json").read_bytes())["x"]["steps"])
+            return len(json.loads((run / "metrics.json").read_bytes())["x"]["steps"])
         except (ValueError, KeyError):
             return 0
     if (folder / "board").exists():
@@ -155,25 +168,40 @@ def kept_points(folder):
     return (folder / "metrics.jsonl").read_bytes().count(b"\n") if (folder / "metrics.jsonl").exists() else 0
 
 
-def kill_test(body):
-    """Kill a process that has logged 50,000 points; return points logged, kept, and points a second."""
+def kill_test(body, pause_s, seconds):
+    """Kill a process that logs; return points logged, kept, a second, and what the caller spent on each, in us."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "kill.py").write_text(_LOG_FOR_EVER.format(root=str(ROOT)) + body)
+        (folder / "kill.py").write_text(_LOG_FOR_EVER.format(root=str(ROOT), pause_s=pause_s) + body)
+        (folder / "count").write_bytes(bytes(16))
         silent = subprocess.DEVNULL
         process = subprocess.Popen([sys.executable, "kill.py"], cwd=folder, stdout=silent, stderr=silent)
-        count = folder / "count"
-        began = None
-        while not count.exists() or int(count.read_bytes() or 0) < 50_000:
-            if began is None and count.exists() and count.stat().st_size:
-                began = time.perf_counter()
+
+        def counts():
+            data = (folder / "count").read_bytes()
+            return [int.from_bytes(data[at : at + 8], sys.byteorder) for at in (0, 8)]
+
+        while not counts()[0]:
             if process.poll() is not None:
                 return None
-            time.sleep(0.02)
+            time.sleep(0.01)
+        began = time.perf_counter()
+        time.sleep(seconds)
         process.kill()
         process.wait()
-        logged = int(count.read_bytes())
-        return logged, kept_points(folder), logged / (time.perf_counter() - began)
+        logged, spent = counts()
+        return logged, kept_points(folder), logged / (time.perf_counter() - began), spent / 1e3 / logged
+
+
+def report_killed(seconds):
+    """Print what is left of processes that are killed, first at some thousand points a second, then at full speed."""
+    print(f"{'kill -9':<34}{'logged':>10}{'lost':>12}{'a second':>12}{'caller us':>11}")
+    for pause_s in (0.01, 0):
+        for name, body in KILLED.items():
+            found = kill_test(body, pause_s, seconds)
+            if found is not None:
+                logged, kept, rate, caller = found
+                print(f"{name:<34}{logged:>10,}{logged - kept:>12,}{rate:>12,.0f}{caller:>11.2f}", flush=True)
 
 
 def read_times(run, size):
@@ -253,6 +281,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=100_000)
     parser.add_argument("--large", type=int, default=3_000_000)
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long a process logs before it is killed")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     print(f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, a beat every {BEAT_POINTS} points")
@@ -262,11 +291,7 @@ def main():
         report_mongo(Path(name), arguments.points)
         report_empty(Path(name))
         report_no_server(Path(name))
-    print(f"{'kill -9':<34}{'logged':>10}{'kept':>12}{'a second':>12}")
-    for name, body in KILLED.items():
-        found = kill_test(body)
-        if found is not None:
-            print(f"{name:<34}{found[0]:>10,}{found[1]:>12,}{found[2]:>12,.0f}")
+    report_killed(arguments.seconds)
 
 
 if __name__ == "__main__":

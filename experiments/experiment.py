@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,11 +16,12 @@ from sacred import commands as sacred_commands
 from sacred import experiment as sacred_experiment
 from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
-from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from experiments.running import commands, strictness
+from experiments.running.aliases import Aliases
+from experiments.running.command_line import check_command_line
 from experiments.running.lab_run import LabRun
-from experiments.running.resuming import folder_to_continue
+from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
@@ -65,20 +65,40 @@ class _Frames:
 class Experiment(LabFunctions, sacred.Experiment):
     """Sacred's Experiment, strict: a setting that does not exist or does not fit stops the run before it starts.
 
-    Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`.
-    Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1; Ctrl-C ends
-    it with exit code 130, SIGTERM with 143, and any signal with 75 where a training has saved its state to go on from.
-    Runs are `experiments.running.lab_run.LabRun`.
+    Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`, and
+    `_run` as a `LabRun`. `config`, `named_config`, `capture`, `command`, `main`, `automain` and the hooks are Sacred's;
+    see `ingredients.config.scope` for what a config scope may say.
+
+    Errors of the lab (`LabError`) end the command line with one message and exit code 1; Ctrl-C ends it with exit code
+    130, SIGTERM with 143, and any signal with 75 where a training has saved its state and can be resumed.
 
     Args:
         name: Its name; by default that of the file that creates it.
         ingredients: What it is composed of.
         system_metrics_s: Seconds between samples of CPU, memory, disk, network and GPUs in recorded runs, at least 1;
             None takes none.
-        **options: Further arguments of `sacred.Experiment`.
+        **options: Further arguments of `sacred.Experiment`, such as `interactive=True` in a notebook.
 
     Raises:
         ConfigError: If `system_metrics_s` is less than a second.
+
+    Example:
+        ex = Experiment("mine", ingredients=[optimizer.ingredient], interactive=True)
+        ex.alias(lr="optimizer.lr")
+        ex.observers.append(FileObserver("my_runs"))
+
+        @ex.config
+        def config(optimizer):
+            # learning rate; the same setting as optimizer.lr
+            lr = optimizer["lr"]
+            # passes over the data
+            epochs = 3
+
+        @ex.main
+        def main(epochs, optimizer):
+            return epochs * optimizer.lr
+
+        assert ex.run(config_updates={"lr": 0.5}).result == 1.5
     """
 
     current_run: LabRun | None  # type: ignore[assignment]  # Sacred's begins with None, and has a run from then on
@@ -101,7 +121,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
-        self._aliases: dict[str, str] = {}
+        self._aliases = Aliases()
         self._on_command_line = False
         self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
@@ -130,10 +150,20 @@ class Experiment(LabFunctions, sacred.Experiment):
         Setting either sets both; setting both to different values is refused. The experiment's config scope reads
         the entry from the ingredient: `lr = optimizer["lr"]`.
         """
-        self._aliases.update(aliases)
+        self._aliases.targets.update(aliases)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command; see `sacred.Experiment.run`."""
+        """Run a command, by default the main function, and return its `LabRun`; see `sacred.Experiment.run`.
+
+        Args:
+            *args: The command's name, `config_updates` (nested or with dotted names), `named_configs` (names or
+                files), `info`, `meta_info`, `options`.
+            **kwargs: The same by name.
+
+        Raises:
+            LabError: If the settings do not make sense; before anything is recorded.
+            ObserversError: If the run cannot be recorded or resumed.
+        """
         try:
             return super().run(*args, **kwargs)
         except (LabError, ObserversError) as error:
@@ -155,12 +185,17 @@ class Experiment(LabFunctions, sacred.Experiment):
             raise
 
     def run_commandline(self, argv: Any = None) -> Any:
-        """Run the command line; see `sacred.Experiment.run_commandline`."""
+        """Run the command line, and return its `LabRun`; see `sacred.Experiment.run_commandline`.
+
+        Args:
+            argv: The words, the program first, or all of them in one string; by default `sys.argv`.
+
+        Raises:
+            SystemExit: With the exit code, if it does not come to its end.
+        """
         self._on_command_line = True
         try:
-            given = sys.argv if argv is None else argv
-            strictness.check_options(given, self.all_cli_options)
-            strictness.check_assignments(given)
+            check_command_line(sys.argv if argv is None else argv, self.all_cli_options)
             return super().run_commandline(argv)
         except LabError as error:
             _leave(str(error), 1)
@@ -204,8 +239,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         updates = strictness.nested(config_updates or {})
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
-        typed = {self._aliases[name]: name for name in self._aliases if name in updates}
-        self._mirror_aliases(updates)
+        typed = list(updates)
+        self._aliases.mirror(updates)
 
         given = dict(options or {})
         ours = {flag: given[flag] for flag in _OPTIONS if given.get(flag)}
@@ -214,13 +249,13 @@ class Experiment(LabFunctions, sacred.Experiment):
             # Sacred's own check only warns of most of what matters here, so it is switched off for ours, and so are
             # the options that Sacred would take for its own observers.
             without = {**given, "--force": True, **dict.fromkeys(ours)}
-            with lenient(force), _named_as_typed(typed):
+            with lenient(force), self._aliases.named_as_typed(typed):
                 return super(Experiment, self)._create_run(
                     command_name, wanted, named_configs, info, meta_info, without
                 )
 
         run = create(updates)
-        if self._follow_aliases(run, updates):
+        if self._aliases.follow(run, updates):
             run = create(updates)
         run.force = force
         shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
@@ -235,7 +270,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 _OPTIONS[flag].apply(value, run)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
-        folder = folder_to_continue(run, self._aliases, self.default_command)
+        folder = folder_to_resume(run, self._aliases.targets, self.default_command)
         beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
         return LabRun.adopt(run, beat_interval_s, self._system_metrics_s, folder)
 
@@ -246,54 +281,6 @@ class Experiment(LabFunctions, sacred.Experiment):
         git = provenance.git_state(root, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
         return {"sources": provenance.imported_sources(root, main), "repositories": repositories}
-
-    def _mirror_aliases(self, updates: dict) -> None:
-        """Give both names of an aliased entry the value that the command line gave one of them."""
-        unset = object()
-        for name, target in self._aliases.items():
-            ours = updates.get(name, unset)
-            theirs = get_by_dotted_path(updates, target, unset)
-            if ours is not unset and theirs is not unset and ours != theirs:
-                _refuse_alias(name, ours, target, theirs)
-            if ours is not unset:
-                set_by_dotted_path(updates, target, ours)
-            elif theirs is not unset:
-                updates[name] = theirs
-
-    def _follow_aliases(self, run: Any, updates: dict) -> bool:
-        """Carry an aliased entry that a named config or file set at the root over to its ingredient."""
-        changed = False
-        for name, target in self._aliases.items():
-            missing = object()
-            ours, theirs = run.config.get(name, missing), get_by_dotted_path(run.config, target, missing)
-            if missing in (ours, theirs):
-                entry = name if ours is missing else target
-                raise ConfigError(f"{entry}: there is no such entry, so {name} cannot be an alias of {target}; add it")
-            if ours != theirs:
-                if target in run.config_modifications.modified:
-                    _refuse_alias(name, ours, target, theirs)
-                set_by_dotted_path(updates, target, ours)
-                updates[name] = ours
-                changed = True
-        return changed
-
-
-@contextlib.contextmanager
-def _named_as_typed(typed: Mapping[str, str]) -> Iterator[None]:
-    """Let errors speak of an aliased entry by the name that was typed."""
-    try:
-        yield
-    except ConfigError as error:
-        message = str(error)
-        for target, name in typed.items():
-            message = re.sub(rf"\b{re.escape(target)}\b", name, message)
-        raise ConfigError(message) from error
-
-
-def _refuse_alias(name: str, ours: Any, target: str, theirs: Any) -> NoReturn:
-    raise ConfigError(
-        f"{name} and {target} are one setting, but got {name}={ours} and {target}={theirs}; give one of them"
-    )
 
 
 def _leave(message: str, code: int) -> NoReturn:

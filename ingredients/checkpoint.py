@@ -56,6 +56,13 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
 
     Raises:
         CheckpointError: If a number is out of range.
+
+    Example:
+        with run_folder(_run) as folder:
+            keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+            opt = optimizer.make_optimizer(network)
+            loop.fit(network, batches, criterion, opt, checkpointer=keeper, log=_run.log_scalar, **training)
+            keeper.restore_best(network)
     """
     from ingredients.checkpoints.checkpointer import Checkpointer
 

@@ -101,6 +101,11 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
     Raises:
         DataError: If they are missing, empty, cannot be trained on, or not those of the run that is reproduced; or if
             the config asks for another split than `start`, unless it has `new_split`.
+
+    Example:
+        batches = data.make_data(seed, where)
+        for inputs, targets in batches.train.epoch(1):
+            print(inputs.shape, targets.shape)
     """
     from ingredients.datasets.batches import make_batches
 

@@ -12,7 +12,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── SchedulerError              the learning-rate schedule cannot be built; a ValueError
 ├── PrecisionError              mixed precision as asked for is not to be had; a ValueError
 ├── DeviceError                 the device does not exist here; a ValueError
-├── TrainingError               the training has diverged: its loss or weights are not finite; an ArithmeticError
+├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 

@@ -6,6 +6,7 @@ ObserversError                      the root: catch it for all that follows
 │   └── ArtifactDamagedError        a manifest or a content is not what was logged
 ├── DestinationError                the database to deliver to is not named as it should be; a ValueError
 ├── MediaError                      an image, figure, histogram, text or table cannot be shown; a ValueError
+├── MetricError                     a metric cannot be logged: name, value or step are wrong; a TypeError, a ValueError
 ├── MissingExtraError               an optional dependency is not installed; a RuntimeError
 ├── RecordError                     a name leads out of a run's folder; a ValueError
 ├── ResumeError                     a run cannot be resumed, or its record not be rewound; a RuntimeError
@@ -22,6 +23,7 @@ __all__ = [
     "ArtifactNotFoundError",
     "DestinationError",
     "MediaError",
+    "MetricError",
     "MissingExtraError",
     "ObserversError",
     "RecordError",
@@ -52,6 +54,10 @@ class DestinationError(ObserversError, ValueError):
 
 class MediaError(ObserversError, ValueError):
     """An image, figure, histogram, text or table cannot be shown."""
+
+
+class MetricError(ObserversError, TypeError, ValueError):
+    """A metric cannot be logged: its name is no text, or its value or step no number; the message names the line."""
 
 
 class MissingExtraError(ObserversError, RuntimeError):

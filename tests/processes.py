@@ -27,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -34,11 +35,21 @@ from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess
 from types import TracebackType
 from typing import IO, Any
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "run", "shut_down"]
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down"]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
+# Lets a process of the tests start others by the same server.
+ADDRESS_VARIABLE = "SACRISTAN_TEST_WARM_PYTHON"
 # Variables that a program reads when it starts, or a package when it is imported.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
+_LAUNCHER = """#!{python} -S
+import sys
+sys.path[0] = {root!r}
+from tests.processes import Process
+with Process([sys.executable, *sys.argv[1:]]) as process:
+    code = process.wait()
+sys.exit(code if code >= 0 else 128 - code)
+"""
 
 
 class Process:
@@ -76,12 +87,13 @@ class Process:
         self.args, self._is_text = command, text
         self.returncode: int | None = None
         self.stdin = self.stdout = self.stderr = None
-        self._guardian, theirs = socket.socketpair()
+        self._guardian = socket.socket(socket.AF_UNIX)
         self._answers = self._guardian.makefile("rb")
-        with theirs, contextlib.ExitStack() as ours:  # what the process alone keeps
+        self._guardian.connect(_server().address)
+        with contextlib.ExitStack() as ours:  # what the process alone keeps
             descriptors = [self._stream(0, stdin, text, ours), self._stream(1, stdout, text, ours)]
             descriptors.append(descriptors[1] if stderr == STDOUT else self._stream(2, stderr, text, ours))
-            socket.send_fds(_server()[1], [b"+"], [theirs.fileno(), *descriptors])
+            socket.send_fds(self._guardian, [b"+"], descriptors)
         request = {
             "command": words,
             "cwd": str(Path.cwd() / (cwd or ".")),
@@ -216,12 +228,22 @@ def run(
     return done
 
 
+def launcher(folder: Path) -> dict[str, str]:
+    """Write a program `python` that starts warm, too, and return the variables that let a shell find it.
+
+    The process that it waits for has another pid, and signals to the one do not reach the other.
+    """
+    folder.mkdir()
+    program = folder / "python"
+    program.write_text(_LAUNCHER.format(python=sys.executable, root=str(_SERVER.parents[1])))
+    program.chmod(0o755)
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _server().address}
+
+
 def shut_down() -> None:
     """End the warm process; processes that were started from it go on, until they are closed."""
     if _server.cache_info().currsize:
-        process, ours = _server()
-        ours.close()
-        process.wait()
+        _server().end()
         _server.cache_clear()
 
 
@@ -231,20 +253,45 @@ def _environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
-@functools.cache
-def _server() -> tuple[subprocess.Popen, socket.socket]:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, str(_SERVER), str(theirs.fileno())],
-            cwd="/",
-            env=_environment(),
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
-        )
-    return process, ours
+class _Server:
+    """The warm process; that of the process which has started this one, where the environment names its address."""
+
+    def __init__(self) -> None:
+        self._process = None
+        self.address = os.environ.get(ADDRESS_VARIABLE, "")
+        if not self.address:
+            self._start()
+
+    def _start(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="warm-")
+        self.address = f"{self._folder.name}/socket"
+        theirs, self._lifetime = os.pipe()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(self.address)
+            listener.listen(128)
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER), str(listener.fileno()), str(theirs)],
+                cwd="/",
+                env=_environment(),
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                pass_fds=[listener.fileno(), theirs],
+                start_new_session=True,
+            )
+        os.close(theirs)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        if self._process is not None:
+            os.close(self._lifetime)
+            self._process.wait()
+            self._folder.cleanup()
+
+
+_server = functools.cache(_Server)
 
 
 def _can_be_warm(words: Sequence[str], env: Mapping[str, str]) -> bool:

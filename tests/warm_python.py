@@ -2,9 +2,9 @@
 
 Started by `tests/processes.py`, which says what it offers. There are three kinds of processes:
 
-    server      imports the packages, never the lab, and forks a guardian for each request; ends when its socket closes
+    server      imports the packages, never the lab, and forks a guardian for each request; ends with the tests
     guardian    forks the process asked for, reports its exit code, and kills it and all that it left behind when
-                its own socket closes: when the tests are done with it, or are themselves killed
+                its connection closes: when the tests are done with it, or are themselves killed
     child       becomes the process asked for, and ends as any Python does: exit code, traceback, atexit, streams
 
 A multiprocessing forkserver would do the first, but its children run functions instead of scripts, and outlive the
@@ -22,6 +22,7 @@ import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
@@ -44,7 +45,6 @@ SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 def main() -> None:
     """Serve; go on in a child, which becomes the process asked for."""
-    server = socket.socket(fileno=int(sys.argv[1]))
     del sys.path[0]  # this folder
     for name in PACKAGES:
         with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
@@ -57,23 +57,24 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guardians are waited for by nobody
-    run(serve(server))
+    run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
 
 
-def serve(server: socket.socket) -> dict[str, Any]:
-    """Fork a guardian for each request; return the request in a child."""
+def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
+    """Fork a guardian for each connection, until the pipe `lifetime` is closed; return the request in a child."""
     while True:
-        message, descriptors, _, _ = socket.recv_fds(server, 1, 16)
-        if not message:
+        ready, _, _ = select.select([listener, lifetime], [], [])
+        if lifetime in ready:
             os._exit(0)
+        client, _ = listener.accept()
         if os.fork() == 0:
-            server.close()
-            return guard(socket.socket(fileno=descriptors[0]), descriptors[1:])
-        for descriptor in descriptors:
-            os.close(descriptor)
+            listener.close()
+            os.close(lifetime)
+            return guard(client)
+        client.close()
 
 
-def guard(client: socket.socket, descriptors: list[int]) -> dict[str, Any]:
+def guard(client: socket.socket) -> dict[str, Any]:
     """Fork the process asked for, and stand by it; return the request in that process."""
     adopt_orphans()
     wake_up, woken = socket.socketpair()
@@ -81,6 +82,7 @@ def guard(client: socket.socket, descriptors: list[int]) -> dict[str, Any]:
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken.fileno())
+    _, descriptors, _, _ = socket.recv_fds(client, 1, 3)
     with client.makefile("rb") as stream:
         request = json.loads(stream.readline())
     child = os.fork()
@@ -99,8 +101,6 @@ def guard(client: socket.socket, descriptors: list[int]) -> dict[str, Any]:
 
 def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
     """Report the end of a process, and kill it and its descendants when the client has gone."""
-    import select
-
     import psutil
 
     def collect() -> None:

@@ -11,7 +11,8 @@ from experiments.running.recorded_run import RecordedRun
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion, parse_reference
 from observers.errors import ArtifactError, ArtifactNotFoundError
-from observers.file.observer import FileObserver, recorder_of
+from observers.file.observer import FileObserver
+from observers.file.recording import Recording, recording_of
 from observers.record.protocols import ArtifactSource
 
 __all__ = ["log_artifact", "use_artifact"]
@@ -22,27 +23,27 @@ def log_artifact(
 ) -> ArtifactVersion:
     """Log an artifact of `run` in every folder that it is recorded in; see `LabRun.log_artifact`."""
     versions = []
-    for recorder in _recorders(run):
-        version = _store(recorder.basedir).log(name, path, type, metadata, recorder.run_entry["uid"])
-        recorder.note_artifact("artifacts_logged", version.entry())
+    for recording in _recordings(run):
+        version = _store(recording.base).log(name, path, type, metadata, recording.uid)
+        recording.note_artifact("artifacts_logged", version.entry())
         versions.append(version)
     return versions[0]
 
 
 def use_artifact(run: RecordedRun, reference: str) -> ArtifactVersion:
     """Return a version, and note that `run` used it; see `LabRun.use_artifact`."""
-    recorders = _recorders(run)
-    version = _find(run, reference, recorders)
-    for recorder in recorders:
-        _store(recorder.basedir).note_use(version, recorder.run_entry["uid"])
-        recorder.note_artifact("artifacts_used", version.entry())
+    recordings = _recordings(run)
+    version = _find(run, reference, recordings)
+    for recording in recordings:
+        _store(recording.base).note_use(version, recording.uid)
+        recording.note_artifact("artifacts_used", version.entry())
     return version
 
 
-def _recorders(run: RecordedRun) -> list[FileObserver]:
-    """Return what records `run` in folders, or else the spool of a MongoObserver."""
-    own = [observer for observer in run.observers if isinstance(observer, FileObserver) and observer.is_recording]
-    spool = recorder_of(run.meta_info.get("uid"))
+def _recordings(run: RecordedRun) -> list[Recording]:
+    """Return the recordings of `run` in folders, or else that in the spool of a MongoObserver."""
+    own = [o.recording for o in run.observers if isinstance(o, FileObserver) and o.recording and o.is_recording]
+    spool = recording_of(run.meta_info.get("uid"))
     found = own or ([spool] if spool is not None else [])
     if not found:
         raise ArtifactError(
@@ -52,11 +53,11 @@ def _recorders(run: RecordedRun) -> list[FileObserver]:
     return found
 
 
-def _find(run: RecordedRun, reference: str, recorders: list[FileObserver]) -> ArtifactVersion:
+def _find(run: RecordedRun, reference: str, recordings: list[Recording]) -> ArtifactVersion:
     wanted = parse_reference(reference)
-    stores = [_store(recorder.basedir) for recorder in recorders]
+    stores = [_store(recording.base) for recording in recordings]
     sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]
-    is_spool = not any(observer is recorders[0] for observer in run.observers)
+    is_spool = not any(isinstance(o, FileObserver) and o.recording is recordings[0] for o in run.observers)
     # A spool belongs to one run, and its numbers mean nothing to others.
     if is_spool and wanted.number is not None:
         version = _fetch(sources, reference, stores[0])
@@ -81,5 +82,5 @@ def _fetch(sources: list[ArtifactSource], reference: str, store: ArtifactStore) 
 
 
 @functools.cache
-def _store(basedir: str) -> ArtifactStore:
+def _store(basedir: Path) -> ArtifactStore:
     return ArtifactStore(basedir)

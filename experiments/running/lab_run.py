@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -20,7 +20,7 @@ from experiments.running.resuming import recorded_data
 from experiments.running.signals import Signals
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
-from observers.errors import ResumeError
+from observers.errors import MediaError, MetricError, ResumeError
 from observers.media.kinds import Media
 from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
@@ -35,7 +35,7 @@ class LabRun(RecordedRun):
     Made from a `sacred.run.Run` by `LabRun.adopt`, because Sacred builds its runs itself.
 
     Attributes:
-        is_resumed: Whether the run goes on in the record of an earlier session.
+        is_resumed: Whether the run was resumed: it is recorded with an earlier session.
         expected_data: Fingerprint of the data that the earlier session was trained on, where it is known.
     """
 
@@ -82,18 +82,25 @@ class LabRun(RecordedRun):
             step: The step of all; without one, each metric and each series of media counts by itself.
 
         Raises:
-            MediaError: As `log_media`.
+            MetricError: If some of it is no metric; the rest is logged.
+            MediaError: As `log_media`; the rest is logged.
         """
+        errors: list[MetricError | MediaError] = []
         for name, value in values.items():
-            if isinstance(value, Media):
-                self.log_media(name, value, step)
-            else:
-                self._metrics.log_scalar_metric(name, value, step)
+            try:
+                if isinstance(value, Media):
+                    self.log_media(name, value, step)
+                else:
+                    self._metrics.log_scalar_metric(name, value, step)
+            except (MetricError, MediaError) as error:
+                errors.append(error)
+        if errors:
+            raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
 
-        Its file is made and written with the run's beats. Names of media and of metrics do not get in each other's way.
+        Its file is made and written with the run's heartbeats. Media and metrics may have the same names.
 
         Args:
             name: The series it belongs to.
@@ -101,7 +108,7 @@ class LabRun(RecordedRun):
             step: Its step; without one, one above the last of that name.
 
         Raises:
-            MediaError: If it is something else, or the step no number.
+            MediaError: If it is something else, the name no string, or the step no number.
         """
         self._media.add(name, media, step)
 
@@ -157,7 +164,6 @@ class LabRun(RecordedRun):
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
         if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
-            self.start_time = datetime.now(UTC).replace(tzinfo=None)  # Sacred counts from it how long it took to fail
             raise ResumeError(
                 f"{wanted} cannot be resumed: a run is resumed in the folder of its record, and nothing here records in"
                 f" one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
@@ -166,14 +172,14 @@ class LabRun(RecordedRun):
             if isinstance(observer, LeasedObserver):
                 observer.beat_interval_s = self.beat_interval
         super()._emit_started()
-        for observer in self._resumed():
-            position = observer.position()
+        resumed = self._resumed()
+        if resumed:
+            position = resumed[0].position()
             self._go_on_from(position, position)
-            break
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
-        self.main_function = self._freeing(self.main_function)
+        self.main_function = self._signals.interruptible(self._freeing(self.main_function))
         with self._signals.handled():
             result = super().__call__(*args)
         if self.is_resumed and not self._was_rewound:
@@ -233,9 +239,18 @@ class LabRun(RecordedRun):
         self.meta_info["interrupted_by"] = getattr(
             error, "signal", "SIGINT" if isinstance(error, KeyboardInterrupt) else status
         )
-        # Another signal is not to leave a record that says RUNNING.
-        with self._signals.shielded():
-            super()._emit_interrupted(status)
+        super()._emit_interrupted(status)
+
+    def _execute_pre_run_hooks(self) -> None:
+        self._signals.interruptible(super()._execute_pre_run_hooks)()
+
+    def _execute_post_run_hooks(self) -> None:
+        self._signals.interruptible(super()._execute_post_run_hooks)()
+
+    def _stop_time(self) -> timedelta:
+        # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.
+        self.start_time = self.start_time or datetime.now(UTC).replace(tzinfo=None)
+        return super()._stop_time()
 
 
 if TYPE_CHECKING:

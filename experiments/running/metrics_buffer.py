@@ -1,88 +1,165 @@
-"""`MetricsBuffer`: keeps logged values until the run's next beat, so that logging them costs next to nothing."""
+"""`MetricsBuffer`: takes logged values, in the place of Sacred's MetricsLogger."""
 
 from __future__ import annotations
 
-import operator
+import logging
+import struct
 import threading
-import time
-from collections import Counter
-from collections.abc import Mapping
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from time import time
 from typing import Any
 
-from sacred.metrics_logger import ScalarMetricLogEntry
-
-from observers.record.rewinding import is_rewound
+from experiments.running.logged_values import as_name, as_number, as_step, caller, located
+from observers.errors import MetricError
+from observers.record.live_points import Metric
+from observers.record.point_log import PointLog
+from observers.record.schema import split_metrics
 
 __all__ = ["MetricsBuffer"]
 
-_EPOCH = datetime(1970, 1, 1)  # Sacred's times are UTC without saying so
-_NAME = operator.itemgetter(0)
+_log = logging.getLogger(__name__)
+# A float of 64 bits holds every integer up to here.
+_EXACT = 2**53
 
 
 class MetricsBuffer:
-    """Takes logged values until the next beat, in the place of Sacred's MetricsLogger.
+    """Takes logged values, and packs them into the logs of those who record the run.
 
-    A value of torch on a GPU is copied there and fetched with the beat, so that logging never waits for the device.
+    That is done in the call, into memory that outlives the process (see `observers.record.live_points`), and costs less
+    than a microsecond. A value of torch on a GPU is copied there and fetched with the heartbeat, so that logging never
+    waits for the device.
+
     """
 
     def __init__(self) -> None:
-        self._rows: list[tuple] = []
-        self._next_step: dict[str, int] = {}
-        # Counted when they are taken, so that logging does not pay for it.
-        self._counts: Counter[str] = Counter()
-        self._taking = threading.Lock()
+        self._started = time()
+        self._logs: list[PointLog] = []
+        # What needs no more than a look at the types of value and step.
+        self._quick: dict[str, Metric] = {}
+        self._told: set[str] = set()
+        self._lock = threading.RLock()
+        self.write_to([], keeps_new=True)
+
+    def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
+        """Let points go to `logs`, which have begun; those of before go there, too.
+
+        Args:
+            logs: The logs; without any, points go nowhere but to `take`.
+            keeps_new: Whether somebody asks `take` for points.
+        """
+        before = self._logs[:1]
+        logs = list(logs)
+        if not logs:
+            logs.append(PointLog())
+            logs[0].begin(self._started)
+        logs[0].keeps_new = keeps_new
+        self._logs, self._live, self._quick = logs, logs[0].live, {}
+        for log in before:
+            log.drain()
+            for name, series in split_metrics(log.take_new(), log.names).items():
+                for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+                    self.log_scalar_metric(name, value, step)
 
     def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
-        """Take one value; without a step, one above the metric's last."""
-        if step is None:
-            step = self._next_step.get(name, -1) + 1
-        self._next_step[name] = step
-        kind = type(value)
-        if kind is not float and kind is not int:
-            value = _snapshot(value)
-        # One append is atomic, so that the beat's thread needs no lock.
-        self._rows.append((name, step, time.time(), value))
+        """Take one value; without a step, one above the metric's last.
 
-    def get_last_metrics(self) -> list[ScalarMetricLogEntry]:
-        """Return what came since the last call."""
-        with self._taking:
-            rows, count = self._rows, len(self._rows)
-            taken = rows[:count]
-            del rows[:count]
-            self._counts.update(map(_NAME, taken))
-        return [
-            ScalarMetricLogEntry(
+        Raises:
+            MetricError: If the name is no string, the value not one number, or the step neither a number nor None.
+        """
+        try:
+            metric = self._quick[name]
+            kind = type(value)
+            if (
+                (kind is float or (kind is int and -_EXACT <= value <= _EXACT))
+                and (type(step) is int or step is None)
+                and self._live.add(metric, step, value, time())
+            ):
+                return
+        except (KeyError, TypeError, struct.error):
+            pass  # what is wrong is said there, if anything is
+        self._take_any(name, value, step)
+
+    def _take_any(self, name: Any, value: Any, step: Any) -> None:
+        now = time()
+        try:
+            name, value, step = as_name(name), as_number(value), as_step(step)
+            value = self._as_float(name, value)
+        except MetricError as error:
+            raise MetricError(located(error, "log_scalar", name)) from error.__cause__
+        with self._lock:
+            first = self._logs[0].metrics.get(name)
+            if isinstance(step, float) and step.is_integer() and abs(step) < 2**63 and not (first and first.float_tag):
+                step = int(step)
+            for log in self._logs:
+                known = log.metrics.get(name)
+                float_steps = isinstance(step, float) or (step is None and known and isinstance(known.last, float))
+                metric = log.metric(name, float_steps=bool(float_steps))
+                while not log.live.add_any(metric, step, value, now):
+                    if not self._make_room(log):
+                        return
+                if step is None and len(self._logs) > 1:
+                    step = metric.last
+            if len(self._logs) == 1 and metric.tag:
+                self._quick[name] = metric
+
+    def _as_float(self, name: str, value: Any) -> Any:
+        """Return a number as a float; say once of a metric's ints that they are none exactly."""
+        if not isinstance(value, int):
+            return value
+        try:
+            number = float(value)
+        except OverflowError:
+            raise MetricError("got an integer beyond what a float of 64 bits holds") from None
+        if number != value and name not in self._told:
+            self._told.add(name)
+            _log.warning(
+                "log_scalar(%r) in %s: got the integer %d, which a float of 64 bits cannot hold; it is recorded as %s, "
+                "and further ones of this metric are rounded, too",
                 name,
-                step if type(step) is int else _plain(step),
-                _EPOCH + timedelta(seconds=at),
-                value if type(value) is float else _plain(value),
+                caller(),
+                value,
+                number,
             )
-            for name, step, at, value in taken
-        ]
+        return number
+
+    def _make_room(self, log: PointLog) -> bool:
+        """Let a log write what it holds; return whether it takes points at all."""
+        if log.live.is_closed:
+            if "" not in self._told:
+                self._told.add("")
+                _log.warning("log_scalar in %s: the run has ended; this point, and what follows, is lost", caller())
+            return False
+        log.drain()
+        return True
+
+    def take(self) -> dict[str, dict[str, Any]]:
+        """Let the logs write what came; return it in the form that Sacred's observers get, if it is kept for them."""
+        for log in self._logs:
+            log.drain()
+        log = self._logs[0]
+        points = log.take_new()
+        if not len(points):
+            return {}
+        began = datetime.fromtimestamp(log.live.start, UTC).replace(tzinfo=None)
+        found = split_metrics(points, log.names)
+        return {
+            name: {
+                "name": name,
+                "steps": series.steps.tolist(),
+                "values": series.values.tolist(),
+                "timestamps": [began + timedelta(seconds=seconds) for seconds in series.times.tolist()],
+            }
+            for name, series in found.items()
+            if len(series)
+        }
 
     def position(self) -> dict[str, list]:
-        """Return how many values were logged of each metric so far, taken or not, and the last step."""
-        with self._taking:
-            counts = self._counts + Counter(map(_NAME, self._rows.copy()))
-        steps = {name: _plain(self._next_step.get(name)) for name in counts if is_rewound(name)}
-        return {name: [counts[name], step if isinstance(step, int | float) else None] for name, step in steps.items()}
+        """Return how many values were logged of each metric so far, written or not, and the last step."""
+        return self._logs[0].position()
 
     def go_on_from(self, position: Mapping[str, list]) -> None:
-        """Count on from a position; what is not taken yet is not looked at."""
-        with self._taking:
-            self._counts = Counter({name: count for name, (count, _) in position.items()})
-        others = {name: step for name, step in self._next_step.copy().items() if not is_rewound(name)}
-        self._next_step = others | {name: step for name, (_, step) in position.items() if step is not None}
-
-
-def _snapshot(value: Any) -> Any:
-    """Return what later changes of `value` in place do not reach, without waiting for a GPU."""
-    if hasattr(value, "detach"):
-        value = value.detach()
-        return value.item() if value.device.type == "cpu" and value.numel() == 1 else value.clone()
-    return value.copy() if hasattr(value, "copy") else value
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") and getattr(value, "size", 1) != 0 else value
+        """Count on from a position, to which all is added that is not written yet."""
+        self._quick = {}
+        for log in self._logs:
+            log.go_on_from(position)

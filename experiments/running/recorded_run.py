@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from observers.record.protocols import (
     BufferedObserver,
     HasFolder,
     MediaObserver,
+    PointObserver,
     ResumableObserver,
     RewindableObserver,
 )
@@ -147,7 +148,7 @@ class RecordedRun(Run):
             for observer in self.observers:
                 if isinstance(observer, RewindableObserver):
                     reached = observer.rewind_event(position, step) or reached
-                elif getattr(type(observer), "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics:
+                elif _takes_sacreds_metrics(observer):
                     deaf.append(type(observer).__name__)
             if deaf:
                 _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(deaf))
@@ -161,6 +162,12 @@ class RecordedRun(Run):
 
     # ------------------------------------------------------------------ heartbeats
 
+    def _emit_started(self) -> None:
+        super()._emit_started()
+        found = (observer.open_points() for observer in self.observers if isinstance(observer, PointObserver))
+        logs = [log for log in found if log is not None]
+        self._metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self.observers)))
+
     def _start_heartbeat(self) -> None:
         out = self._output_file
         if out is not None:
@@ -168,7 +175,11 @@ class RecordedRun(Run):
             with contextlib.suppress(AttributeError, OSError):
                 out.buffer.reconfigure(errors="replace")
             out.finalize = self._alone(out.finalize)  # type: ignore[method-assign]  # Sacred makes it by itself
-        super()._start_heartbeat()
+        if self.beat_interval > 0:
+            self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
+            # What raises where Sacred ends a run, such as somebody's own time limit, is not to keep the process alive.
+            self._heartbeat.daemon = True
+            self._heartbeat.start()
         if self.system_metrics_s is not None and self.observers and self._heartbeat is not None:
             self._start_sampler(self.system_metrics_s)
 
@@ -185,14 +196,35 @@ class RecordedRun(Run):
 
     def _write_down(self) -> None:
         """Give the observers all that was logged up to now."""
-        super()._emit_heartbeat()
+        self._beat()
         self._emit_media(math.inf)
 
     def _emit_heartbeat(self) -> None:
         with self._beating:
-            super()._emit_heartbeat()
-            # After the beat, and for no longer than one, so that the run is seen to live.
-            self._emit_media(time.monotonic() + self.beat_interval)
+            try:
+                self._beat()
+                # After the beat, and for no longer than one, so that the run is seen to live.
+                self._emit_media(time.monotonic() + self.beat_interval)
+            except Exception:
+                # Sacred's thread would end with it, and the record with that thread.
+                _log.exception("a heartbeat failed; the run goes on, and so does its record")
+
+    def _beat(self) -> None:
+        """Do what Sacred's heartbeat does, but for points: the logs of the observers that have one write them."""
+        beat_time = datetime.now(UTC).replace(tzinfo=None)
+        self._get_captured_output()
+        metrics = self._metrics.take()
+        for observer in self.observers:
+            if _takes_sacreds_metrics(observer):
+                self._safe_call(observer, "log_metrics", metrics_by_name=metrics, info=self.info)
+            self._safe_call(
+                observer,
+                "heartbeat_event",
+                info=self.info,
+                captured_out=self.captured_out,
+                beat_time=beat_time,
+                result=self.result,
+            )
 
     def _emit_media(self, until: float) -> None:
         """Make the files of logged media, and give them to the observers that take any."""
@@ -242,6 +274,12 @@ class RecordedRun(Run):
             new = "" if self._output_file is None else read_new(self._output_file)
             if new:
                 self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
+
+
+def _takes_sacreds_metrics(observer: RunObserver) -> bool:
+    """Tell whether points are given to an observer as Sacred gives them."""
+    takes = getattr(type(observer), "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
+    return takes and not isinstance(observer, PointObserver)
 
 
 @contextlib.contextmanager

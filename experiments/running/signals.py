@@ -1,4 +1,8 @@
-"""Signals that end a run: at once, or where a training holds them back, once its step is done and saved."""
+"""Signals that end a run: at once, or where a training holds them back, once its step is done and saved.
+
+A signal raises in what people write alone: the command, and the hooks around it. While the run begins, and from the
+moment that the command is left, however that is, signals wait, so that a run that has begun has an end in its record.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,19 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import CodeType, FrameType
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 __all__ = ["SAVED_CODE", "Signals", "Terminated"]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 # What a person, a scheduler or the end of a terminal sends.
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
-# EX_TEMPFAIL of sysexits.h: start the same again later, and it goes on.
+# EX_TEMPFAIL of sysexits.h: start the same again later, and it resumes.
 SAVED_CODE = 75
 
 
@@ -23,8 +32,8 @@ class Terminated(KeyboardInterrupt):
     Attributes:
         signal: Name of the signal.
         step: The optimizer step that a checkpoint was saved after; None if none was.
-        code: Exit code: `SAVED_CODE` if the run can go on from a checkpoint saved for that, else by convention 128 and
-            the signal's number.
+        code: Exit code: `SAVED_CODE` if the run can be resumed from a checkpoint saved for that, else by convention
+            128 and the signal's number.
     """
 
     def __init__(self, number: int, step: int | None = None) -> None:
@@ -44,37 +53,72 @@ class Signals:
     def __init__(self) -> None:
         self.stopping: int | None = None
         self._is_deferring = False
-        # What came while signals have to wait; None where they have not.
-        self._waiting: list[int] | None = None
+        # Whether a signal may raise, and the function at whose edge that begins and ends.
+        self._is_open = False
+        self._edge: CodeType | None = None
+        # What came while it was not.
+        self._waiting: list[int] = []
+        self._replaced: dict[int, Any] = {}
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise `Terminated`, or `KeyboardInterrupt`, when a signal comes; without effect on other threads."""
+        """Raise `Terminated`, or `KeyboardInterrupt`, when a signal comes; without effect on other threads.
+
+        What is done here is done to its end but for what is `interruptible`.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
+        # Ctrl-C is given back last, because Python's own handler raises at once.
         numbers = [getattr(signal, name) for name in _NAMES if hasattr(signal, name)]
-        before = {number: signal.getsignal(number) for number in numbers}
-        # nohup sets SIGHUP to be ignored, and means it; so does whoever has a handler of his own.
-        ours = {number for number in numbers if before[number] in (signal.SIG_DFL, signal.default_int_handler)}
-        for number in ours:
-            signal.signal(number, self._receive)
+        for number in sorted(numbers, key=lambda number: number != signal.SIGINT):
+            # nohup sets SIGHUP to be ignored, and means it; so does whoever has a handler of his own.
+            if _is_for_us(signal.getsignal(number)):
+                self._replaced[number] = signal.signal(number, self._receive)
         try:
             yield
+        except KeyboardInterrupt:
+            self._waiting.clear()  # they have what they came for
+            raise
+        except BaseException as error:
+            if self._waiting:
+                raise _exception(self._waiting[0]) from error
+            raise
         finally:
-            for number in ours:
-                signal.signal(number, before[number])
+            self._give_back()
+        if self._waiting:
+            raise _exception(self._waiting[0])
 
-    @contextlib.contextmanager
-    def shielded(self) -> Iterator[None]:
-        """Let signals wait until what is done here is done."""
-        self._waiting = []
-        try:
-            yield
-        finally:
-            waiting, self._waiting = self._waiting, None
-        if waiting:
-            self._receive(waiting[0], None)
+    def _give_back(self) -> None:
+        """Put the handlers of before in place; one of them may raise as soon as it is."""
+        raised = None
+        while self._replaced:
+            try:
+                # A signal that comes meanwhile may add to them.
+                number = list(self._replaced)[-1]
+                signal.signal(number, self._replaced[number])
+                del self._replaced[number]
+            except KeyboardInterrupt as error:
+                raised = error
+        if raised is not None:
+            raise raised
+
+    def interruptible(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Return `function`, which signals may end wherever it is; one that waits does so before it begins."""
+
+        @wraps(function)
+        def edge(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                self._is_open = True
+                if self._waiting:
+                    raise _exception(self._waiting.pop(0))
+                return function(*args, **kwargs)
+            finally:
+                # A signal may come here, too; see `_receive`.
+                self._is_open = False
+
+        self._edge = getattr(edge, "__code__", None)  # of `edge` itself, whatever it wraps
+        return edge
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -85,24 +129,30 @@ class Signals:
         finally:
             self._is_deferring = False
 
-    def _receive(self, number: int, frame: Any) -> None:
-        # The signal may have gone to the workers of a loader, too; that they end is no error then. A function of ours,
-        # because Python complains of a signal that has come already and whose handler is gone.
-        if hasattr(signal, "SIGCHLD"):
-            signal.signal(signal.SIGCHLD, _pass_over)
-        if self._waiting is not None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._pass_over_workers()
+        # It may come while another one is received.
+        while frame is not None and frame.f_code is _RECEIVE:
+            frame = frame.f_back
+        may_raise = self._is_open
+        if frame is not None and frame.f_code is self._edge:
+            # What is raised here does not come to where this is said, or has passed it.
+            self._is_open = False
+        if not may_raise:
             self._waiting.append(number)
-            return
-        if self._is_deferring and self.stopping is None:
+            _say(number, "the record of this run is brought to its end first; Ctrl-\\ or SIGKILL end it at once")
+        elif self._is_deferring and self.stopping is None:
             self.stopping = number
-            name = signal.Signals(number).name
-            # Not by logging or print, which the signal may have come in the middle of; the terminal may be gone.
-            with contextlib.suppress(OSError):
-                os.write(2, f"\n{name}: saving a checkpoint after this step; once more ends the run at once\n".encode())
-            return
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise Terminated(number)
+            _say(number, "saving a checkpoint after this step; once more ends the run at once")
+        else:
+            raise _exception(number)
+
+    def _pass_over_workers(self) -> None:
+        """Let it be no error that workers of a loader, which the signal may have gone to, too, have ended."""
+        if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is not _pass_over:
+            # A function of ours, because Python complains of a signal that has come already and whose handler is gone.
+            replaced = signal.signal(signal.SIGCHLD, _pass_over)
+            self._replaced.setdefault(signal.SIGCHLD, signal.SIG_DFL if replaced is None else replaced)
 
     def stop(self, step: int | None) -> NoReturn:
         """End the run by the signal that was held back.
@@ -121,3 +171,23 @@ class Signals:
 
 def _pass_over(number: int, frame: Any) -> None:
     pass
+
+
+def _exception(number: int) -> KeyboardInterrupt:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated(number)
+
+
+def _say(number: int, text: str) -> None:
+    # Not by logging or print, which the signal may have come in the middle of; the terminal may be gone.
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{signal.Signals(number).name}: {text}\n".encode())
+
+
+def _is_for_us(handler: Any) -> bool:
+    """Tell whether a handler is Python's own, or that of the run which this one runs in."""
+    return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(
+        getattr(handler, "__self__", None), Signals
+    )
+
+
+_RECEIVE = Signals._receive.__code__

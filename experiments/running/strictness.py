@@ -1,20 +1,18 @@
 """The checks that stop a run after a typo, before anything is recorded and before torch is imported.
 
-Types are checked by the scopes themselves (`ingredients.config.scope`), when an update meets its default. Here stand
-the checks that need the whole experiment: is there such an entry, such an ingredient, such a named config?
+Types are checked by the scopes themselves (`ingredients.config.scope`), when an update meets its default, and the words
+of the command line by `experiments.running.command_line`. The checks here need the whole experiment: is there
+such an entry, such an ingredient, such a named config?
 """
 
 from __future__ import annotations
 
 import inspect
-import itertools
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sacred
-from sacred.commandline_options import CLIOption
 from sacred.utils import (
     convert_to_nested_dict,
     get_by_dotted_path,
@@ -29,58 +27,9 @@ from ingredients.config.entry_types import conform, describe, infer, nearest
 from ingredients.config.files import read_config_file
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
-__all__ = ["check_assignments", "check_known", "check_options", "check_updates", "nested"]
+__all__ = ["check_known", "check_updates", "nested"]
 
 _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
-
-
-def check_assignments(argv: str | Sequence[str]) -> None:
-    """Refuse assignments without `with`, and those that contradict each other's shape, such as `lr=1 lr.x=2`.
-
-    Raises:
-        ConfigError: If one stands before `with`, or makes a plain value of what another one takes for a group.
-    """
-    words = shlex.split(argv) if isinstance(argv, str) else list(argv)
-    start = words.index("with") if "with" in words else len(words)
-    for before, word in itertools.pairwise(words[:start]):
-        if "=" in word and not word.startswith("-") and not before.startswith("-"):
-            raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
-    words = words[start + 1 :]
-    names = [word.partition("=")[0].strip() for word in words if "=" in word and not word.startswith("-")]
-    for name in names:
-        for prefix in list(iter_prefixes(name))[:-1]:
-            if prefix in names:
-                raise ConfigError(
-                    f"{prefix} and {name}: got both, but {prefix} cannot be one value and a group of entries; "
-                    "give one of them"
-                )
-
-
-def check_options(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
-    """Refuse command-line options that do not exist, or that lack their value.
-
-    Raises:
-        ConfigError: If there is one.
-    """
-    takes_value = {flag: bool(option.arg) for option in options for flag in option.get_flags()}
-    words = iter((shlex.split(argv) if isinstance(argv, str) else list(argv))[1:])
-    for word in words:
-        if not word.startswith("-") or word in ("-", "--"):
-            continue
-        name, equals, rest = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
-        # As in other programs, the beginning of a long name is enough.
-        meant = {flag for flag in takes_value if flag == name} or {
-            flag for flag in takes_value if name.startswith("--") and flag.startswith(name)
-        }
-        if len(meant) != 1:
-            near = nearest(name, list(takes_value))
-            hint = f"did you mean {near}?" if near else "-h lists them"
-            raise ConfigError(f"{name}: there is no such option; {hint}")
-        flag = meant.pop()
-        if takes_value[flag] and not equals and not rest and next(words, None) is None:
-            raise ConfigError(f"{flag}: got no value; write {flag}{'=' if flag.startswith('--') else ' '}VALUE")
-        if not takes_value[flag] and equals:
-            raise ConfigError(f"{flag}: got the value {rest!r}, but it takes none; write {flag}")
 
 
 def nested(config_updates: Mapping[str, Any]) -> dict:

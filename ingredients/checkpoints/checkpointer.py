@@ -1,7 +1,7 @@
 """`Checkpointer`: saves the states of a training beside it, and takes the training up again where it was left.
 
 A state is copied on the thread that trains, and written on another one. It is put in its place only once the record
-holds all that was logged up to it, so that what goes on from it has nothing to miss.
+holds all that was logged up to it, so that a training resumed from it misses nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Checkpointer:
-    """Saves states of a training into a folder, and finds the state to go on from.
+    """Saves states of a training into a folder, and finds the state to resume from.
 
     Args:
         folder: Where to; made when the first checkpoint is saved.
@@ -41,7 +41,7 @@ class Checkpointer:
         interval_steps: Optimizer steps between newest states within an epoch; None for none.
         keep: How many newest states to keep.
         start: A checkpoint of another run, to start from.
-        resume: Whether to take up what an earlier session of the same run left in the folder.
+        resume: Whether to resume from what an earlier session of the same run left in the folder.
         record: The run, such as an `experiments.LabRun`, or None. Its `position`, `flush` and `rewind` keep the record
             in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole step.
 
@@ -104,7 +104,7 @@ class Checkpointer:
         preparation: Preparation | None = None,
         check: Callable[[Place], None] | None = None,
     ) -> Place:
-        """Bring `parts` and the record to the state to go on from, and return the place of the training.
+        """Bring `parts` and the record to the state to resume from, and return the place of the training.
 
         That is what an earlier session of the run left, if it is to be resumed: the newest good state whose points are
         all in the record, or, if there is none such, the newest good one. Else it is the state at `start`; else none,
@@ -131,7 +131,7 @@ class Checkpointer:
         if found is not None:
             path, state = found
             place = resume(parts, state, path)
-            self.files.take_up(path, state, best=self.best)
+            self.files.resume_from(path, state, best=self.best)
             self._saved_step = place.step
         elif self.start is not None:
             path = self.files.start_of(self.start) if self.resume else self.start
@@ -148,7 +148,7 @@ class Checkpointer:
         if self.resume and self.record is not None and not self._is_followed():
             self.record.rewind(None if found is None else state.get("position"), place.step)
         if place.step:
-            _log.info("continuing from %s, after %d steps", path, place.step)
+            _log.info("resuming from %s, after %d steps", path, place.step)
         return place
 
     def _newest_state(self, parts: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
@@ -167,7 +167,7 @@ class Checkpointer:
         except CheckpointError as error:
             if not lacking or isinstance(error.__cause__, OSError):
                 raise
-        _log.warning("the record is not complete at any state that is kept; going on from the newest good one")
+        _log.warning("the record is not complete at any state that is kept; resuming from the newest good one")
         return self.files.newest(lambda state, path: self._check(state, path, parts))
 
     def _num_missing(self, state: Mapping[str, Any]) -> int:
@@ -223,7 +223,7 @@ class Checkpointer:
         _log.warning("%s: the weights of epoch %d, its best, are not there; the best starts anew", folder, epoch)
         monitor.load_state_dict({"value": math.nan, "epoch": 0, "waited": 0})
 
-    # ------------------------------------------------------------------ a training goes on
+    # ------------------------------------------------------------------ a training runs
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:

@@ -85,12 +85,12 @@ class CheckpointFolder:
                 if isinstance(error.__cause__, OSError):
                     raise
                 faults.append(str(error))
-                _log.warning("%s; the state before it is looked for", error)
+                _log.warning("%s; trying the state before it", error)
             else:
                 return path, state
         if faults:
             raise CheckpointError(
-                f"{self.path}: none of its {len(faults)} states of the training can be taken up; the newest: "
+                f"{self.path}: none of its {len(faults)} states of the training can be loaded; the newest: "
                 f"{faults[0]}; put a good one back, or start a new run"
             )
         return None
@@ -136,7 +136,7 @@ class CheckpointFolder:
         # The last, because it says that all is there.
         stand_for(path, folder / path.name)
 
-    def take_up(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
+    def resume_from(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
         """Let `state`, read from `path`, be the newest one, and the weights that it has for the best be those.
 
         States that were passed over for it go: they are damaged, or ahead of the record.

@@ -27,7 +27,7 @@ class TrainingRecord(Protocol):
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run goes on in the record of an earlier session."""
+        """Whether the run was resumed: it is recorded with an earlier session."""
 
     @property
     def stopping(self) -> int | None:

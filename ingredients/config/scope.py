@@ -13,15 +13,9 @@ A dict that is empty by default is free-form: its keys are checked by whoever re
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import contextvars
-import inspect
-import io
-import re
 import shlex
-import textwrap
-import tokenize
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
@@ -35,12 +29,12 @@ from sacred.utils import iterate_flattened, join_paths
 
 from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.config.scope_source import read_scope
 from ingredients.errors import ConfigError
 
 __all__ = ["DeclaredDict", "Scope", "lenient"]
 
 _lenient = contextvars.ContextVar("lenient", default=False)
-_NOT_DOCUMENTATION = re.compile(r"\s*(noqa|type:|pylint:|noinspection|fmt:|ruff:|pragma:)")
 
 
 @contextlib.contextmanager
@@ -160,18 +154,16 @@ class Scope(ConfigScope):
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
-        # Sacred's constructor would read and parse the function twice more; these are its attributes.
-        source = textwrap.dedent(inspect.getsource(function))
-        tree = _parse(source)
-        self.args = _arguments(function)
+        # Sacred's constructor would read the function twice more; these are the attributes that it sets.
+        source = read_scope(function)
+        self.args = source.arguments
         self._func = function
+        self._body_code = source.code
+        self._var_docs = {"seed": "the random seed for this experiment"} | source.docs
         self.__doc__ = function.__doc__
-        self._var_docs = {"seed": "the random seed for this experiment"} | _documentation(tree, source)
         self._path = path
         self._strict = strict
-        self._declared = _declarations(tree, function) if strict else {}
-        # The last, because it moves the tree to its lines in the file.
-        self._body_code = _compile(tree, function)
+        self._declared = source.declared if strict else {}
 
     def at(self, path: str) -> Scope:
         """Return this scope as that of an ingredient called `path`."""
@@ -214,105 +206,3 @@ class Scope(ConfigScope):
 
 def _is_no_entry(name: str, value: Any) -> bool:
     return name.startswith("__") or isinstance(value, types.ModuleType | types.FunctionType | type)
-
-
-def _arguments(function: Callable) -> list[str]:
-    """Return the names of the entries that a scope reads."""
-    parameters = inspect.signature(function).parameters
-    for name, parameter in parameters.items():
-        if parameter.default is not parameter.empty or parameter.kind in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
-            raise ConfigError(
-                f"config scope {function.__name__}: got the argument {parameter}, expected the name of an entry or "
-                f"ingredient alone; write {name}"
-            )
-    return list(parameters)
-
-
-def _parse(source: str) -> ast.FunctionDef:
-    tree = ast.parse(source).body[0]
-    if not isinstance(tree, ast.FunctionDef):
-        raise ConfigError(f"a config scope is a function written with def; got {ast.unparse(tree)[:60]}")
-    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
-    tree.body = body or [ast.Pass(lineno=tree.lineno, col_offset=0)]
-    return tree
-
-
-def _compile(tree: ast.FunctionDef, function: Callable) -> types.CodeType:
-    """Compile the scope's body as a module, annotated entries as plain assignments."""
-    body = []
-    for statement in tree.body:
-        if isinstance(statement, ast.AnnAssign) and statement.value is not None:
-            plain = ast.Assign(targets=[statement.target], value=statement.value)
-            statement = ast.copy_location(plain, statement)
-        body.append(statement)
-    module = ast.fix_missing_locations(ast.Module(body=body, type_ignores=[]))
-    ast.increment_lineno(module, function.__code__.co_firstlineno - 1)
-    try:
-        return compile(module, inspect.getfile(function), "exec")
-    except SyntaxError as error:
-        raise ConfigError(
-            f"config scope {function.__name__}: {error.msg} (line {error.lineno} of {error.filename}); a scope neither "
-            "returns nor yields: its local variables are the entries"
-        ) from error
-
-
-def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
-    declared = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            expression = ast.unparse(statement.annotation)
-            declared[statement.target.id] = eval(expression, dict(function.__globals__))
-    return declared
-
-
-def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
-    """Return the comment that belongs to each entry, by dotted name."""
-    comments, whole_line = _comments(source)
-    docs: dict[str, str] = {}
-
-    def add(name: str, line: int, last_line: int, value: ast.expr | None) -> None:
-        behind = last_line if last_line in comments and last_line not in whole_line else line
-        if behind in comments and behind not in whole_line:
-            docs.setdefault(name, comments[behind])
-        elif line - 1 in whole_line:
-            docs.setdefault(name, comments[line - 1])
-        for key, inner in _literal_items(value):
-            end = inner.end_lineno or inner.lineno
-            if (inner.lineno, end) != (line, last_line):
-                add(f"{name}.{key}", inner.lineno, end, inner)
-
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = [n for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
-            for name in names:
-                value = node.value if len(names) == 1 else None
-                add(name.id, node.lineno, node.end_lineno or node.lineno, value)
-    return docs
-
-
-def _literal_items(value: ast.expr | None) -> Iterator[tuple[str, ast.expr]]:
-    if isinstance(value, ast.Dict):
-        for key, inner in zip(value.keys, value.values, strict=True):
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                yield key.value, inner
-    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "dict":
-        for keyword in value.keywords:
-            if keyword.arg is not None:
-                yield keyword.arg, keyword.value
-
-
-def _comments(source: str) -> tuple[dict[int, str], set[int]]:
-    """Return every documenting comment by line, and the lines that hold nothing else."""
-    comments, whole_line = {}, set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            text = token.string.lstrip("#").strip()
-            if text and not _NOT_DOCUMENTATION.match(text):
-                comments[token.start[0]] = text
-                if not token.line[: token.start[1]].strip():
-                    whole_line.add(token.start[0])
-    return comments, whole_line

@@ -1,4 +1,4 @@
-"""`FileObserver`: records a run in a folder, so that a killed process loses at most the last beat.
+"""`FileObserver`: records a run in a folder, so that a process that is killed loses no point.
 
 It takes the place of Sacred's FileStorageObserver: the same arguments, the same layout of a run's folder, and more
 beside it (see `observers.record.schema`). It never raises into a run: what cannot be written is said once, tried again,
@@ -7,60 +7,53 @@ and counted.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from sacred.observers import RunObserver
 
-from observers.errors import ResumeError
-from observers.file.info_file import InfoFile
+from observers.file.lease_file import LeaseFile
+from observers.file.recording import Recording, folder_of, recording_of
 from observers.file.run_file import RunFile, command_line, new_entry
-from observers.file.sacred_form import plain, sacred_metrics, to_ticks
-from observers.provenance.gathering import Gathering
+from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import guarded
-from observers.record.identity import RECORD_TO_VARIABLE, lease
+from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_run_folder
-from observers.record.resuming import continued_entry, open_for_continuing
-from observers.record.rewinding import Position, held, is_rewound, missing_from, next_step, num_missing
-from observers.record.schema import CONFIG, FORMAT, LEASE, MAX_SACRED_POINTS, RUN, SACRED_METRICS
+from observers.record.point_log import PointLog
+from observers.record.resuming import open_for_resuming, resumed_entry
+from observers.record.rewinding import Position, held
+from observers.record.schema import FORMAT
 from observers.record.stored_files import copy_file, keep
 
-__all__ = ["FileObserver", "recorder_of"]
+__all__ = ["FileObserver"]
 
 _log = logging.getLogger(__name__)
 
 SACREDS_BEAT_INTERVAL_S = 10.0
-# Series that are named where points of them are lost.
-_SHOWN = 10
-
-# The observer that writes each run of this process down, by uid: what else delivers a run reads its journal.
-_writers: dict[str, FileObserver] = {}
-
-
-def recorder_of(uid: str | None) -> FileObserver | None:
-    """Return the observer that writes the run `uid` down in this process, if there is one."""
-    return _writers.get(uid)
+# How long the end of a run waits for git, packages and machine.
+_PROVENANCE_BOUND_S = 20.0
 
 
 class FileObserver(RunObserver):
     """Records runs below a folder, each in a numbered folder of its own.
 
-    A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` goes on there: the same record,
-    with one more session (see `observers.record.resuming`).
+    A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` is recorded there: in the same
+    record, with one more session (see `observers.record.resuming`).
+
+        ex.observers.append(FileObserver("my_runs"))
 
     Args:
-        basedir: Where to; made if it is not there. `SACRISTAN_RECORD_TO` in the environment stands in its place, and of
-            the two folders below.
+        basedir: The folder of runs; made if it is not there. `SACRISTAN_RECORD_TO` in the environment stands in its
+            place, and in that of the two folders below.
         resource_dir: Where contents of resources are kept, by default `basedir/_resources`.
         source_dir: Where contents of sources are kept, by default `basedir/_sources`.
         template: Taken for Sacred's sake; reports are not rendered.
@@ -70,10 +63,10 @@ class FileObserver(RunObserver):
 
     Attributes:
         dir: The folder of the run, as text; None before it starts.
+        recording: The run; None before it starts.
         num_errors: Events that failed.
         beat_interval_s: Seconds between two heartbeats, told by a run of the lab before it starts; None is what Sacred
             was told on its command line, or its own ten seconds. The lease goes by it.
-        record_lock: Held on the run's folder while the run is recorded; None before.
     """
 
     VERSION = FORMAT
@@ -99,50 +92,56 @@ class FileObserver(RunObserver):
         self.copy_artifacts = copy_artifacts
         self.copy_sources = copy_sources
         self.dir: str | None = None
-        self.journal: Journal | None = None
+        self.recording: Recording | None = None
         self.num_errors = 0
         self.beat_interval_s: float | None = None
-        self.record_lock: RecordLock | None = None
         self._lock = threading.RLock()
-        self._start: datetime | None = None
-        self._output_done = 0
-        self._info: InfoFile | None = None
-        self._run: RunFile | None = None
-        self._sources: LabSources | None = None
-        self._gathering: Gathering | None = None
 
     def _elsewhere(self) -> str | None:
         """Return the folder to record below in the place of the one given."""
         return os.environ.get(RECORD_TO_VARIABLE) or None
 
     @property
-    def run_entry(self) -> dict[str, Any]:
-        """What stands in `run.json`; nothing before a run starts."""
-        return {} if self._run is None else self._run.entry
-
-    @property
     def is_resumed(self) -> bool:
         """Whether the run goes on in the record of an earlier session."""
-        return self._run is not None and self._run.session is not None
+        return self.recording is not None and self.recording.is_resumed
 
     @property
     def is_recording(self) -> bool:
         """Whether a run has started and not ended."""
-        return self._run is not None and not self._run.has_ended
+        return self.recording is not None and not self.recording.run.has_ended
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the run's earlier sessions; 0 for a run that was not resumed."""
+        return 0.0 if self.recording is None else self.recording.elapsed_s
+
+    def position(self) -> Position:
+        """Return how much the record holds of each metric and each series of media."""
+        return self._started().journal.position()
+
+    def held(self, position: Position) -> Position:
+        """Return the part of a position that the record has; less where points or media were lost."""
+        return held(self._started().folder, position)
+
+    def _started(self) -> Recording:
+        if self.recording is None:
+            raise RuntimeError("this observer has no run yet: started_event comes first")
+        return self.recording
 
     # ------------------------------------------------------------------ a run begins
 
     def queued_event(
         self,
-        ex_info: dict,
+        ex_info: dict[str, Any],
         command: str,
-        host_info: dict,
+        host_info: dict[str, Any],
         queue_time: datetime,
-        config: dict,
-        meta_info: dict,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
         _id: Any,
     ) -> Any:
-        """Write down a run that is to be started by somebody else."""
+        """Write down a run that is to be started by somebody else; returns its id in this folder."""
         with self._lock:
             entry = new_entry(ex_info, command, host_info, queue_time, meta_info, "QUEUED")
             number = self._begin(entry, ex_info, queue_time, config, _id)
@@ -151,174 +150,129 @@ class FileObserver(RunObserver):
 
     def started_event(
         self,
-        ex_info: dict,
+        ex_info: dict[str, Any],
         command: str,
-        host_info: dict,
+        host_info: dict[str, Any],
         start_time: datetime,
-        config: dict,
-        meta_info: dict,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
         _id: Any,
     ) -> Any:
-        """Write down a run that starts now; returns its id in this folder."""
+        """Write down a run that starts now; returns its id in this folder.
+
+        Raises:
+            ResumeError: If the run that it is to resume cannot be resumed.
+        """
         with self._lock:
-            resume = meta_info.pop("resume", None) or self._folder_beside(recorder_of(meta_info.get("uid")))
+            resume = meta_info.pop("resume", None) or self._folder_beside(recording_of(meta_info.get("uid")))
             if resume is not None:
-                number = self._continue(Path(resume), ex_info, host_info, start_time, config, meta_info)
+                number = self._resume(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            note_changes = self._run.note_environment if self.is_resumed else None
-            self._gathering = Gathering(self.journal, self._lock, ex_info["base_dir"], note_changes)
+            self._started().gather_provenance(ex_info["base_dir"])
             return number
 
-    def _folder_beside(self, first: FileObserver | None) -> Path | None:
-        """Return where the run that another observer continues is recorded below this one's folder, too."""
+    def _folder_beside(self, first: Recording | None) -> Path | None:
+        """Return where the run that another observer resumes is recorded below this one's folder, too."""
         if first is None or not first.is_resumed:
             return None
-        uid = first.run_entry["uid"]
-        for path in Path(self.basedir).glob(f"*/{RUN}"):
-            try:
-                if json.loads(path.read_bytes())["uid"] == uid:
-                    return path.parent
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                _log.debug("%s: passed over, it cannot be read (%s)", path, error)
-        _log.warning("%s holds no record of this run, which goes on; the one there begins here", self.basedir)
-        return None
+        folder = folder_of(Path(self.basedir), first.uid)
+        if folder is None:
+            _log.warning("%s holds no record of the run that is resumed; one begins there now", self.basedir)
+        return folder
 
-    def _begin(self, entry: dict, ex_info: dict, at: datetime, config: dict, _id: Any) -> Any:
+    def _begin(
+        self, entry: dict[str, Any], ex_info: dict[str, Any], at: datetime, config: dict[str, Any], _id: Any
+    ) -> Any:
         """Make the record of a new run; returns its id."""
-        number = self._make_folder(_id)
-        self.record_lock = RecordLock(Path(self.dir))
-        self.record_lock.acquire()
-        self.journal = Journal(Path(self.dir))
-        self._start = at.replace(tzinfo=UTC)
-        self._run = RunFile(self.journal, entry, entry["meta"])
-        self._begin_session(ex_info)
-        self._save_sources()
-        self.journal.write(CONFIG, plain(config))
-        self._write_lease()
-        self._run.write()
+        base, folder, number = make_run_folder(Path(self.basedir), _id)
+        if base != Path(self.basedir):
+            self.basedir = str(base)
+            self.source_dir, self.resource_dir = base / "_sources", base / "_resources"
+        lock = RecordLock(folder)
+        lock.acquire()
+        journal = Journal(folder)
+        lease = LeaseFile(journal, lock, self._beat_interval_s(entry["meta"]))
+        self._record(journal, lease, RunFile(journal, entry, entry["meta"]), at, ex_info, config)
         return number
 
-    def _begin_session(self, ex_info: dict, sources: Sequence = ()) -> None:
-        """Begin with what counts for one session."""
-        self._output_done, self._info = 0, InfoFile(self.journal)
-        self._sources = LabSources(ex_info, self.source_dir if self.copy_sources else None, self.basedir, sources)
-        _writers[self.run_entry["uid"]] = self
-
-    def _continue(
-        self, folder: Path, ex_info: dict, host_info: dict, at: datetime, config: dict, meta_info: dict
+    def _resume(
+        self,
+        folder: Path,
+        ex_info: dict[str, Any],
+        host_info: dict[str, Any],
+        at: datetime,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
     ) -> str:
         """Go on with the record of an earlier session; returns its id.
 
         Raises:
             ResumeError: If that cannot be; then nothing of it is changed.
         """
-        with open_for_continuing(folder, Path(self.basedir)) as (run, journal, lock):
-            self.dir, self.journal, self.record_lock = str(journal.folder), journal, lock
-            self._run = RunFile(journal, continued_entry(run, folder, at, host_info, command_line()), meta_info)
+        with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
+            lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
+            run = RunFile(journal, resumed_entry(before, folder, at, host_info, command_line()), meta_info)
             # With both, others see that the run is taken, whatever it said before.
-            self._write_lease()
-            self._run.write()
+            lease.write()
+            run.write()
             journal.clear()
-        self._start = datetime.fromisoformat(run["start_time"]).replace(tzinfo=UTC)
-        meta_info["uid"] = run["uid"]
-        self._begin_session(ex_info, run["experiment"]["sources"])
-        self._save_sources()
-        # What the end of an earlier session wrote is made anew at the end of this one.
-        (journal.folder / SACRED_METRICS).unlink(missing_ok=True)
-        self.journal.write(CONFIG, plain(config))
-        self.journal.end_line()
-        line = f"--- session {len(self.run_entry['sessions'])}, {at.isoformat(' ', 'seconds')} UTC ---\n"
-        self.journal.add_output(line.encode())
+        meta_info["uid"] = before["uid"]
+        start = datetime.fromisoformat(before["start_time"])
+        self._record(journal, lease, run, start, ex_info, config, before["experiment"]["sources"])
         return journal.folder.name
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds that a continued run has behind it: no sample of the machine was taken at a later step."""
-        if not self.is_resumed:
-            return 0.0
-        steps = [row["last_step"] for name, row in self.journal.summary.items() if not is_rewound(name)]
-        return max((datetime.now(UTC) - self._start).total_seconds(), max(steps, default=0) + 1.0)
+    def _beat_interval_s(self, meta_info: Mapping[str, Any]) -> float:
+        if self.beat_interval_s is not None:
+            return self.beat_interval_s
+        given = (meta_info.get("options") or {}).get("--beat-interval")
+        return float(given) if given else SACREDS_BEAT_INTERVAL_S
 
-    def position(self) -> Position:
-        """Return how much the record holds of each metric and each series of media."""
-        return self.journal.position()
-
-    def held(self, position: Position) -> Position:
-        """Return the part of a position that the record has; less where points or media were lost."""
-        return held(self.journal.folder, position)
-
-    def _make_folder(self, _id: Any) -> Any:
-        """Make the run's folder, and return its id."""
-        base, folder, number = make_run_folder(Path(self.basedir), _id)
-        if base != Path(self.basedir):
-            self.basedir = str(base)
-            self.source_dir, self.resource_dir = base / "_sources", base / "_resources"
-        self.dir = str(folder)
-        return number
-
-    def _save_sources(self) -> None:
-        """Keep every source of the lab that is imported by now; modules imported later come with later beats."""
-        if self._sources.look():
-            self._run.note_sources(self._sources.pairs, self._sources.changed)
+    def _record(
+        self,
+        journal: Journal,
+        lease: LeaseFile,
+        run: RunFile,
+        start: datetime,
+        ex_info: dict[str, Any],
+        config: dict[str, Any],
+        earlier_sources: Sequence[Sequence[str]] = (),
+    ) -> None:
+        """Begin a session."""
+        store = self.source_dir if self.copy_sources else None
+        sources = LabSources(ex_info, store, self.basedir, earlier_sources)
+        self.dir = str(journal.folder)
+        self.recording = Recording(Path(self.basedir), journal, lease, run, start, sources, self._lock)
+        self.recording.begin(config)
 
     # ------------------------------------------------------------------ a run goes on
 
-    @guarded
-    def heartbeat_event(self, info: dict, captured_out: str, beat_time: datetime, result: Any) -> None:
-        """Write down what is new: output, info, result, and that the run is alive."""
-        self.journal.flush()
-        self._add_output(captured_out)
-        self._info.beat(info)
-        self._save_sources()
-        if self._gathering is not None:
-            self._gathering.look()
-        self._write_lease()
-        self._run.beat(beat_time, result)
-
-    def _add_output(self, captured_out: str) -> None:
-        if len(captured_out) > self._output_done:
-            self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
-            self._output_done = len(captured_out)
-
-    def _write_lease(self) -> None:
-        locked = self.record_lock is not None and self.record_lock.is_held
-        self.journal.write(LEASE, lease(self._beat_interval_s(), locked=locked), durable=False)
-
-    def _beat_interval_s(self) -> float:
-        if self.beat_interval_s is not None:
-            return self.beat_interval_s
-        given = (self.run_entry["meta"].get("options") or {}).get("--beat-interval")
-        return float(given) if given else SACREDS_BEAT_INTERVAL_S
-
-    def _release(self) -> None:
-        """Let others write the record, which is as it should be."""
-        if self.record_lock is not None:
-            self.record_lock.release()
+    def open_points(self) -> PointLog:
+        """Return the log that points go to from now on; what came is moved away without this observer, too."""
+        with self._lock:
+            return self._started().open_points()
 
     @guarded
-    def log_metrics(self, metrics_by_name: dict[str, dict], info: dict) -> None:
+    def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
+        """Write down what is new: points, output, info, result, and that the run is alive."""
+        self._started().beat(info, captured_out, beat_time, result)
+
+    @guarded
+    def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:
         """Append new points."""
-        for name, new in metrics_by_name.items():
-            self.journal.add_points(name, new["steps"], new["values"], to_ticks(new["timestamps"], self._start))
-        if metrics_by_name:
-            self.journal.write_summary()
-        if self._run.has_ended:
-            # Sacred's own run waits two seconds for its last beat, which may come after the end.
-            self.journal.close()
+        self._started().add_metrics(metrics_by_name)
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
         """Write down images, figures, histograms, texts and tables."""
-        for entry in entries:
-            self.journal.media.add(entry, entry.time - self._start.timestamp())
+        self._started().add_media(entries)
 
     @guarded
     def flush_event(self) -> None:
         """Wait until all points and media so far are on the disk."""
         if self.is_recording:
-            self.journal.sync()
+            self._started().journal.sync()
 
     def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
         """Take back what was recorded beyond a position; returns the one that is reached.
@@ -331,63 +285,36 @@ class FileObserver(RunObserver):
             ResumeError: If it cannot be written. It can be done again.
         """
         with self._lock:
-            if not self.is_recording:
-                return None
-            try:
-                with self._run.rewinding(next_step(position) if step is None else step):
-                    reached = self.journal.rewind(position)
-            except OSError as error:
-                raise ResumeError(f"the record in {self.dir} cannot be taken back to where it was: {error}") from error
-            if not any(position.values()):
-                self._run.entry.pop("lost_points", None)  # all of it is recorded anew
-            self._note_lost_points(reached, position)
-            return reached
-
-    def _note_lost_points(self, reached: Position, wanted: Position) -> None:
-        missing = list(missing_from(reached, wanted))
-        for name, there, expected in missing[:_SHOWN]:
-            _log.warning("%s: %s is there %d times, expected %d; the others are lost", self.dir, name, there, expected)
-        if missing:
-            count = num_missing(reached, wanted)
-            _log.error(
-                "%s: %d points of %d series are lost; the run cannot end as COMPLETED", self.dir, count, len(missing)
-            )
-            self._run.note_lost_points(count)
+            return self._started().rewind(position, step) if self.is_recording else None
 
     @guarded
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
-        self._run.add_resource(filename, keep(Path(filename), self.resource_dir, self.basedir))
+        stored = keep(Path(filename), self.resource_dir, self.basedir)
+        self._started().run.add_resource(filename, stored)
 
     @guarded
     def artifact_event(
-        self, name: str, filename: str, metadata: dict | None = None, content_type: str | None = None
+        self, name: str, filename: str, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
         """Keep a file that the run made, under `name` in the run's folder."""
-        target = artifact_path(Path(self.dir), name)
+        recording = self._started()
+        target = artifact_path(recording.folder, name)
         if self.copy_artifacts and Path(filename).resolve() != target:
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(Path(filename), target)
-        self._run.add_artifact(name, metadata, content_type)
-
-    def note_artifact(self, key: str, entry: dict[str, Any]) -> None:
-        """List under `key` of `run.json`, once, a version of an artifact that the run logged or used."""
-        with self._lock:
-            self._run.add_once(key, entry)
+        recording.run.add_artifact(name, metadata, content_type)
 
     # ------------------------------------------------------------------ a run ends
 
-    @guarded
     def completed_event(self, stop_time: datetime, result: Any) -> None:
         """Write down that the run came to its end."""
-        self._end("COMPLETED", stop_time, result=plain(result))
+        self._end("COMPLETED", stop_time, result=result)
 
-    @guarded
     def interrupted_event(self, interrupt_time: datetime, status: str) -> None:
         """Write down that the run was interrupted."""
         self._end(status, interrupt_time)
 
-    @guarded
     def failed_event(self, fail_time: datetime, fail_trace: list[str]) -> None:
         """Write down that the run failed, and how."""
         self._end("FAILED", fail_time, fail_trace=fail_trace)
@@ -395,28 +322,22 @@ class FileObserver(RunObserver):
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
         if not self.is_recording:  # the run was refused when it started
             return
+        self._started().wait_for_provenance(_PROVENANCE_BOUND_S)
         try:
-            if self._gathering is not None:
-                self._lock.release()
-                self._gathering.join(20)
-                self._lock.acquire()
-                self._gathering.look()
-            self.journal.flush()
-            self._info.write()
-            self.journal.media.give_up()
-            self._save_sources()
-            lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
-            self._run.end(status, at, lost, **entries)
-            self.journal.write_summary()
-            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
-                self.journal.write(SACRED_METRICS, sacred_metrics(Path(self.dir), self._start))
-            self._run.write()
-            self.journal.close()
+            self._write_end(status, at, entries)
         finally:
-            _writers.pop(self.run_entry["uid"], None)
             self._release()
+
+    @guarded
+    def _write_end(self, status: str, at: datetime, entries: dict[str, Any]) -> None:
+        self._started().end(status, at, **{name: plain(value) for name, value in entries.items()})
+
+    def _release(self) -> None:
+        """Let others write the record, which is as it should be."""
+        if self.recording is not None:
+            self.recording.lease.release()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # `basedir` may change

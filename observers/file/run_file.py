@@ -1,8 +1,8 @@
 """`RunFile`: the document `run.json` of a run, from its beginning to its end.
 
 It tells what the run is (uid, experiment, command, host), what it has (sources, resources, artifacts), and how it
-stands (status, heartbeat, result). The head of a continued run tells of its first session, and the last of its
-`sessions` of the one that goes on (see `observers.record.resuming`).
+stands (status, heartbeat, result). The head of a resumed run tells of its first session, and the last of its
+`sessions` of the current one (see `observers.record.resuming`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunFile:
 
     Args:
         journal: The journal of the run.
-        entry: What stands in it: a `new_entry`, or a `continuing.continued_entry`.
+        entry: What stands in it: a `new_entry`, or a `resuming.resumed_entry`.
         meta_info: Sacred's meta entry of this session.
 
     Attributes:
@@ -57,8 +57,10 @@ class RunFile:
 
     def beat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
+        # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
+        result = plain(result)
         changed = self.entry.get("result") != result
-        self.entry |= {"result": plain(result), "heartbeat": at.isoformat()}
+        self.entry |= {"result": result, "heartbeat": at.isoformat()}
         if changed:
             self.write()
 
@@ -70,9 +72,10 @@ class RunFile:
         self.write()
 
     def note_environment(self, changes: dict[str, Any]) -> None:
-        """Note how this session's environment differs from that of the first one."""
-        if self.session.get("changed_environment", {}) != changes:
-            self.session["changed_environment"] = changes
+        """Note how the environment of a resumed run differs from that of its first session."""
+        session = self.session
+        if session is not None and session.get("changed_environment", {}) != changes:
+            session["changed_environment"] = changes
             self.write()
 
     def add_resource(self, filename: str, stored: str) -> None:
@@ -104,12 +107,12 @@ class RunFile:
 
     @contextlib.contextmanager
     def rewinding(self, step: int) -> Iterator[None]:
-        """Say, while the record is taken back, that it is; afterwards that it was, and the step this session begins at.
+        """Say, while the record is rewound, that it is; afterwards that it was, and the step this session begins at.
 
         Raises:
-            OSError: If that cannot be written; then nothing is to be taken back.
+            OSError: If that cannot be written; then nothing is to be rewound.
         """
-        # Said before, so that whoever delivers the run sees that what it sent may not be there any more.
+        # Written before, so that whoever delivers the run sees that what it sent may be gone.
         self.entry["rewinding"] = True
         if not self.write():
             raise OSError("run.json cannot be written")

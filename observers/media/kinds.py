@@ -91,7 +91,8 @@ class Image(Media):
 
     def encode(self) -> Content:
         """Make the PNG file."""
-        pixels, meta = self._snapshot.array(), {}
+        pixels = self._snapshot.array()
+        meta: dict[str, Any] = {}
         if pixels.ndim == 2:
             pixels = pixels[..., None]
         elif self._channels_first:

@@ -20,7 +20,8 @@ from sacred.observers import RunObserver
 
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
-from observers.file.observer import FileObserver, recorder_of
+from observers.file.observer import FileObserver
+from observers.file.recording import recording_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import DESTINATION_FILE, Destination, explain
 from observers.mongo.fetch import fetch
@@ -29,6 +30,7 @@ from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
 from observers.record.identity import new_uid
+from observers.record.point_log import PointLog
 
 __all__ = ["MongoObserver"]
 
@@ -117,7 +119,7 @@ class MongoObserver(RunObserver):
         self._options = kwargs
         self._client = client
         self._own_client = False
-        self._spool: FileObserver | None = None
+        self._spool: _Spool | None = None
         self._shipper: Shipper | None = None
         self._folder = Path()
         self.beat_interval_s: float | None = None
@@ -135,7 +137,7 @@ class MongoObserver(RunObserver):
         _id: Any,
     ) -> Any:
         """Deliver a run that is to be started by somebody else."""
-        if recorder_of(meta_info.get("uid")) is None:
+        if recording_of(meta_info.get("uid")) is None:
             self._spool = _Spool(self.spool_dir / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
             self._spool.queued_event(ex_info, command, host_info, queue_time, config, meta_info, _SPOOLED)
@@ -152,17 +154,19 @@ class MongoObserver(RunObserver):
         _id: Any,
     ) -> Any:
         """Begin to deliver a run; returns its id in the database, or None if that is not reachable within seconds."""
-        if recorder_of(meta_info.get("uid")) is None:
+        if recording_of(meta_info.get("uid")) is None:
             self._spool = _Spool(self.spool_dir / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
             self._spool.started_event(ex_info, command, host_info, start_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)
 
     def _ship(self, uid: str, run_id: Any) -> Any:
-        """Start to deliver what records the run; returns the run's id, which the database makes where there is none."""
-        recorder = recorder_of(uid)
-        folder, base = Path(recorder.dir), Path(recorder.basedir)
-        recorder.journal.write(DESTINATION_FILE, self.destination.written())
+        """Start to deliver the recording of the run; returns the run's id, which the database makes if it is None."""
+        recording = recording_of(uid)
+        if recording is None:
+            raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
+        folder, base = recording.folder, recording.base
+        recording.journal.write(DESTINATION_FILE, self.destination.written())
         self._folder, self._own_client = folder, self._client is None
         wanted = _as_number(run_id if self.overwrite is None else self.overwrite)
 
@@ -193,6 +197,10 @@ class MongoObserver(RunObserver):
     completed_event = _spooled(FileObserver.completed_event)
     interrupted_event = _spooled(FileObserver.interrupted_event)
     failed_event = _spooled(FileObserver.failed_event)
+
+    def open_points(self) -> PointLog | None:
+        """Return the log of the spool, if there is one; what another observer writes is delivered from there."""
+        return None if self._spool is None else self._spool.open_points()
 
     @property
     def label(self) -> str:
@@ -241,7 +249,7 @@ class MongoObserver(RunObserver):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MongoObserver) and self.destination == other.destination
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]  # as of a FileObserver
 
 
 def _as_number(wanted: Any) -> Any:

@@ -35,6 +35,16 @@ class AppendFile:
         """Bytes that failed to be written, and are tried again."""
         return len(self._pending)
 
+    @property
+    def num_records(self) -> int:
+        """Records in the file, once it was opened, and of those that failed to be written; for records of a length."""
+        return (self._size + len(self._pending)) // (self.record_bytes or 1)
+
+    @property
+    def num_written(self) -> int:
+        """Records in the file, once it was opened."""
+        return self._size // (self.record_bytes or 1)
+
     def create(self) -> None:
         """Make the file, if it is not there."""
         if self._fd is None:
@@ -46,12 +56,12 @@ class AppendFile:
         if not self._pending:
             return True
         try:
-            self.create()
+            fd = self._open() if self._fd is None else self._fd
             view = memoryview(self._pending)
             try:
                 written = 0
                 while written < len(view):
-                    written += os.pwrite(self._fd, view[written:], self._size + written)
+                    written += os.pwrite(fd, view[written:], self._size + written)
             finally:
                 view.release()
         except OSError:
@@ -62,14 +72,15 @@ class AppendFile:
         self._pending.clear()
         return True
 
-    def _open(self) -> None:
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        size = os.fstat(self._fd).st_size
-        self._size = self._whole(size)
+    def _open(self) -> int:
+        fd = self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(fd).st_size
+        self._size = self._whole(fd, size)
         if self._size != size:
-            os.ftruncate(self._fd, self._size)
+            os.ftruncate(fd, self._size)
+        return fd
 
-    def _whole(self, size: int) -> int:
+    def _whole(self, fd: int, size: int) -> int:
         """Return the size of the file without its torn tail."""
         if self.record_bytes == 0:
             return size
@@ -78,7 +89,7 @@ class AppendFile:
         end = size
         while end > 0:
             start = max(0, end - 65536)
-            newline = os.pread(self._fd, end - start, start).rfind(b"\n")
+            newline = os.pread(fd, end - start, start).rfind(b"\n")
             if newline >= 0:
                 return start + newline + 1
             end = start
@@ -108,6 +119,7 @@ class AppendFile:
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
+        self._size = len(data)
 
     def sync(self) -> None:
         """Wait until what is written is on the disk."""

@@ -39,7 +39,7 @@ PARENT_VARIABLE = "SACRISTAN_PARENT"
 RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
 # Holds the fingerprint of the data that a run which is reproduced was trained on.
 EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
-# Holds the folder of the run that this process is to continue.
+# Holds the folder of the run that this process is to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
 
 # How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
@@ -103,7 +103,7 @@ def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] |
     """
     try:
         lease = json.loads((folder / LEASE).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         lease = None
     if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
         last = _last_change(folder)

@@ -19,21 +19,9 @@ import numpy as np
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing
 from observers.record.media_files import MediaFiles
-from observers.record.rewinding import Position, read_position, rewound_files, summaries
-from observers.record.schema import (
-    MEDIA,
-    NAMES,
-    NOTES,
-    OUTPUT,
-    POINT,
-    POINTS,
-    SUMMARY,
-    VALUES,
-    read_names,
-    read_points,
-    summarize,
-    to_steps,
-)
+from observers.record.point_files import PointFiles
+from observers.record.rewinding import Position, read_position, rewound_files
+from observers.record.schema import MEDIA, NOTES, OUTPUT, SUMMARY
 
 __all__ = ["Journal"]
 
@@ -48,22 +36,16 @@ class Journal:
 
     Attributes:
         num_failures: Writes that failed so far, most of them made good later.
-        summary: The summary of each metric, see `schema.summarize`.
+        points: The files of points.
         media: The files of media.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
         self.num_failures = 0
-        self.summary: dict[str, dict[str, Any]] = {}
-        self._points = AppendFile(self.folder / POINTS, POINT.itemsize)
-        self._names = AppendFile(self.folder / NAMES)
-        self._values = AppendFile(self.folder / VALUES)
+        self.points = PointFiles(self.folder, self._say)
         self._output = AppendFile(self.folder / OUTPUT, 0)
         self.media = MediaFiles(self.folder, self._say)
-        self._ids: dict[tuple[str, bool], int] = {}
-        self._next_id = 0
-        self._read_ids()
         self._documents: dict[str, bytes] = {}
         try:
             self._output.create()
@@ -73,51 +55,16 @@ class Journal:
     @property
     def num_lost_bytes(self) -> int:
         """Bytes that were given up, because the disk refused them for too long."""
-        files = (self._points, self._names, self._values, self._output, self.media)
-        return sum(file.num_lost_bytes for file in files)
+        return sum(file.num_lost_bytes for file in (self.points, self._output, self.media))
+
+    @property
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """The summary of each metric, see `schema.summarize`."""
+        return self.points.summary
 
     def add_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
-        """Append points of one metric.
-
-        Args:
-            name: The metric.
-            steps: (n,) ints, or floats.
-            values: (n,) numbers; what is none goes to `values.jsonl`.
-            ticks: (n,) times in ticks since the run started.
-        """
-        try:
-            array, as_float = _as_points(steps, values, ticks)
-        except (TypeError, ValueError, OverflowError):
-            self._add_odd_points(name, steps, values, ticks)
-            return
-        if not len(array):
-            return
-        array["metric"] = self._id(name, as_float)
-        self._append(self._points, array.tobytes())
-        self.summary[name] = summarize(
-            array["value"].copy(), to_steps(array["step"].copy(), as_float), self.summary.get(name)
-        )
-
-    def _add_odd_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
-        """Append one by one what is not all numbers of 64 bits."""
-        for step, value, tick in zip(steps, values, ticks, strict=True):
-            try:
-                _as_points([step], [value], np.array([tick]))
-            except (TypeError, ValueError, OverflowError):
-                after = self.summary.get(name, {}).get("count", 0)
-                row = {"name": name, "step": step, "time": int(tick), "value": _as_text(value), "after": after}
-                self._append(self._values, json.dumps(row, default=str).encode() + b"\n")
-            else:
-                self.add_points(name, [step], [value], np.array([tick]))
-
-    def _id(self, name: str, as_float: bool) -> int:
-        key = (name, as_float)
-        if key not in self._ids:
-            self._ids[key] = self._next_id
-            self._next_id += 1
-            row = {"id": self._ids[key], "name": name, **({"steps": "float"} if as_float else {})}
-            self._append(self._names, json.dumps(row).encode() + b"\n")
-        return self._ids[key]
+        """Append points of one metric, see `PointFiles.add_batch`."""
+        self.points.add_batch(name, steps, values, ticks)
 
     def add_output(self, data: bytes) -> None:
         """Append captured output."""
@@ -132,8 +79,8 @@ class Journal:
 
     def flush(self) -> None:
         """Try again to write what failed before."""
-        for file in (self._names, self._points, self._values, self._output):
-            self._append(file, b"")
+        self.points.flush()
+        self._append(self._output, b"")
         self.media.flush()
         for name in list(self._documents):
             self._replace(name)
@@ -157,26 +104,31 @@ class Journal:
     def sync(self) -> None:
         """Wait until all points and media are on the disk; what cannot be written is tried again later."""
         try:
-            self._flush_or_raise()
-            for file in (self._names, self._points, self._values):
-                file.sync()
+            self.points.sync()
+            self.media.flush_or_raise()
             self.media.sync()
         except OSError as error:
             self._say(self.folder, error)
 
-    def _flush_or_raise(self) -> None:
-        for file in (self._names, self._points, self._values):
-            file.append(b"")
-        self.media.flush_or_raise()
-
     # ------------------------------------------------------------------ a journal that was begun before
 
+    def recover(self) -> None:
+        """Take in the latest points of a process that was killed; nobody else may write here meanwhile.
+
+        Raises:
+            OSError, ValueError: If they cannot be read, or written.
+        """
+        self.recall()
+        self.write_summary()
+
     def recall(self) -> None:
-        """Take over what an earlier process has written: the metrics' ids and summaries."""
-        self._read_ids()
-        # A power cut may have taken the name of an id; its points are not to come under another one.
-        self._next_id = max(self._next_id, int(read_points(self.folder)["metric"].max(initial=0)) + 1)
-        self.summary = summaries(self.folder)
+        """Take over what an earlier process has written: the metrics' ids and summaries.
+
+        Raises:
+            OSError, ValueError: If it cannot be read.
+        """
+        self.points.recover()
+        self.points.recall()
 
     def clear(self) -> None:
         """Remove what a process that was killed had written half of a file; nobody else may write here meanwhile."""
@@ -184,11 +136,6 @@ class Journal:
         for path in set(self.folder.glob(".*.tmp")) - set(self.folder.glob(f".{NOTES}.*.tmp")):
             with contextlib.suppress(OSError):
                 path.unlink()
-
-    def _read_ids(self) -> None:
-        names = read_names(self.folder)
-        self._ids = {name: number for number, name in names.items()}
-        self._next_id = max(names, default=-1) + 1
 
     def position(self) -> dict[str, dict[str, list]]:
         """Return the position of all that is in the folder."""
@@ -202,11 +149,15 @@ class Journal:
         Raises:
             OSError: If something cannot be written; then this can be done again.
         """
-        self._flush_or_raise()
-        files = {file.path.name: file for file in (self._values, self._points, self._names)}
-        for name, data in rewound_files(self.folder, position):
-            (self.media if name == MEDIA else files[name]).replace(data)
-        self.recall()
+        with self.points.turn:
+            self.points.flush_or_raise()
+            self.media.flush_or_raise()
+            for name, data in rewound_files(self.folder, position):
+                if name == MEDIA:
+                    self.media.replace(data)
+                else:
+                    self.points.replace(name, data)
+            self.points.recall()
         self.write_summary()
         return self.position()
 
@@ -234,27 +185,8 @@ class Journal:
     def close(self) -> None:
         """Write what is left, and close all files."""
         self.flush()
-        for file in (self._names, self._points, self._values, self._output):
-            file.close()
+        self.points.close()
+        self._output.close()
         self.media.close()
         if self.num_lost_bytes:
             _log.error("%s: %d bytes of the record could not be written and are lost", self.folder, self.num_lost_bytes)
-
-
-def _as_points(steps: list, values: list, ticks: np.ndarray) -> tuple[np.ndarray, bool]:
-    """Return points (n,) without their metric, and whether their steps are floats."""
-    array = np.zeros(len(values), POINT)
-    as_float = not all(type(step) is int for step in steps)
-    if as_float and all(float(step).is_integer() for step in steps):
-        as_float = False
-    array["value"] = np.array(values, np.float64)
-    array["time"] = ticks
-    array["step"] = np.array(steps, np.float64).view("<i8") if as_float else np.array(steps, np.int64)
-    return array, as_float
-
-
-def _as_text(value: Any) -> str:
-    try:
-        return str(value)
-    except ValueError:  # an int of more digits than Python writes
-        return hex(value)

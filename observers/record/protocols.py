@@ -4,6 +4,7 @@ Sacred calls `started_event`, `heartbeat_event`, `log_metrics`, `resource_event`
 `interrupted_event`, `failed_event` and `join` of every `sacred.observers.RunObserver`. A run of the lab asks each
 observer with `isinstance` for more:
 
+    PointObserver         open_points       has a log that points are packed into when they are logged; no `log_metrics`
     MediaObserver         media_event       keeps images, figures, histograms, texts and tables
     GraphObserver         graph_event       draws the graph of a model
     BufferedObserver      flush_event       can wait until all it was given is on the disk
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from observers.record.media_entry import MediaEntry
+from observers.record.point_log import PointLog
 from observers.record.rewinding import Position
 
 __all__ = [
@@ -33,9 +35,18 @@ __all__ = [
     "HasFolder",
     "LeasedObserver",
     "MediaObserver",
+    "PointObserver",
     "ResumableObserver",
     "RewindableObserver",
 ]
+
+
+@runtime_checkable
+class PointObserver(Protocol):
+    """Has a log of the run's points, which the run itself writes to; it is given no `log_metrics`."""
+
+    def open_points(self) -> PointLog | None:
+        """Return the log, to which points may go from now on; None where another observer's is enough."""
 
 
 @runtime_checkable

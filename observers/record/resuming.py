@@ -1,4 +1,4 @@
-"""Continuing a recorded run: who may, and the history of its sessions.
+"""Resuming a recorded run: who may, and the history of its sessions.
 
 A session is one process that wrote the run. `sessions` in `run.json`, which a run of one session does not have, holds
 for each, the current one last:
@@ -7,9 +7,9 @@ for each, the current one last:
     interrupted_by                  the signal, if one ended it
     host, command_line              where and how it was started
     step                            the training's step that it began at
-    changed_sources                 names of sources whose content was another one than in the record
-    changed_environment             what of git, packages, machine and determinism is not as in the first session, if
-                                    anything: {"packages": {name: [was, is]}}
+    changed_sources                 names of sources whose content differs from the record's
+    changed_environment             differences of git, packages, machine and determinism flags from the first session,
+                                    if there are any: {"packages": {name: [was, is]}}
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.schema import FORMAT, RUN
 
-__all__ = ["continued_entry", "environment_changes", "open_for_continuing", "session_of"]
+__all__ = ["environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
 
-# What an end writes, and a run that goes on does not have.
+# What an end writes; a run that is resumed loses it.
 _END = ("stop_time", "fail_trace", "lost_bytes", "lost_media", "result", "rewinding")
 # Texts of any length, which the record of the first session has.
 _NOT_COMPARED = ("diff", "untracked")
 
 
 @contextlib.contextmanager
-def open_for_continuing(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
-    """Give `run.json`, journal and lock of a run that is to go on; the lock is held, and let go of again if this fails.
+def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
+    """Give `run.json`, journal and lock of a run to resume; the lock is held, and let go of again if this fails.
 
     Args:
         folder: The run's folder.
@@ -49,7 +49,7 @@ def open_for_continuing(folder: Path, base: Path) -> Iterator[tuple[dict[str, An
     """
     if folder.resolve().parent != base.resolve():
         raise ResumeError(
-            f"{folder} cannot be continued: runs are recorded in {base}; record in {folder.parent} (-F {folder.parent})"
+            f"{folder} cannot be resumed: runs are recorded in {base}; record in {folder.parent} (-F {folder.parent})"
         )
     _read(folder)  # a lock is put into a run's folder only
     lock = RecordLock(base / folder.name)
@@ -70,7 +70,7 @@ def open_for_continuing(folder: Path, base: Path) -> Iterator[tuple[dict[str, An
 def _taken(folder: Path, lease: Mapping[str, Any] | None) -> str:
     who = f"process {lease['pid']} on {lease.get('host')}" if lease and "pid" in lease else "another process"
     return (
-        f"{folder} cannot be continued: {who} writes it, or resumes or removes it just now; wait for its end, or end it"
+        f"{folder} cannot be resumed: {who} writes it, or resumes or removes it just now; wait for its end, or end it"
     )
 
 
@@ -78,11 +78,11 @@ def _read(folder: Path) -> dict[str, Any]:
     try:
         run = json.loads((folder / RUN).read_bytes())
     except FileNotFoundError:
-        raise ResumeError(f"{folder} cannot be continued: there is no run; give the folder that has a {RUN}") from None
+        raise ResumeError(f"{folder} cannot be resumed: there is no run; give a folder that has a {RUN}") from None
     except (OSError, ValueError) as error:
-        raise ResumeError(f"{folder / RUN} cannot be read ({error}); the run cannot be continued") from error
+        raise ResumeError(f"{folder / RUN} cannot be read ({error}); the run cannot be resumed") from error
     if not isinstance(run, dict) or run.get("format") != FORMAT or not run.get("start_time"):
-        raise ResumeError(f"{folder} cannot be continued: it is no run that a FileObserver of this program has started")
+        raise ResumeError(f"{folder} cannot be resumed: no FileObserver of this program started it")
     return run
 
 
@@ -91,12 +91,12 @@ def _recalled(path: Path, folder: Path) -> Journal:
         journal = Journal(path)
         journal.recall()
     except (OSError, ValueError) as error:
-        raise ResumeError(f"{folder} cannot be continued: its record is damaged ({error})") from error
+        raise ResumeError(f"{folder} cannot be resumed: its record is damaged ({error})") from error
     return journal
 
 
 def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what `run.json` and lease of a run that does not go on tell of its last session."""
+    """Return what `run.json` and lease of a run that has ended tell of its last session."""
     status, stop_time = run.get("status"), run.get("stop_time")
     if status == "RUNNING":
         beat = (lease or {}).get("heartbeat")
@@ -121,10 +121,10 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
     return copy.deepcopy(session | ({"interrupted_by": by} if by and status != "DEAD" else {}))
 
 
-def continued_entry(
+def resumed_entry(
     run: Mapping[str, Any], folder: Path, at: datetime, host: Mapping[str, Any], command_line: list[str]
 ) -> dict[str, Any]:
-    """Return the `run.json` of a run that goes on, with a new session."""
+    """Return the `run.json` of a run that is resumed, with a new session."""
     new = {
         "start_time": at.isoformat(),
         "stop_time": None,
@@ -137,17 +137,17 @@ def continued_entry(
     earlier = [*run.get("sessions", ())[:-1], session_of(run, read_lease(folder))]
     meta = {key: value for key, value in run["meta"].items() if key != "interrupted_by"}
     kept = {key: value for key, value in run.items() if key not in _END}
-    # One that was killed while it was rewound: what is there now is another state than before.
+    # Of one that was killed while it was rewound, another state is there now than before.
     revision = {"revision": run.get("revision", 0) + 1} if run.get("rewinding") else {}
     return {**kept, "status": "RUNNING", "result": None, "meta": meta, "sessions": [*earlier, new], **revision}
 
 
-def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list]]:
-    """Return what of `git`, `packages`, `machine`, `determinism` is not as it was: `{part: {name: [was, is]}}`."""
-    changes = {}
+def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """Return how `git`, `packages`, `machine` and `determinism` differ: `{part: {name: [was, is]}}`."""
+    changes: dict[str, dict[str, list[Any]]] = {}
     for part in ("git", "packages", "machine", "determinism"):
         old, new = before.get(part) or {}, now.get(part) or {}
-        # Of the machine and its switches, some are known only once torch is imported.
+        # Some of the machine and of the flags are known only once torch is imported.
         names = sorted((old.keys() if part in ("git", "packages") else set()) | new.keys())
         found = {
             name: [old.get(name), new.get(name)]

@@ -1,4 +1,4 @@
-"""Positions in a record, and taking the record back to one.
+"""Positions in a record, and rewinding the record to one.
 
 A position says how much was logged up to a moment, as what JSON holds:
 
@@ -25,11 +25,10 @@ from observers.record.schema import (
     POINTS,
     TICKS_PER_S,
     VALUES,
-    Series,
     read_metrics,
     read_names,
     read_points,
-    summarize,
+    split_metrics,
 )
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "num_missing",
     "read_position",
     "rewound_files",
-    "summaries",
 ]
 
 _log = logging.getLogger(__name__)
@@ -50,12 +48,12 @@ Position = Mapping[str, Mapping[str, list]]
 
 
 def is_rewound(name: str) -> bool:
-    """Tell whether points of the metric `name` are taken back with the training."""
+    """Tell whether points of the metric `name` are rewound with the training."""
     return not name.startswith("system/")
 
 
 def read_position(folder: Path) -> dict[str, dict[str, list]]:
-    """Return the position of all that is in a run's folder."""
+    """Return the position of all that is in a run's folder, without what is on its way to `metrics.bin`."""
     position: dict[str, dict[str, list]] = {}
     for kind, series in _steps(folder).items():
         last = {name: steps[-1] for name, steps in series.items() if len(steps)}
@@ -68,7 +66,8 @@ def read_position(folder: Path) -> dict[str, dict[str, list]]:
 
 def _steps(folder: Path) -> dict[str, dict[str, Sequence[Any]]]:
     """Return the steps of every series that is rewound, in the order of logging: `metrics` and `media` by name."""
-    metrics: dict[str, Any] = {name: series.steps for name, series in read_metrics(folder).items() if is_rewound(name)}
+    found = split_metrics(read_points(folder), read_names(folder))
+    metrics: dict[str, Any] = {name: series.steps for name, series in found.items() if is_rewound(name)}
     for row, place in _odd_rows(folder):
         if is_rewound(row["name"]):
             metrics[row["name"]] = list(metrics.get(row["name"], ()))
@@ -110,9 +109,9 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
     """
     position = held(folder, position)
     limits = {name: entry[0] for name, entry in position["metrics"].items()}
-    rows = list(_odd_rows(folder))
-    kept = [row for row, place in rows if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
-    if len(kept) < len(rows):
+    odd = list(_odd_rows(folder))
+    kept = [row for row, place in odd if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
+    if len(kept) < len(odd):
         yield VALUES, _lines(kept)
     num_odd = Counter(row["name"] for row in kept)
     names = read_names(folder)
@@ -123,8 +122,8 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
     # A name without points would be shown as a metric of the run. A number that is used stays as it is.
     used = set(np.unique(chosen["metric"]).tolist())
     if not used >= names.keys():
-        rows = [{"id": n, "name": name, **({"steps": "float"} if f else {})} for n, (name, f) in names.items()]
-        yield NAMES, _lines([row for row in rows if row["id"] in used])
+        entries = [{"id": n, "name": name, **({"steps": "float"} if f else {})} for n, (name, f) in names.items()]
+        yield NAMES, _lines([entry for entry in entries if entry["id"] in used])
     media = list(_rows(folder / MEDIA))
     left = {name: entry[0] for name, entry in position["media"].items()}
     kept = []
@@ -154,15 +153,6 @@ def next_step(position: Position) -> int:
     """Return the step that follows the greatest of a metric; 0 where there is none."""
     steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
     return math.floor(max(steps)) + 1 if steps else 0
-
-
-def summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the summary of every metric, from all its points."""
-    return {name: _summary(series) for name, series in read_metrics(folder).items() if len(series)}
-
-
-def _summary(series: Series) -> dict[str, Any]:
-    return summarize(series.values, series.steps)
 
 
 def _within(metric: np.ndarray, names: Mapping[int, tuple[str, bool]], limits: Mapping[str, int]) -> np.ndarray:

@@ -7,21 +7,27 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     info.json            the run's info; replaced as a whole
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
+    metrics.live         the latest points of a run that goes on or was killed, see `observers.record.live_points`
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
-    provenance.json      git, packages, machine and determinism switches of the first session; replaced as a whole
+    provenance.json      git, packages, machine and determinism flags of the first session; replaced as a whole
     lease.json           who writes this run, and when last; replaced as a whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
-`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a run that was
-continued has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was taken
-back to a position (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are
-append-only otherwise are replaced as a whole.
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a
+resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
+rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
+otherwise are replaced as a whole.
+
+`metrics.live` has two halves. Each begins with the number of points in `metrics.bin` that come before its first one,
+and a stamp (u8 each, and 8 unused bytes); slots follow (see `SLOT`). A slot is a point if its tag has the half's stamp,
+which is never 0, in the upper 8 bits; the lower ones are the metric's id plus one. A reader who finds more points in
+`metrics.bin` than come before a half passes over as many of its points, so that none counts twice.
 
 A torn tail, which a killed process can leave behind an append-only file, is what follows the last whole record; readers
 pass over it, and the next writer cuts it off.
@@ -32,6 +38,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,23 +50,32 @@ from observers.errors import RecordError
 
 __all__ = [
     "POINT",
+    "SLOT",
     "TICKS_PER_S",
     "MediaRecord",
     "Series",
     "media_path",
+    "points_in",
+    "read_all_points",
     "read_json",
     "read_json_lines",
+    "read_live",
     "read_media",
     "read_metrics",
     "read_names",
     "read_points",
     "read_table",
+    "split_metrics",
     "summarize",
     "to_steps",
 ]
 
 # metric: number in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
 POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")])
+
+# The same of a point in `metrics.live`, in the machine's byte order; its tag is written last.
+SLOT = np.dtype([("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")])
+STAMP_SHIFT = 24
 
 # A tick is 10 ms, so that 32 bits of them last for 497 days.
 TICKS_PER_S = 100
@@ -69,13 +85,13 @@ FORMAT = "sacristan-1"
 MAX_SACRED_POINTS = 200_000
 
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
-POINTS, NAMES, VALUES = "metrics.bin", "metrics.names.jsonl", "values.jsonl"
+POINTS, LIVE, NAMES, VALUES = "metrics.bin", "metrics.live", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS, LOCK}
+OWN_FILES |= {SACRED_METRICS, LIVE, LOCK}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
@@ -87,6 +103,10 @@ class Series:
         steps: (n,) int64, or float64 where a step was no integer.
         values: (n,) float64; NaN and infinities as logged.
         times: (n,) float64, seconds since the run started, to 10 ms.
+
+    Example:
+        series = run.metric("train/loss")
+        print(series.steps[-1], series.values[-1], series.values.min())
     """
 
     steps: np.ndarray
@@ -162,14 +182,62 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
     return np.fromfile(path, POINT, stop - start, offset=start * POINT.itemsize)
 
 
+def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
+    """Return the points (n,) of `POINT` among the slots of a half of `metrics.live`."""
+    is_point = slots["tag"] >> STAMP_SHIFT == stamp
+    if not is_point.all():
+        slots = slots[is_point]
+    points = np.empty(len(slots), POINT)
+    points["metric"] = (slots["tag"] & (2**STAMP_SHIFT - 1)) - 1
+    for field in ("time", "step", "value"):
+        points[field] = slots[field]
+    return points
+
+
+def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
+    """Return the points of each half of `metrics.live`, and how many come before them, in order.
+
+    Of a run that goes on it has to be read before `metrics.bin`, or points that are moved meanwhile are in neither.
+    """
+    try:
+        data = np.fromfile(folder / LIVE, np.uint8)
+    except FileNotFoundError:
+        return []
+    if len(data) % (2 * SLOT.itemsize):
+        return []
+    halves = []
+    for half in data.reshape(2, -1) if len(data) else ():
+        base, stamp, _ = half[: SLOT.itemsize].view(np.uint64).tolist()
+        if not stamp:  # nothing has been in it yet
+            continue
+        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp)
+        if len(points):
+            halves.append((base, points))
+    return sorted(halves, key=operator.itemgetter(0))
+
+
+def read_all_points(folder: Path) -> np.ndarray:
+    """Return all points of a run as an array (n,) of `POINT`, those on their way to `metrics.bin` included."""
+    live = read_live(folder)
+    points = read_points(folder)
+    new = [there[max(0, len(points) - base) :] for base, there in live]
+    return np.concatenate([points, *new]) if new else points
+
+
 def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
     """Return steps as they were logged: the 64 bits of `step` hold a float where the metric's entry says so."""
     return steps.view("<f8").astype(np.float64) if as_float else steps.astype(np.int64)
 
 
 def read_metrics(folder: Path) -> dict[str, Series]:
-    """Return every metric of a run by name."""
-    points, names = read_points(folder), read_names(folder)
+    """Return every metric of a run by name, up to the last point that was logged."""
+    points = read_all_points(folder)
+    # Last, because the name of a point is written before it.
+    return split_metrics(points, read_names(folder))
+
+
+def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dict[str, Series]:
+    """Return every metric of `points` (n,) by name, also those of `names` that have none."""
     by_name: dict[str, list[int]] = {}
     for number, (name, _) in names.items():
         by_name.setdefault(name, []).append(number)
@@ -178,11 +246,11 @@ def read_metrics(folder: Path) -> dict[str, Series]:
     bounds = np.searchsorted(points["metric"][order], np.arange(max(names, default=-1) + 2))
     series = {}
     for name, numbers in by_name.items():
-        chosen = np.sort(np.concatenate([order[bounds[number] : bounds[number + 1]] for number in numbers]))
-        rows = points[chosen]
-        steps = [to_steps(np.ascontiguousarray(rows["step"][rows["metric"] == n]), names[n][1]) for n in numbers]
-        joined = steps[0] if len(numbers) == 1 else _merge(rows["metric"], numbers, steps)
-        series[name] = Series(joined, rows["value"].astype(np.float64), rows["time"] / TICKS_PER_S)
+        rows = [order[bounds[number] : bounds[number + 1]] for number in numbers]
+        chosen = points[rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))]
+        steps = [to_steps(np.ascontiguousarray(chosen["step"][chosen["metric"] == n]), names[n][1]) for n in numbers]
+        joined = steps[0] if len(numbers) == 1 else _merge(chosen["metric"], numbers, steps)
+        series[name] = Series(joined, chosen["value"].astype(np.float64), chosen["time"] / TICKS_PER_S)
     return series
 
 

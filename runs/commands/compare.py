@@ -19,15 +19,15 @@ __all__ = ["add_arguments", "main"]
 _EPILOG = """Per group: n repetitions, mean, standard deviation (n - 1), Student's interval of the mean, best run.
 Between groups: the paired t-test where both share at least two values of --over, and at least half of theirs; else
 Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for few values. p is Holm's for all pairs. Only runs
-that completed count; those left out are named. docs/comparing.md cites each method."""
+that completed count; excluded runs are named. docs/comparing.md cites each method."""
 _METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
 _OVER_HELP = "field that settings were repeated over, such as seed; runs that share it count once; without, each counts"
 _MODE_HELP = "what is better; auto: max of what ends in accuracy or r2, else min"
-_MAX_LEFT_OUT = 20
+_MAX_EXCLUDED = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     parser.add_argument("--by", action="append", required=True, metavar="FIELD,...", help="fields that make the groups")
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=_OVER_HELP)
@@ -85,12 +85,12 @@ def _print(comparison: Comparison) -> None:
         print_table(_columns(PAIR_HEAD, kept=2), rows)
     for note in notes(comparison):
         print_text(note)
-    if comparison.left_out:
+    if comparison.excluded:
         print()
-        for entry in comparison.left_out[:_MAX_LEFT_OUT]:
-            print_text(f"left out: run {entry.run.id} ({entry.group}) {entry.reason}")
-        if len(comparison.left_out) > _MAX_LEFT_OUT:
-            print(f"left out: {len(comparison.left_out) - _MAX_LEFT_OUT} more; --json names them")
+        for entry in comparison.excluded[:_MAX_EXCLUDED]:
+            print_text(f"excluded: run {entry.run.id} ({entry.group}) {entry.reason}")
+        if len(comparison.excluded) > _MAX_EXCLUDED:
+            print(f"excluded: {len(comparison.excluded) - _MAX_EXCLUDED} more; --json names them")
     if comparison.cautions:
         print()
     for caution in comparison.cautions:

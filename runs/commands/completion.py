@@ -11,7 +11,7 @@ fish: runs completion fish > ~/.config/fish/completions/runs.fish"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
 

@@ -15,7 +15,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_run(parser)
     parser.add_argument("name", nargs="?", metavar="NAME", help="only this entry, such as optimizer.lr")
     add_json(parser)

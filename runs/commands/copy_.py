@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_runs(parser)
     parser.add_argument("--to", required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL")
     add_json(parser)
@@ -20,12 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Copy the runs, and print which they are there."""
-    from runs.stores.opening import open_target
+    from runs.stores.opening import open_store
     from runs.transfer.copying import copy
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]
-        with open_target(arguments.to) as target:
+        with open_store(arguments.to, create=True) as target:
             target.on_progress = Progress()
             copied = [copy(run, target) for run in chosen]
             print_copied(copied, [run.id for run in chosen], in_json=arguments.json)

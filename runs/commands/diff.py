@@ -25,7 +25,7 @@ are the same, 1 if they differ, and 2 after an error. Times, hosts and metrics n
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_run(parser, "a", "id, uid, the beginning of a uid, or latest")
     add_run(parser, "b", "the other one")

@@ -28,7 +28,7 @@ _FORMATS = ("zip", "csv", "json", "parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_runs(parser, "*")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to; tables go to stdout without it")
     help = "zip for whole runs, csv, json or parquet for a table (by the file's suffix)"
@@ -53,14 +53,14 @@ def main(arguments: argparse.Namespace) -> int:
         raise RunsError(f"{output} is there already; choose another name, or say --force")
     with open_given(arguments) as store:
         columns = names_in(arguments.columns) if arguments.columns else None
-        chosen = _chosen(arguments, store, columns)
+        chosen = _chosen(arguments, store, format, columns)
         if format == "zip":
             return _export_archive(chosen, output)
         _export_table(chosen, columns, arguments.metrics, format, output)
     return 0
 
 
-def _chosen(arguments: argparse.Namespace, store: Store, columns: Sequence[str] | None) -> list[Run]:
+def _chosen(arguments: argparse.Namespace, store: Store, format: str, columns: Sequence[str] | None) -> list[Run]:
     if arguments.runs:
         if arguments.where or arguments.tag:
             raise RunsError("export: got ids and conditions, expected one of them")
@@ -68,10 +68,8 @@ def _chosen(arguments: argparse.Namespace, store: Store, columns: Sequence[str] 
     found = find_chosen(store, arguments, columns or ())
     if not found:
         raise RunsError("export: no run meets the conditions")
-    if arguments.format in (None, "zip") and not (arguments.where or arguments.tag) and columns is None:
-        suffix = arguments.output.suffix.lower() if arguments.output else ""
-        if suffix not in (".csv", ".json", ".parquet"):
-            raise RunsError("export: got no run, expected ids, or conditions such as --where 'lr<1e-3'")
+    if format == "zip" and not (arguments.where or arguments.tag):
+        raise RunsError("export: got no run, expected ids, or conditions such as --where 'lr<1e-3'")
     return found
 
 
@@ -100,7 +98,7 @@ def _export_table(
         names, rows = list(tables.METRIC_COLUMNS), tables.metric_rows(chosen, metrics)
     else:
         names, rows = tables.run_rows(chosen, columns)
-    if format == "parquet":
+    if format == "parquet" and output is not None:
         tables.write_parquet(output, names, rows)
         return
     with _opened(output) as stream:

@@ -16,7 +16,7 @@ experiment go behind --."""
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.usage = "%(prog)s [--store WHERE] [--state FILE] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")

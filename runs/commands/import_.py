@@ -13,7 +13,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an archive that export made")
     help = "how much it may unpack to (a hundred times its length, at least 1 GB)"
     parser.add_argument("--max-bytes", type=int, metavar="N", help=help)
@@ -22,10 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Take the runs in, and print which they are here."""
-    from runs.stores.opening import open_target
+    from runs.stores.opening import open_store
     from runs.transfer.archives import import_runs
 
-    with open_target(where_of(arguments)) as store:
+    with open_store(where_of(arguments), create=True) as store:
         store.on_progress = Progress()
         print_copied(import_runs(arguments.file, store, arguments.max_bytes), None, in_json=arguments.json)
     return 0

@@ -24,11 +24,11 @@ goes the output byte for byte."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_run(parser)
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--follow", action="store_true", help="go on until the run ends, or Ctrl-C")
+    group.add_argument("--follow", action="store_true", help="print output as it comes, until the run ends or Ctrl-C")
     add_json(group)
 
 

@@ -36,14 +36,14 @@ _EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_selection(parser)
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
     help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--limit", type=int, metavar="N", help=help)
     parser.add_argument(
-        "--follow", action="store_true", help="go on with each run that is new or changes, until Ctrl-C"
+        "--follow", action="store_true", help="then print each run that is new or changes, until Ctrl-C"
     )
     add_json(parser)
 
@@ -59,13 +59,13 @@ def main(arguments: argparse.Namespace) -> int:
         limit = _ON_A_SCREEN if is_terminal() and not arguments.json else 0
     if limit < 0:
         raise FilterError(f"--limit: got {limit}, expected the number of runs to show, or 0 for all")
-    # One more tells whether there are more.
+    is_filtered = bool(conditions_in(arguments))  # what makes no sense is refused before a store is opened
     with open_given(arguments) as store:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
+        # One more tells whether there are more.
         found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
         broken = dict(store.unreadable())
-        is_filtered = bool(conditions_in(arguments))
         shown = found[:limit] if limit else found
         if arguments.json:
             _print_json(shown, broken, columns, is_filtered)

@@ -24,7 +24,7 @@ _ON_A_SCREEN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_run(parser)
     add_metrics(parser, "metrics whose points to show")
     help = f"at most N points, those of the extremes among them, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"

@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.add_argument("--folder", type=Path, help="its data (_mongod in the folder of runs)")
     parser.add_argument("--port", type=int, default=27017, help="its port; 0 takes a free one (27017)")
 

@@ -13,7 +13,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_run(parser)
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the new note, - to read it from stdin, '' for none")
     add_json(parser)

@@ -30,7 +30,7 @@ _LIMIT, _LEGEND_LINES = 20, 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
     parser.add_argument("--metric", action="append", required=True, metavar="NAME", help="may be repeated")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_json, add_store_place, folder_of, is_url, where_of
+from runs.commands.terminal.arguments import add_json, add_store_place, where_of
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import print_text
 
@@ -12,20 +12,19 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_store_place(parser, "folder of runs, or mongodb:// URL")
     add_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Mark the runs, and print which."""
-    from runs.transfer.syncing import reap, reap_database
+    from runs.transfer.syncing import reap
 
-    where, found = where_of(arguments), []
-    for which, uid in reap_database(where) if is_url(where) else reap(folder_of(arguments)):
-        found.append({"run": str(which), "uid": uid, "status": "DEAD"})
-        if not arguments.json:
-            print_text(f"{which}: DEAD ({uid})")
+    found = reap(where_of(arguments))
     if arguments.json:
-        print_json(found)
+        print_json([{"run": str(run), "uid": uid, "status": "DEAD"} for run, uid in found])
+        return 0
+    for run, uid in found:
+        print_text(f"{run}: DEAD ({uid})")
     return 0

@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_store_place(parser, "folder of runs")
     add_json(parser)
 

@@ -15,7 +15,7 @@ from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text, print_to_stderr, print_unified
 from runs.commands.terminal.values import value_text
-from runs.errors import LaunchError, RunsError
+from runs.errors import LaunchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runs.rerun.environment import Differing, Environment
     from runs.rerun.planning import Plan
     from runs.rerun.reproducing import Reproduction
-    from runs.rerun.verdict import Tolerance, Verdict
+    from runs.rerun.verdict import Verdict
     from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
@@ -33,7 +33,7 @@ output and metrics named system/... are not compared."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.epilog = _EPILOG
     add_run(parser)
     parser.add_argument(
@@ -70,8 +70,9 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Run it again, and print the verdict."""
+    from runs.rerun.judging import check_tolerance
     from runs.rerun.planning import planned
-    from runs.rerun.reproducing import reproduce
+    from runs.rerun.reproducing import carry_out
     from runs.rerun.verdict import DIVERGED, Tolerance
 
     arguments.error_code = 2
@@ -80,29 +81,16 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.env is not None:
             return _write_environment(run, arguments)
         tolerance = Tolerance(arguments.rtol, arguments.atol, dict(arguments.tolerance))
-        _refuse_unknown(run, tolerance)
+        check_tolerance(run, tolerance)
         with planned(run, store, in_place=arguments.in_place, keep=arguments.keep) as plan:
             if arguments.dry:
                 print_json(_plan_document(plan)) if arguments.json else _print_plan(plan)
                 return 0
             _announce(plan)
             sys.stdout.flush()
-            done = reproduce(plan, tolerance, output=2)
+            done = carry_out(plan, tolerance, output=2)
             print_json(_document(done)) if arguments.json else _print(done)
     return 1 if done.verdict.verdict == DIVERGED else 0
-
-
-def _refuse_unknown(run: Run, tolerance: Tolerance) -> None:
-    """Refuse a tolerance of a metric that the run does not have.
-
-    Raises:
-        RunsError: If there is one.
-    """
-    known = [*run.metrics, "result"]
-    for name in tolerance.by_metric:
-        if name not in known:
-            shown = ", ".join(name for name in known if not name.startswith("system/"))
-            raise RunsError(f"--tolerance: run {run.id} has no metric {name!r}; there are: {shown}")
 
 
 # ---------------------------------------------------------------------- before

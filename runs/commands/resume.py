@@ -1,4 +1,4 @@
-"""`resume`: runs that were cut off go on."""
+"""`resume`: a run that was cut off, resumed in its own record."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ ended it and its state is saved, so that a scheduler's requeue can resume it aga
 
 
 def add_arguments(parser: Parser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     parser.usage = "%(prog)s [--store WHERE] [--verify K] [--dry] RUN [-- OPTION ...]"
     parser.epilog = _EPILOG
     parser.rest_begins = ("--",)
     add_run(parser)
-    help = "first replay at least the last K recorded steps from a state before them; go on only if they are the same"
+    help = (
+        "first replay at least the last K recorded steps from an earlier state; resume only if they come out the same"
+    )
     parser.add_argument("--verify", type=_steps, metavar="K", help=help)
     parser.add_argument("--dry", action="store_true", help="only show what would be done")
 
@@ -48,14 +50,13 @@ def main(arguments: argparse.Namespace) -> int:
         launch = resume_launch(run, arguments.rest[1:])
         changed = changed_sources(run)
         if changed:
-            print_to_stderr(
-                f"{len(changed)} of its sources are not as recorded, so it may go on otherwise: {list_text(changed)}"
-            )
+            names = list_text(changed)
+            print_to_stderr(f"{len(changed)} of its sources have changed, so it may end differently: {names}")
         if arguments.verify is not None and not arguments.dry and not _verified(run, arguments):
             return 1
         newest = next((state for state in states_of(run) if not state.fault), None)
         where = "its beginning, as no state was saved" if newest is None else f"{newest.path.name}, step {newest.step}"
-    return begin(launch, f"run {run.id} goes on from {where}", dry=arguments.dry)
+    return begin(launch, f"run {run.id} is resumed from {where}", dry=arguments.dry)
 
 
 def _verified(run: Run, arguments: argparse.Namespace) -> bool:

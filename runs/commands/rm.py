@@ -19,7 +19,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_runs(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json(parser)
@@ -44,10 +44,10 @@ def main(arguments: argparse.Namespace) -> int:
 def _is_agreed(chosen: list[Run], where: str) -> bool:
     for run in chosen:
         try:
-            words = (run.name, run.status, time_text(run["start_time"]))
+            text = f"{run.name}  {run.status}  {time_text(run['start_time'])}"
         except StoreError:
-            words = ("cannot be read",)
-        print_to_stderr(f"  {run.id}  {'  '.join(words)}")
+            text = "cannot be read"
+        print_to_stderr(f"  {run.id}  {text}")
     print(harmless(f"remove {count_text(len(chosen), 'run')} from {where} for good? [y/N] "), end="", file=sys.stderr)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

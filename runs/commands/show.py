@@ -23,7 +23,7 @@ _STATISTICS = ("count", "last", "min", "max")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_run(parser)
     add_json(parser)
 

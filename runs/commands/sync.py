@@ -13,7 +13,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_store_place(parser, "folder of runs")
     parser.add_argument("--url", help="mongodb:// URL to use in place of the recorded one, such as one with a password")
     add_json(parser)
@@ -21,10 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Deliver, and print what came of each run."""
-    from runs.transfer.syncing import sync
+    from runs.transfer.syncing import deliveries
 
     found = []
-    for result in sync(folder_of(arguments), arguments.url):
+    for result in deliveries(folder_of(arguments), arguments.url):
         run_id = None if result.run_id is None else str(result.run_id)
         found.append({**dataclasses.asdict(result), "folder": str(result.folder), "run_id": run_id})
         if not arguments.json:

@@ -12,7 +12,7 @@ __all__ = ["add_arguments", "main"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what may be typed."""
+    """Add the arguments."""
     add_run(parser)
     parser.add_argument("words", nargs="+", metavar="WORD", help="letters, digits, - and _")
     parser.add_argument("--remove", action="store_true", help="take them away")

@@ -1,12 +1,6 @@
 """Groups of past runs against each other: what their metric shows, and what it does not.
 
-    from runs import open_store
-    from runs.comparison.compare import compare
-
-    with open_store("my_runs") as store:
-        comparison = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
-
-Every run that was given is either in a group's values or among those left out, with the reason.
+Every run that was given is either in a group's values or among the excluded runs, with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.grouping import Group, LeftOut, differing, group_runs
+from runs.comparison.grouping import ExcludedRun, Group, differing, group_runs
 from runs.comparison.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
@@ -37,16 +31,16 @@ _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS")
 
 @dataclasses.dataclass(frozen=True)
 class GroupResult:
-    """One group.
+    """A group of runs, and the statistics of its repetitions.
 
     Attributes:
         values: The fields that make the group, by name.
         label, name: The same as text, with the fields' names and without.
-        sample: n, mean, standard deviation and interval over the repetitions.
+        sample: n, mean, std and interval over the repetitions.
         best: The best value of a single run; None if there is none.
-        best_run: The id of its run.
+        best_run: The id of that run.
         runs: Ids of the runs that count.
-        num_left_out: Runs that do not.
+        num_excluded: Number of runs that were excluded.
     """
 
     values: dict[str, Any]
@@ -56,7 +50,7 @@ class GroupResult:
     best: float | None
     best_run: str | None
     runs: tuple[str, ...]
-    num_left_out: int
+    num_excluded: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +58,7 @@ class PairResult:
     """Two groups against each other.
 
     Attributes:
-        first, second: They.
+        first, second: The two groups.
         test: The difference, first minus second, and its test.
         p_holm: p corrected for all tests of the comparison; None if there is no p.
         verdict: `first` or `second`, whichever is better; `unclear`; `too few` if there is no test, see `test.reason`.
@@ -83,16 +77,18 @@ class PairResult:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Groups, best mean first, and all their pairs.
+    """Groups of runs, best mean first, and all their pairs.
 
     Attributes:
-        metric, by, over: As asked for.
-        confidence: Of every interval; p below 1 - confidence counts.
-        larger_is_better: What best means.
-        groups: Best mean first; groups without a value last.
-        pairs: Each group against each that follows it.
-        left_out: Runs that do not count, and why.
-        cautions: What to know before believing any of it, a sentence each.
+        metric, by, over: The fields that were asked for.
+        confidence: Of every interval; a pair differs where its corrected p is below 1 - confidence.
+        larger_is_better: Whether the best value is the largest.
+        groups: A `GroupResult` each: `name`, `sample` (`n`, `mean`, `std`, `low`, `high`), `best`, `best_run`, `runs`.
+            The best mean comes first, groups without a value last.
+        pairs: A `PairResult` for each group against each that follows it: `first`, `second`, `test` (`value`, `low`,
+            `high`, `p`, `effect`, `method`), `p_holm`, and `verdict`: `first`, `second`, `unclear` or `too few`.
+        excluded: Runs that were excluded: `run`, `group` and `reason` of each.
+        cautions: Sentences on what weakens the comparison, such as few repetitions.
     """
 
     metric: str
@@ -102,7 +98,7 @@ class Comparison:
     larger_is_better: bool
     groups: tuple[GroupResult, ...]
     pairs: tuple[PairResult, ...]
-    left_out: tuple[LeftOut, ...]
+    excluded: tuple[ExcludedRun, ...]
     cautions: tuple[str, ...]
 
 
@@ -127,24 +123,38 @@ def compare(
     test: str = "auto",
     any_status: bool = False,
 ) -> Comparison:
-    """Compare groups of runs by one number of each run.
+    """Compare groups of runs by one number of each run, with t-tests between all pairs of groups.
+
+    Pairs that share repetitions get the paired t-test, others Welch's; p is corrected for the number of tests (Holm).
 
     Args:
-        runs: Any; in any order.
-        by: Fields that make the groups.
+        runs: Runs of any stores, in any order.
+        by: Fields that make the groups, such as `optimizer.name`.
         over: Fields that a setting was repeated over, such as `seed`; None if every run is a repetition of its own.
             Runs of a group that share their values count once, with their mean.
         metric: Field with the number, such as `val/accuracy.max` or `result`; or `duration`, in seconds.
-        confidence: Of the intervals.
-        where: A filter that the runs must meet; see `runs.query.filters`.
+        confidence: Of the intervals, between 0 and 1.
+        where: A filter that the runs must meet, as `Store.find` takes it.
         mode: `max`, `min`, or `auto`: max for what ends in accuracy or r2, else min.
         test: `paired`, `welch`, or `auto`: paired where two groups share at least two repetitions, and at least half
             of those of either.
-        any_status: Count runs too that did not complete; the value of a run that stopped early is not what it would
-            have become.
+        any_status: Whether runs count, too, that did not complete; the value of a run that stopped early is not what
+            it would have become.
+
+    Returns:
+        The groups, best mean first, all pairs of them, the excluded runs, and what weakens the comparison.
 
     Raises:
         ComparisonError: If no run has such a field or number, or an argument makes no sense.
+        FilterError: If `where` makes no sense.
+
+    Example:
+        with open_store("my_runs") as store:
+            found = compare(store.find(), by="optimizer.name", over="seed", metric="val/accuracy.max")
+        for group in found.groups:
+            print(group.name, group.sample.n, group.sample.mean, group.sample.std)
+        for pair in found.pairs:
+            print(pair.first.name, pair.second.name, pair.verdict, pair.p_holm)
     """
     by, over = _names(by), _names(over)
     larger_is_better = is_larger_better(metric, mode)
@@ -158,15 +168,15 @@ def compare(
     runs = [run for run in runs if matches(tree, run.__getitem__)]
     if not runs:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
-    groups, left_out = group_runs(runs, by, over)
-    measured = [_measure(group, metric, confidence, larger_is_better, any_status, left_out) for group in groups]
+    groups, excluded = group_runs(runs, by, over)
+    measured = [_measure(group, metric, confidence, larger_is_better, any_status, excluded) for group in groups]
     if not any(part.values for part in measured):
-        raise ComparisonError(_nothing(metric, runs, left_out))
+        raise ComparisonError(_nothing(metric, runs, excluded))
     measured.sort(key=lambda part: _rank(part.result.sample.mean, larger_is_better))
     pairs = _pairs(measured, test, confidence, larger_is_better)
-    cautions = tuple(_cautions(measured, pairs, left_out, (*by, *over)))
+    cautions = tuple(_cautions(measured, pairs, excluded, (*by, *over)))
     results = tuple(part.result for part in measured)
-    return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(left_out), cautions)
+    return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(excluded), cautions)
 
 
 def is_larger_better(metric: str, mode: str = "auto") -> bool:
@@ -192,7 +202,7 @@ def _measure(
     confidence: float,
     larger_is_better: bool,
     any_status: bool,
-    left_out: list[LeftOut],
+    excluded: list[ExcludedRun],
 ) -> _Measured:
     values: dict[Hashable, float] = {}
     best: tuple[float, str] | None = None
@@ -202,7 +212,7 @@ def _measure(
         for run in runs:
             number, reason = _number(run, metric, any_status)
             if reason:
-                left_out.append(LeftOut(run, group.label, reason))
+                excluded.append(ExcludedRun(run, group.label, reason))
                 continue
             numbers.append(number)
             counted.append(run.id)
@@ -211,8 +221,9 @@ def _measure(
         if numbers:
             values[repetition] = math.fsum(number / len(numbers) for number in numbers)
     found = sample(np.array(list(values.values())), confidence)
-    missing = sum(entry.group == group.label for entry in left_out)
-    result = GroupResult(group.values, group.label, group.name, found, *(best or (None, None)), tuple(counted), missing)
+    missing = sum(entry.group == group.label for entry in excluded)
+    value, run_id = best or (None, None)
+    result = GroupResult(group.values, group.label, group.name, found, value, run_id, tuple(counted), missing)
     return _Measured(group, values, result)
 
 
@@ -247,10 +258,11 @@ def _pairs(
         many = len(shared) >= max(2, len(first.values) / 2, len(second.values) / 2)
         is_paired = test == "paired" or (test == "auto" and many)
         found.append(_paired(first, second, shared, confidence) if is_paired else _unpaired(first, second, confidence))
+    # Where there is a p there is a difference, too.
     corrected = iter(holm([pair.test.p for pair in found if pair.test.p is not None]))
     results = []
     for pair in found:
-        if pair.test.p is not None:
+        if pair.test.p is not None and pair.test.value is not None:
             p = next(corrected)
             better = "first" if (pair.test.value > 0) == larger_is_better else "second"
             pair = dataclasses.replace(pair, p_holm=p, verdict=better if p < 1 - confidence else "unclear")
@@ -259,28 +271,28 @@ def _pairs(
 
 
 def _paired(first: _Measured, second: _Measured, shared: Sequence[Hashable], confidence: float) -> PairResult:
-    arrays = [np.array([part.values[key] for key in shared]) for part in (first, second)]
+    one, other = (np.array([part.values[key] for key in shared]) for part in (first, second))
     others = sorted(
         f"{part.group.names[key]} of {part.result.label}"
         for part in (first, second)
         for key in part.values
         if key not in shared
     )
-    test = paired_test(*arrays, confidence)
+    test = paired_test(one, other, confidence)
     return PairResult(first.result, second.result, test, None, "too few", tuple(others), len(shared) < FEW)
 
 
 def _unpaired(first: _Measured, second: _Measured, confidence: float) -> PairResult:
-    arrays = [np.array(list(part.values.values())) for part in (first, second)]
-    test = welch_test(*arrays, confidence)
-    return PairResult(first.result, second.result, test, None, "too few", (), min(map(len, arrays)) < FEW)
+    one, other = (np.array(list(part.values.values())) for part in (first, second))
+    test = welch_test(one, other, confidence)
+    return PairResult(first.result, second.result, test, None, "too few", (), min(len(one), len(other)) < FEW)
 
 
-def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> str:
+def _nothing(metric: str, runs: Sequence[Run], excluded: Sequence[ExcludedRun]) -> str:
     """Return why no run has a number."""
     if any(metric in run.summary for run in runs):
         return f"got the metric {metric}, expected a statistic of it too, such as {metric}.last or {metric}.max"
-    reasons = sorted({entry.reason for entry in left_out})
+    reasons = sorted({entry.reason for entry in excluded})
     more = f" and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
     return f"none of the {len(runs)} runs can be compared by {metric}; each {', or '.join(reasons[:3])}{more}"
 
@@ -288,12 +300,12 @@ def _nothing(metric: str, runs: Sequence[Run], left_out: Sequence[LeftOut]) -> s
 def _cautions(
     measured: Sequence[_Measured],
     pairs: Sequence[PairResult],
-    left_out: Sequence[LeftOut],
+    excluded: Sequence[ExcludedRun],
     asked: Sequence[str],
 ) -> Iterable[str]:
-    if left_out:
+    if excluded:
         yield (
-            f"{len(left_out)} of {len(left_out) + sum(len(part.result.runs) for part in measured)} runs are left out;"
+            f"{len(excluded)} of {len(excluded) + sum(len(part.result.runs) for part in measured)} runs are excluded;"
             " if they failed because of what is compared, the rest is biased"
         )
     for part in measured:

@@ -1,4 +1,4 @@
-"""What differs between two runs: how they were made, and what came out."""
+"""Differences between two runs: in how they were made, and in what came out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _RESULTS = ("status", "result")
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """What differs between two runs. Times and machines always do, and are no part of it.
+    """The differences between two runs; true if there is any. Times and machines are not compared.
+
+    Each part has what was `changed` (old and new value by name), `added` and `removed`.
 
     Attributes:
         command: Name of the experiment, and command.
@@ -46,10 +48,23 @@ class Difference:
 
 
 def diff(old: Run, new: Run) -> Difference:
-    """Return what differs between two runs, of any stores.
+    """Return the differences between two runs.
+
+    Args:
+        old: A run.
+        new: Another one, of the same store or of another.
+
+    Returns:
+        The differences in config, sources, packages, git state, outcome and metrics.
 
     Raises:
         StoreError: If one of them cannot be read.
+
+    Example:
+        with open_store("my_runs") as store:
+            found = diff(store.get(1), store.get(2))
+        for name, (before, after) in found.config.changed.items():
+            print(name, before, after)
     """
     return Difference(
         command=changes(*({"name": run.name, "command": run.command} for run in (old, new))),
@@ -95,8 +110,7 @@ def _sources(old: dict[str, Content], new: dict[str, Content]) -> dict[str, str]
 
 
 def _unified(name: str, old: str, new: str) -> str:
-    lines = [text.splitlines(keepends=True) for text in (old, new)]
+    before, after = (text.splitlines(keepends=True) for text in (old, new))
+    lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     # A last line without its end would run into the next.
-    return "".join(
-        line if line.endswith("\n") else f"{line}\n" for line in difflib.unified_diff(*lines, f"a/{name}", f"b/{name}")
-    )
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)

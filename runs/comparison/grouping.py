@@ -21,7 +21,7 @@ from runs.query.flattening import dotted
 from runs.query.names import full_name
 from runs.stores.run import Run
 
-__all__ = ["Group", "LeftOut", "differing", "group_runs", "identity", "show"]
+__all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "show"]
 
 _MAX_SHOWN = 60
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
@@ -29,13 +29,13 @@ _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftOut:
-    """A run that takes no part.
+class ExcludedRun:
+    """A run that is excluded from a comparison.
 
     Attributes:
-        run: It.
+        run: The run.
         group: Label of the group that it would belong to.
-        reason: Why.
+        reason: What excludes it, such as `is FAILED`.
     """
 
     run: Run
@@ -67,7 +67,9 @@ class Group:
         return [run for runs in self.repetitions.values() for run in runs]
 
 
-def group_runs(runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()) -> tuple[list[Group], list[LeftOut]]:
+def group_runs(
+    runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
+) -> tuple[list[Group], list[ExcludedRun]]:
     """Return the groups, sorted by their values, and the runs that lack a field of `over`.
 
     The order of `runs` changes nothing.
@@ -86,11 +88,11 @@ def group_runs(runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ())
         for name in names:
             if runs and all(run[name] is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
-    members: dict[Hashable, list[Run]] = {}
+    members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
         members.setdefault(tuple(identity(run[name]) for name in by), []).append(run)
     groups: list[Group] = []
-    left_out: list[LeftOut] = []
+    excluded: list[ExcludedRun] = []
     labels: collections.Counter[str] = collections.Counter()
     for key in sorted(members, key=_order):
         values = {name: members[key][0][name] for name in by}
@@ -101,14 +103,14 @@ def group_runs(runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ())
         number = f" #{labels[label]}" if labels[label] > 1 else ""
         groups.append(Group(values, f"{label}{number}", f"{name}{number}"))
         for run in members[key]:
-            _add(run, groups[-1], over, left_out)
-    return groups, left_out
+            _add(run, groups[-1], over, excluded)
+    return groups, excluded
 
 
-def _add(run: Run, group: Group, over: Sequence[str], left_out: list[LeftOut]) -> None:
+def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:
     missing = [name for name in over if run[name] is None]
     if missing:
-        left_out.append(LeftOut(run, group.label, f"has no {' and no '.join(missing)}"))
+        excluded.append(ExcludedRun(run, group.label, f"has no {' and no '.join(missing)}"))
         return
     repetition: Hashable = tuple(identity(run[name]) for name in over) if over else run.id
     group.repetitions.setdefault(repetition, []).append(run)

@@ -1,4 +1,4 @@
-"""What a few numbers let one say: intervals, tests, effect sizes. Arrays and numbers only, no runs.
+"""Statistics of few numbers: intervals, tests, effect sizes. Arrays and numbers only, no runs.
 
 All intervals and tests rest on Student's t distribution: the values (for paired tests the differences) are taken for
 independent draws from a normal distribution. `scipy.special.stdtr` and `stdtrit` are that distribution and its inverse,
@@ -21,13 +21,13 @@ _ROUNDING = 64 * np.finfo(np.float64).eps
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What is known of one group of values.
+    """Statistics of one group of values.
 
     Attributes:
-        n: How many.
-        mean: Their mean; None of none.
-        std: Their standard deviation, with n - 1; None below two.
-        low, high: The interval of the mean; None below two.
+        n: Number of values.
+        mean: Their mean; None if there are none.
+        std: Their standard deviation, with n - 1; None of fewer than two.
+        low, high: Student's interval of the mean; None of fewer than two.
     """
 
     n: int
@@ -39,17 +39,17 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class MeanDifference:
-    """What is known of the difference of two groups, the first minus the second.
+    """The difference of the means of two groups, the first minus the second, and its test.
 
     Attributes:
         method: `paired t` or `welch t`.
-        n: Pairs, or the values in both groups.
-        value: Of the means; None if a group is empty.
+        n: Number of pairs, or of values in both groups.
+        value: The difference; None if a group is empty.
         low, high: Its interval; None if there is none.
         t, df, p: Statistic, degrees of freedom and two-sided p; None if the test cannot be done.
         effect: Standardized difference, free of the bias of small samples.
         effect_name: `g_z` (in standard deviations of the differences) or `g` (pooled standard deviations).
-        reason: Why there is no p.
+        reason: The reason for having no p.
     """
 
     method: str

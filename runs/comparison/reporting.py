@@ -108,7 +108,7 @@ def notes(comparison: Comparison) -> list[str]:
             found.append(f"{name}: {pair.test.reason}")
         if pair.unpaired:
             more = f" and {len(pair.unpaired) - 6} more" if len(pair.unpaired) > 6 else ""
-            found.append(f"{name}: without a partner, and left out: {', '.join(pair.unpaired[:6])}{more}")
+            found.append(f"{name}: without a partner, and excluded: {', '.join(pair.unpaired[:6])}{more}")
     return found
 
 
@@ -142,13 +142,13 @@ def as_document(comparison: Comparison) -> dict[str, Any]:
                 "best": _number(group.best),
                 "best_run": group.best_run,
                 "runs": list(group.runs),
-                "num_left_out": group.num_left_out,
+                "num_left_out": group.num_excluded,
             }
             for group in comparison.groups
         ],
         "pairs": [_pair_document(pair) for pair in comparison.pairs],
         "left_out": [
-            {"run": entry.run.id, "group": entry.group, "reason": entry.reason} for entry in comparison.left_out
+            {"run": entry.run.id, "group": entry.group, "reason": entry.reason} for entry in comparison.excluded
         ],
         "cautions": list(comparison.cautions),
     }

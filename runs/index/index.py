@@ -279,7 +279,7 @@ class _Batch:
         row = (_storable(name), stamp, digest, bool(fields[OF_RUN]), reasons)
         if entry is None:
             query = "INSERT INTO run(name, stamp, digest, is_readable, problems) VALUES (?, ?, ?, ?, ?)"
-            number = self.connection.execute(query, row).lastrowid
+            number = _inserted(self.connection.execute(query, row))
         else:
             number = entry[0]
             query = "UPDATE run SET stamp = ?, digest = ?, is_readable = ?, problems = ? WHERE id = ?"
@@ -312,7 +312,7 @@ class _Batch:
 
     def _new_key(self, origin: int, name: str) -> int:
         query = "INSERT INTO key(origin, name) VALUES (?, ?)"
-        number = self.connection.execute(query, (origin, name)).lastrowid
+        number = _inserted(self.connection.execute(query, (origin, name)))
         self._keys[origin, name] = number
         return number
 
@@ -321,6 +321,13 @@ class _Batch:
         self.connection.execute("DELETE FROM field WHERE key IN (SELECT id FROM key) AND run = ?", (run,))
         self.connection.execute("DELETE FROM run WHERE id = ?", (run,))
         self.gone.append(name)
+
+
+def _inserted(cursor: sqlite3.Cursor) -> int:
+    """Return the number of the row that was inserted."""
+    if cursor.lastrowid is None:
+        raise sqlite3.DatabaseError("a row that was inserted has no number")
+    return cursor.lastrowid
 
 
 def _storable(name: str) -> str | bytes:

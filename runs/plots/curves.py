@@ -22,7 +22,7 @@ _MAX_CELLS = 10_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """What is drawn as one line.
+    """One line of a plot.
 
     Attributes:
         label: Its name.
@@ -150,7 +150,8 @@ def thin(curve: Curve, num_points: int) -> Curve:
     def part(values: np.ndarray | None) -> np.ndarray | None:
         return None if values is None else values[chosen]
 
-    return Curve(curve.label, *(part(getattr(curve, name)) for name in ("x", "y", "low", "high", "counts", "raw")))
+    rest = (part(values) for values in (curve.low, curve.high, curve.counts, curve.raw))
+    return Curve(curve.label, curve.x[chosen], curve.y[chosen], *rest)
 
 
 def _positions(curves: Sequence[Curve]) -> np.ndarray:

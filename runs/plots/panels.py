@@ -1,4 +1,4 @@
-"""What a plot of past runs shows: a panel for every metric, a curve for every run or the mean of every group."""
+"""Contents of a plot of past runs: a panel for every metric, a curve for every run or the mean of every group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_LABEL, _MAX_NAMES = 60, 4
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """How runs are looked at.
+    """Options of a plot.
 
     Attributes:
         by: Fields that make groups; each is drawn as its mean. Of none, every run is drawn.
@@ -67,7 +67,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
     Args:
         runs: At least one.
         metrics: At least one.
-        view: How they are looked at.
+        view: The options.
 
     Raises:
         PlotError: If no run has a metric, nothing can be drawn logarithmically, or the view makes no sense.
@@ -104,8 +104,9 @@ def _singles(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve],
 
 
 def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], list[str]]:
-    groups, left_out = group_runs(runs, view.by, view.over)
-    curves, notes, varies = [], [], False
+    groups, excluded = group_runs(runs, view.by, view.over)
+    curves: list[Curve] = []
+    varies = False
     for group in groups:
         repetitions = []
         for same in group.repetitions.values():
@@ -115,7 +116,8 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
         if not repetitions:
             continue
         curve = mean_curve(repetitions, group.label, view.band, view.confidence)
-        least, most = int(curve.counts.min(initial=len(repetitions))), int(curve.counts.max(initial=0))
+        counts = np.zeros(0, int) if curve.counts is None else curve.counts
+        least, most = int(counts.min(initial=len(repetitions))), int(counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
         curves.append(dataclasses.replace(curve, label=f"{group.label} ({count})"))
         varies = varies or least < most
@@ -127,11 +129,11 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
         "none": "mean",
     }
     smoothing = f" of curves smoothed with {view.smoothing:g}" if view.smoothing else ""
-    notes.insert(0, f"{bands[view.band]}{smoothing}")
+    notes = [f"{bands[view.band]}{smoothing}"]
     if varies:
         notes.append("where n varies, not every run has every point")
-    if left_out:
-        notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in left_out])}")
+    if excluded:
+        notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
     return curves, notes
 
 

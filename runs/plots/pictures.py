@@ -27,7 +27,7 @@ FORMATS: dict[str, dict[str, Any]] = {
 # which is too light for a line on white.
 _COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",  # text stays text, to be found and edited
     "svg.hashsalt": "sacristan",
     "pdf.fonttype": 42,

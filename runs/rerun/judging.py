@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.schema import Series
-from runs.errors import StoreError
+from runs.errors import RunsError, StoreError
 from runs.query.flattening import dotted
 from runs.rerun.verdict import (
     CUT_OFF,
@@ -34,9 +34,22 @@ from runs.rerun.verdict import (
 from runs.stores.content import Content
 from runs.stores.run import Run
 
-__all__ = ["judge"]
+__all__ = ["check_tolerance", "judge"]
 
 _SHOWN = 5
+
+
+def check_tolerance(run: Run, tolerance: Tolerance) -> None:
+    """Refuse a tolerance of a metric that a run does not have.
+
+    Raises:
+        RunsError: If there is one.
+    """
+    known = [*run.metrics, RESULT]
+    for name in tolerance.by_metric:
+        if name not in known:
+            shown = ", ".join(name for name in known if not name.startswith("system/"))
+            raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; there are: {shown}")
 
 
 def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:

@@ -1,7 +1,7 @@
 """Reproducing a past run: what was planned is run, what came out is judged, and the verdict is noted.
 
     with planned(store.get("3"), store) as plan:
-        done = reproduce(plan)
+        done = carry_out(plan)
     print(done.verdict.text)
 
 The new run is one of the same store, with the old one as its parent; the verdict is noted with both.
@@ -34,12 +34,12 @@ from runs.stores.run import Run
 from runs.transfer.copying import copy
 from runs.transfer.uids import uid_of
 
-__all__ = ["Reproduction", "reproduce"]
+__all__ = ["Reproduction", "carry_out"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduction:
-    """What came out.
+    """A run that was reproduced, and the verdict on it.
 
     Attributes:
         plan: How it was done.
@@ -58,7 +58,7 @@ class Reproduction:
     notes: tuple[str, ...]
 
 
-def reproduce(plan: Plan, tolerance: Tolerance | None = None, output: int | None = None) -> Reproduction:
+def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None = None) -> Reproduction:
     """Run what was planned, judge what came out, and note the verdict with both runs.
 
     Args:

@@ -34,12 +34,15 @@ RANKS = (IDENTICAL, WITHIN, DIVERGED)
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far a value may be from the recorded one: by `atol + rtol * |recorded|`.
+    """Allowed distance of a value from the recorded one: `atol + rtol * |recorded|`.
 
     Attributes:
         rtol: Relative, of every metric and of numbers in the result.
         atol: Absolute.
-        by_metric: Relative tolerances of their own; an infinite one lets a metric not count. `result` is one, too.
+        by_metric: Relative tolerances of single metrics; an infinite one lets a metric not count. `result` is one, too.
+
+    Example:
+        done = reproduce(run, Tolerance(rtol=1e-6, by_metric={"val/loss": 1e-2}))
     """
 
     rtol: float = 1e-3
@@ -52,7 +55,7 @@ class Tolerance:
 
     @property
     def text(self) -> str:
-        """What is allowed, in a few words."""
+        """The tolerance in a few words."""
         own = [f"{name} {rtol:g}" for name, rtol in self.by_metric.items()]
         absolute = [f"{self.atol:g} absolute"] if self.atol else []
         return ", ".join([f"{self.rtol:g} relative", *absolute, *own])
@@ -77,7 +80,7 @@ class Deviation:
 
     @property
     def text(self) -> str:
-        """What differs, in a few words."""
+        """The difference in a few words."""
         if self.step != self.new_step:
             return f"{self.metric}: recorded at step {self.step}, now at step {self.new_step}"
         return f"{self.metric} at step {self.step}: recorded {self.old!r}, now {self.new!r}"
@@ -85,7 +88,7 @@ class Deviation:
 
 @dataclasses.dataclass(frozen=True)
 class MetricVerdict:
-    """What is to say of one metric.
+    """The verdict on one metric.
 
     Attributes:
         name: The metric.
@@ -115,7 +118,7 @@ class Verdict:
 
     Attributes:
         verdict: IDENTICAL, WITHIN TOLERANCE or DIVERGED.
-        metrics: What is to say of each metric.
+        metrics: A verdict on each metric.
         first: The first point beyond the tolerance, of all metrics.
         reasons: What else counts as diverged, a sentence each.
         notes: What does not count, a sentence each.

@@ -33,7 +33,7 @@ class StagedRun:
 
 @dataclasses.dataclass(frozen=True)
 class Copied:
-    """A run that was copied or imported.
+    """A run that was copied or imported, where it is now.
 
     Attributes:
         run: The run in the store that it was copied to.

@@ -20,6 +20,11 @@ class Content:
         name: As the run calls it; a text from outside, which may hold anything.
         open: Returns a stream of its bytes. Raises StoreError if it is gone.
         md5: What its record says its MD5 is, if it says so.
+
+    Example:
+        with open_store("my_runs") as store:
+            for name, content in store.get("latest").artifacts.items():
+                print(name, len(content.read()), content.sha256())
     """
 
     name: str

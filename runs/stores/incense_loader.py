@@ -27,8 +27,16 @@ def incense(where: str | None = None) -> ExperimentLoader:
     Args:
         where: A `mongodb://` URL with the database's name; by default what `SACRISTAN_STORE` names.
 
+    Returns:
+        The loader.
+
     Raises:
         StoreError: If it is no such URL.
+
+    Example:
+        loader = incense("mongodb://localhost:27017/lab")
+        experiment = loader.find_latest()
+        print(experiment.config.lr, experiment.metrics["train/loss"])
     """
     where = where or os.environ.get("SACRISTAN_STORE") or ""
     if not where.startswith(("mongodb://", "mongodb+srv://")):

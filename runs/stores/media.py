@@ -15,7 +15,7 @@ __all__ = ["Medium"]
 
 @dataclasses.dataclass(frozen=True)
 class Medium:
-    """One entry of a series of media.
+    """An image, figure, histogram, text or table that a run logged.
 
     Attributes:
         name: The series, such as `test/cases`.
@@ -26,6 +26,11 @@ class Medium:
         meta: What is known of it without opening it, such as width and height.
         content: Its file.
         images: Files of the images in a table, by the names that its cells have for them.
+
+    Example:
+        with open_store("my_runs") as store:
+            for medium in store.get("latest").media:
+                print(medium.name, medium.step, medium.kind, len(medium.content.read()))
     """
 
     name: str

@@ -8,24 +8,30 @@ from pathlib import Path
 from runs.errors import StoreError
 from runs.stores.store import Store
 
-__all__ = ["open_store", "open_target"]
+__all__ = ["open_store"]
 
 _SCHEMES = ("mongodb://", "mongodb+srv://")
 
 
-def open_store(where: str | Path | None = None) -> Store:
-    """Return the runs in a folder or a database, for reading; close it, or use it in a `with` block.
-
-        with open_store("my_runs") as store:
-            best = store.find("status=COMPLETED", sort="-val/accuracy.max", limit=1)
+def open_store(where: str | Path | None = None, *, create: bool = False) -> Store:
+    """Return the runs in a folder or a database; close the store, or use it in a `with` block.
 
     Args:
         where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
             by default what `SACRISTAN_STORE` names, else `my_runs`. A prefix of the collections' names, as in
             `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`.
+        create: Whether a folder is made if it is not there, to copy or import runs into. A database needs no making.
+
+    Returns:
+        The store: `find`, `get`, `frame` and so on.
 
     Raises:
-        StoreError: If there is no such folder, or the database cannot be reached or refuses.
+        StoreError: If there is no such folder or it cannot be made, or the database cannot be reached or refuses.
+
+    Example:
+        with open_store("my_runs") as store:
+            for run in store.find("status=COMPLETED", sort="-val/accuracy.max", limit=3):
+                print(run.id, run["optimizer.lr"], run["val/accuracy.max"])
     """
     where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
     if where.startswith(_SCHEMES):
@@ -37,18 +43,9 @@ def open_store(where: str | Path | None = None) -> Store:
         raise StoreError(f"got the store {where!r}, expected a folder or a mongodb:// URL")
     from runs.stores.folder import FolderStore
 
-    return FolderStore(where)
-
-
-def open_target(where: str | Path) -> Store:
-    """Return the store to copy to; a folder is made if it is not there.
-
-    Raises:
-        StoreError: If it cannot be made, or the database cannot be reached or refuses.
-    """
-    if "://" not in str(where):
+    if create:
         try:
             Path(where).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{where} cannot be made ({error.strerror})") from error
-    return open_store(where)
+    return FolderStore(where)

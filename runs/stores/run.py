@@ -52,14 +52,23 @@ class RunStore(Protocol):
 
 
 class Run(abc.ABC):
-    """One past run. Nothing is loaded before it is asked for, and nothing that is read is ever executed.
+    """A past run. Nothing is loaded before it is asked for, and nothing that is read is ever executed.
 
-    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it.
+    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it. A run shows
+    what was recorded when it was found; `run.store.get(run.id)` reads it anew.
 
     Attributes:
-        store: Where it lies.
-        id: What the store calls it, as text.
+        store: The store that it was found in.
+        id: Its id in the store, as text.
         folder: The folder that it lies in; None in a database.
+
+    Example:
+        with open_store("my_runs") as store:
+            run = store.get("latest")
+            print(run.status, run.duration_s, run.result, run.config.optimizer.lr)
+            loss = run.metric("train/loss", num_points=100)
+            print(loss.steps, loss.values)
+            source = run.sources["exp.py"].read().decode()
     """
 
     folder: Path | None = None
@@ -235,7 +244,7 @@ class Run(abc.ABC):
 
     @property
     def result(self) -> Any:
-        """What the command returned."""
+        """The result that its command returned."""
         return self["result"]
 
     @property
@@ -292,17 +301,17 @@ class Run(abc.ABC):
 
     @functools.cached_property
     def info(self) -> Map:
-        """What it put into its info."""
+        """The `info` that it wrote."""
         return Map(self._part("info"))
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
         """Of every metric first, last, min, max and so on; see `observers.record.schema.summarize`."""
-        return {name: value for name, value in self._part("summary").items() if isinstance(value, Mapping)}
+        return {name: value for name, value in self._part("summary").items() if isinstance(value, dict)}
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
-        """What it was made of: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
+        """Its origins: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
         return self._part("provenance")
 
     @property
@@ -355,7 +364,7 @@ class Run(abc.ABC):
 
     @property
     def note(self) -> str:
-        """What people wrote about it."""
+        """The note that people wrote on it."""
         return str(self["note"] or "")
 
     @property

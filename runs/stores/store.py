@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from observers.artifacts.version import ArtifactError
+from observers.errors import ArtifactError
 from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.index.fields import is_indexed
 from runs.query.filters import AllOf, Filter, names_in, parse_filter
@@ -35,7 +35,7 @@ _MAX_WATCHED = 200
 
 @dataclasses.dataclass
 class Removed:
-    """What was taken away, and what was not.
+    """Result of removing runs and reclaiming files.
 
     Attributes:
         runs: Ids of the runs.
@@ -55,16 +55,19 @@ class Removed:
 class Store(abc.ABC):
     """All runs of one place, a folder or a database; of the same question every store makes the same.
 
-        with open_store("my_runs") as store:
-            for run in store.find(["optimizer.lr<1e-3", "duration>60"], sort="-val/accuracy.max", limit=10):
-                print(run.id, run["val/accuracy.max"])
-
     A store serves one thread. It holds an index or a connection until it is closed, by `close` or by a `with` block.
     Every method raises StoreError if the folder or the database cannot be read or written.
 
     Attributes:
         where: The folder, or the URL without credentials.
         on_progress: Told from time to time, in long work, what is done, how much of it, and of how much.
+
+    Example:
+        with open_store("my_runs") as store:
+            for run in store.find(["optimizer.lr<1e-3", "duration>0.1"], sort="-val/accuracy.max", limit=10):
+                print(run.id, run["val/accuracy.max"])
+            run = store.tag(store.get("latest"), ["baseline"])
+            print(store.frame("tags.baseline=True", columns=["optimizer.lr", "result"]))
     """
 
     where: str
@@ -82,8 +85,11 @@ class Store(abc.ABC):
         """Return the runs that a filter is true of.
 
         Args:
-            filter: A filter document, conditions, or None for all runs; see `runs.query.filters`. Fields are those of
-                `runs.query.names`, `duration` (seconds) among them.
+            filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
+                and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
+                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; None for all runs. Fields are entries
+                of the config, statistics of metrics (`val/loss.min`), and `status`, `start`, `duration` (seconds) and
+                so on; see `runs.query.names`.
             sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
                 field, or with a NaN, last in either direction. None gives the order of the ids.
             limit: How many at most.

@@ -1,8 +1,5 @@
 """Whole runs as one file, and back.
 
-    export_runs([store.get("3")], Path("runs.zip"))
-    import_runs(Path("runs.zip"), store)
-
 An archive is a ZIP file: a folder of runs in our layout, with the sources, resources and versions of artifacts that its
 runs name, and `manifest.json` with length and SHA-256 of every member. Unpacked by any tool it is a store.
 
@@ -54,10 +51,10 @@ _BESIDE = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """What is in an archive.
+    """The contents of an archive.
 
     Attributes:
-        num_files: How many files.
+        num_files: Number of files in it.
         num_bytes: Length of the archive.
         left_out: What could not be taken over, a sentence each.
     """
@@ -70,15 +67,28 @@ class Exported:
 # ---------------------------------------------------------------------- out
 
 
-def export_runs(runs: Sequence[Run], path: Path, *, overwrite: bool = False) -> Exported:
-    """Write runs into an archive.
+def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = False) -> Exported:
+    """Write whole runs into one archive, a ZIP file that `import_runs` takes and that is a folder of runs if unpacked.
+
+    Args:
+        runs: Runs that have ended, of any stores.
+        path: The archive.
+        overwrite: Whether a file that is there already is replaced.
+
+    Returns:
+        Number of files, length, and what could not be taken over.
 
     Raises:
         StoreError: If a run is running or cannot be read, or the file is there already or cannot be written; then
             there is no new file.
+
+    Example:
+        with open_store("my_runs") as store:
+            export_runs(store.find("status=COMPLETED"), "completed.zip")
     """
+    path = Path(path)
     if path.exists() and not overwrite:
-        raise StoreError(f"{path} is there already; choose another name, or say --force")
+        raise StoreError(f"{path} is there already; choose another name, or pass overwrite=True")
     left_out: list[str] = []
     try:
         # On the same disk as the archive, where there is room for it.
@@ -154,18 +164,27 @@ def _is_ours(name: str, folders: set[str]) -> bool:
 # ---------------------------------------------------------------------- in
 
 
-def import_runs(path: Path, store: Store, max_bytes: int | None = None) -> list[Copied]:
-    """Take all runs of an archive into `store`; one that is there already is left as it is.
+def import_runs(path: str | Path, store: Store, max_bytes: int | None = None) -> list[Copied]:
+    """Import all runs of an archive into a store; a run that is there already is left as it is.
 
     Args:
-        path: The archive.
-        store: Where to.
+        path: The archive, as `export_runs` writes it.
+        store: The store to import into; `open_store(where, create=True)` makes the folder of a new one.
         max_bytes: How much it may unpack to; by default a hundred times its own length, or a gigabyte.
 
+    Returns:
+        For each run of the archive the run in the store, and whether it is new.
+
     Raises:
-        ArchiveError: If it is no archive of runs, or something in it is not as it should be; then no run is taken.
+        ArchiveError: If it is no archive of runs, or something in it is not as it should be; then no run is imported.
         StoreError: If a run is damaged, or the store cannot be written.
+
+    Example:
+        with open_store("elsewhere", create=True) as store:
+            for copied in import_runs("completed.zip", store):
+                print(copied.run.id, copied.is_new)
     """
+    path = Path(path)
     with store.staging() as base:
         folders = _unpack(path, base / "in", max_bytes, store)
         with FolderStore(base / "in") as archived:

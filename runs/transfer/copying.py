@@ -1,7 +1,5 @@
 """Copying runs from any store into any other, with all that they hold; again without effect.
 
-    copied = copy(store.get("3"), open_target("mongodb://host/lab"))
-
 A copy keeps the run's uid. A run of stock Sacred, which has none, gets one that is made from its record, so that
 copying it twice makes one.
 """
@@ -18,11 +16,11 @@ __all__ = ["Copied", "copy"]
 
 
 def copy(run: Run, store: Store) -> Copied:
-    """Copy a run into `store`, unless a run of its uid is there.
+    """Copy a run with all that it holds into another store, unless a run of its uid is there.
 
     Args:
-        run: Of any store; read anew, as it is now.
-        store: Where to; see `runs.stores.opening.open_target`.
+        run: A run that has ended, of any store; it is read anew, as it is now.
+        store: The store to copy to; `open_store(where, create=True)` makes the folder of a new one.
 
     Returns:
         The run there, whether it is new, and what could not be taken over.
@@ -30,6 +28,11 @@ def copy(run: Run, store: Store) -> Copied:
     Raises:
         StoreError: If it is running, its record cannot be read, or the store cannot be written; then nothing of it is
             there, or in a database a run that says COPYING, which the next copy finishes.
+
+    Example:
+        with open_store("my_runs") as store, open_store("copies", create=True) as copies:
+            copied = copy(store.get("latest"), copies)
+            print(copied.run.id, copied.is_new, copied.left_out)
     """
     run = run.store.get(run.id)
     if run.is_living:

@@ -19,11 +19,11 @@ __all__ = ["Fetched", "choose", "fetch", "length_of"]
 
 @dataclasses.dataclass
 class Fetched:
-    """What was written, and what was not.
+    """The files of a run that were written into a folder, and those that were not.
 
     Attributes:
-        files: Where the files are.
-        refused: Why others are not, a sentence each.
+        files: Paths of the files that were written.
+        refused: A sentence for each file that was not, with the reason.
     """
 
     files: list[Path] = dataclasses.field(default_factory=list)
@@ -52,18 +52,29 @@ def length_of(content: Content) -> int | None:
         return None
 
 
-def fetch(contents: Iterable[Content], folder: Path, *, overwrite: bool = False) -> Fetched:
-    """Write contents into `folder` under their names, each as a whole or not at all.
+def fetch(contents: Iterable[Content], folder: str | Path, *, overwrite: bool = False) -> Fetched:
+    """Write files of a run into a folder under their names, each as a whole or not at all.
+
+    Names come from outside: one that would lead out of the folder, by `..`, from `/` or through a link, is refused.
 
     Args:
-        contents: What to write.
-        folder: Where to; made if it is not there.
+        contents: Values of `run.artifacts`, `run.sources` or `run.resources`.
+        folder: The folder to write into; made if it is not there.
         overwrite: Whether files that are there already are replaced; of two contents whose names are one to the file
             system, the second one never replaces the first.
 
+    Returns:
+        Paths of the files, and a sentence for each that was not written.
+
     Raises:
         StoreError: If the folder cannot be made.
+
+    Example:
+        with open_store("my_runs") as store:
+            done = fetch(store.get("latest").artifacts.values(), "files")
+            print(done.files, done.refused)
     """
+    folder = Path(folder)
     fetched = Fetched()
     try:
         folder.mkdir(parents=True, exist_ok=True)

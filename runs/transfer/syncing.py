@@ -1,27 +1,29 @@
-"""`runs sync` and `runs reap`: what outages and killed processes have left undone."""
+"""Runs that outages and killed processes left undone: `sync` delivers them, `reap` marks them as DEAD."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import Destination, database_in, explain, read_destination
+from observers.mongo.destination import DESTINATION_FILE, Destination, database_in, explain, read_destination
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
-from observers.record.locking import locked
-from observers.record.schema import RUN
+from observers.record.locking import RecordLock, locked
+from observers.record.schema import LIVE, RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, read_json, run_folders
+from runs.stores.mongo_database import MongoDatabase
 
-__all__ = ["SyncResult", "reap", "sync"]
+__all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
 
 # An attempt ends early where somebody else delivers the same run.
 _ATTEMPTS = 10
@@ -29,7 +31,7 @@ _ATTEMPTS = 10
 
 @dataclasses.dataclass(frozen=True)
 class SyncResult:
-    """What `sync` did with one run.
+    """Result of `sync` for one run.
 
     Attributes:
         folder: The run's folder.
@@ -46,30 +48,42 @@ class SyncResult:
     destination: str
 
 
-def sync(store: Path, url: str | None = None) -> Iterator[SyncResult]:
-    """Deliver every run below `store` that was to go to a MongoDB and is not there as a whole; again without effect.
+def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
+    """Deliver every run in a folder that was to go to a MongoDB and is not there as a whole; again without effect.
 
     Args:
-        store: The folder of runs.
+        folder: The folder of runs; runs of a `MongoObserver` whose database was away lie in its `failure_dir`.
         url: URL to use in place of the recorded ones, such as one with credentials, which are never recorded. If it
             names a database, runs that were to go nowhere go there too.
 
+    Returns:
+        A result for each run that is to be in a database, also if it was there before.
+
     Raises:
-        StoreError: If the database cannot be reached or refuses.
+        StoreError: If the database cannot be reached or refuses; what was delivered until then stays delivered.
+
+    Example:
+        for result in sync("my_runs"):
+            print(result.folder, result.outcome, result.run_id)
     """
-    clients: dict[str | None, pymongo.MongoClient] = {}
+    return list(deliveries(Path(folder), url))
+
+
+def deliveries(folder: Path, url: str | None = None) -> Iterator[SyncResult]:
+    """Do as `sync` does, and yield each result as it comes."""
+    clients: dict[str | None, pymongo.MongoClient[dict[str, Any]]] = {}
     try:
-        for folder in run_folders(store):
-            destination = _destination(folder, url)
+        for run_folder in run_folders(folder):
+            destination = _destination(run_folder, url)
             if destination is not None:
                 client = clients.get(destination.url) or clients.setdefault(destination.url, _connect(destination))
-                yield _sync_run(folder, destination, client)
+                yield _sync_run(run_folder, destination, client)
     finally:
         for client in clients.values():
             client.close()
 
 
-def _connect(destination: Destination) -> pymongo.MongoClient:
+def _connect(destination: Destination) -> pymongo.MongoClient[dict[str, Any]]:
     try:
         return destination.connect()
     except (ConfigurationError, OSError, ValueError) as error:
@@ -77,7 +91,12 @@ def _connect(destination: Destination) -> pymongo.MongoClient:
 
 
 def _destination(folder: Path, url: str | None) -> Destination | None:
-    recorded = read_destination(folder)
+    try:
+        recorded = read_destination(folder)
+        if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
+            raise ValueError(f"got {recorded}, expected texts")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"{folder / DESTINATION_FILE} cannot be read ({error}); remove it, or mend it") from error
     if url is None:
         return recorded
     try:
@@ -89,26 +108,44 @@ def _destination(folder: Path, url: str | None) -> Destination | None:
     return Destination(url, name or recorded.db_name, recorded.prefix)
 
 
-def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
     lease = read_lease(folder)
     run = read_json(folder / RUN)
-    if run is not None and run["status"] == "RUNNING" and lease is not None and is_alive(lease):
+    if isinstance(run, dict) and run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
         return SyncResult(folder, "running", None, destination.label)
     if folder.name != SPOOLED:
-        if run is None:
+        if not isinstance(run, dict):
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
+        # Who holds the lock resumes the run, and takes these points in.
+        with contextlib.suppress(BlockingIOError), locked(folder, wait=False) as lock:
+            _recover(folder, lock)
         return _deliver(folder, destination, client)
-    with locked(folder):
+    with locked(folder) as lock:
         # Who had it before may have delivered it, and removed it.
         if not (folder / RUN).exists():
             return SyncResult(folder, "delivered by another process", None, destination.label)
+        _recover(folder, lock)
         result = _deliver(folder, destination, client)
         if result.outcome == "delivered":
             shutil.rmtree(folder.parent, ignore_errors=True)
         return result
 
 
-def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+def _recover(folder: Path, lock: RecordLock) -> None:
+    """Take in the latest points of a process that was killed, if it has left any; `lock` is held on the record."""
+    lease = read_lease(folder, lock)
+    if not (folder / LIVE).exists() or (lease is not None and is_alive(lease)):
+        return
+    journal = Journal(folder)
+    try:
+        journal.recover()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{folder}: its latest points cannot be taken in ({error}); check the disk") from error
+    finally:
+        journal.close()
+
+
+def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
     delivery = Delivery(folder, folder.parent, client[destination.db_name], destination.prefix)
     if delivery.was_completed():
         return SyncResult(folder, "up to date", delivery.run_id, destination.label)
@@ -121,55 +158,86 @@ def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient
                 return SyncResult(folder, "delivered", delivery.run_id, destination.label)
     except PyMongoError as error:
         raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error
     return SyncResult(folder, "incomplete", delivery.run_id, destination.label)
 
 
-def reap(store: Path) -> Iterator[tuple[Path, str]]:
-    """Write DEAD into every run below `store` that says RUNNING and whose process is gone; yield folder and uid."""
+class Reaped(NamedTuple):
+    """A run that is marked as DEAD now.
+
+    Attributes:
+        run: Its folder; in a database its id.
+        uid: Its uid.
+    """
+
+    run: Any
+    uid: str
+
+
+def reap(where: str | Path) -> list[Reaped]:
+    """Write DEAD into every run that says RUNNING and whose process is gone.
+
+    Readers show such a run as DEAD anyway; its record says so only from here on, to readers made for Sacred, too. A
+    process on another machine is gone when it has not written its heartbeat for long enough.
+
+    Args:
+        where: A folder of runs, or a `mongodb://` URL with the database's name.
+
+    Returns:
+        The runs that were marked; none if there was nothing to do.
+
+    Raises:
+        StoreError: If a record cannot be written, or the database cannot be reached or refuses.
+
+    Example:
+        for run, uid in reap("my_runs"):
+            print(run, uid)
+    """
+    where = str(where)
+    return list(_reap_database(where) if "://" in where else _reap_folders(Path(where)))
+
+
+def _reap_folders(store: Path) -> Iterator[Reaped]:
     for folder in run_folders(store):
         if _is_dead(read_json(folder / RUN), read_lease(folder)):
             uid = _reap(folder)
             if uid is not None:
-                yield folder, uid
+                yield Reaped(folder, uid)
 
 
 def _is_dead(run: Any, lease: Any) -> bool:
-    return run is not None and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
+    return isinstance(run, dict) and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
 
 
 def _reap(folder: Path) -> str | None:
-    """Write DEAD into a run whose process is gone, and return its uid; None if it goes on."""
+    """Write DEAD into a run whose process is gone, and return its uid; None if it lives."""
     try:
         with locked(folder, wait=False) as lock:
             run, lease = read_json(folder / RUN), read_lease(folder, lock)
-            if lease is None or not _is_dead(run, lease):
+            if run is None or lease is None or not _is_dead(run, lease):
                 return None
+            _recover(folder, lock)
             stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
             journal = Journal(folder)
             journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
             journal.close()
-    except BlockingIOError:  # another process continues the run, or removes it
+    except BlockingIOError:  # another process resumes the run, or removes it
         return None
     if journal.num_failures:
         raise StoreError(f"{folder} cannot be written; check its permissions and the disk")
     return run.get("uid", "")
 
 
-def reap_database(url: str) -> Iterator[tuple[Any, str]]:
-    """Do as `reap` does in a database; yield id and uid."""
-    name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
-    destination = Destination(url, name)
-    with destination.connect() as client:
-        collection = client[name]["runs"]
-        try:
-            wanted = dict.fromkeys(("status", "lease", "uid", "heartbeat", "start_time"), 1)
-            for run in collection.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
-                if true_status(run, run["lease"]) == "DEAD":
-                    change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
-                    collection.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
-                    yield run["_id"], run.get("uid", "")
-        except PyMongoError as error:
-            raise StoreError(f"MongoDB at {destination.label}: {explain(error)}") from error
+def _reap_database(url: str) -> Iterator[Reaped]:
+    url, _, prefix = url.partition("#")
+    wanted = dict.fromkeys(("status", "lease", "uid", "heartbeat", "start_time"), 1)
+    with contextlib.closing(MongoDatabase(url, prefix)) as mongo, mongo.errors():
+        for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
+            if true_status(run, run["lease"]) == "DEAD":
+                change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
+                mongo.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
+                yield Reaped(run["_id"], run.get("uid", ""))
 
 
 def _last_sign(run: Mapping[str, Any]) -> datetime | None:

@@ -16,16 +16,19 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactError, check_name
+from observers.artifacts.version import check_name
+from observers.errors import ArtifactError
 from observers.mongo.delivery import MARKER
 from observers.mongo.destination import DESTINATION_FILE
 from observers.record.atomic_file import replacing
+from observers.record.journal import Journal
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
     CONFIG,
     FORMAT,
     INFO,
     LEASE,
+    LIVE,
     LOCK,
     MEDIA,
     MEDIA_FOLDER,
@@ -129,6 +132,10 @@ class _Unloading:
             elif path.is_file() and not self._is_left(name):
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, self.folder / name)
+        if (self.folder / LIVE).exists():
+            journal = Journal(self.folder)
+            journal.recover()
+            journal.close()
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")

@@ -27,7 +27,7 @@ TIMEOUT_S = 200.0
 class Training(Process):
     """A process that leads a group of its own, and writes what it says to a file."""
 
-    def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, command: list[str], folder: Path, environment: Mapping[str, str], cold: bool) -> None:
         self.said = folder / f"said-{len(list(folder.glob('said-*')))}.txt"
         with self.said.open("w") as stream:
             super().__init__(
@@ -38,6 +38,7 @@ class Training(Process):
                 stdout=stream,
                 stderr=STDOUT,
                 start_new_session=True,
+                cold=cold,
             )
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
@@ -76,13 +77,13 @@ class Lab:
         """Return the names of the runs."""
         return sorted(path.name for path in (self.folder / "my_runs").iterdir() if path.name.isdigit())
 
-    def start(self, *settings: str, resume: Path | None = None) -> Training:
+    def start(self, *settings: str, resume: Path | None = None, cold: bool = False) -> Training:
         """Start a training, or continue the one recorded in the folder `resume`, with that record's config."""
         words = ["with", *(self.settings if resume is None else [str(resume / "config.json")]), *settings]
         command = [sys.executable, str(LAB / "exp.py"), "--beat-interval", str(self.beat_interval_s), *words]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(LAB), str(self.folder)])}
         environment |= {"SACRISTAN_RESUME": str(resume)} if resume is not None else {}
-        self.processes.append(Training(command, self.folder, environment))
+        self.processes.append(Training(command, self.folder, environment, cold))
         return self.processes[-1]
 
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,20 +11,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.processes import run
+
 EXP = Path(__file__).parents[2] / "exp.py"
 
 
-def exp(folder, *words, **environment):
+def exp(folder, *words, cold=False, **environment):
     """Run exp.py in `folder`, as a user does."""
-    return subprocess.run(
-        [sys.executable, EXP, *words],
-        cwd=folder,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    options = {"env": os.environ | environment, "capture_output": True, "text": True, "timeout": 120, "cold": cold}
+    return run([sys.executable, EXP, *words], cwd=folder, **options)
 
 
 def table(text, *columns):
@@ -69,7 +63,7 @@ def imported(tmp_path):
 
 def test_stats_of_the_digits_show_splits_and_classes_without_torch(tmp_path, imported):
     environment, modules = imported
-    done = exp(tmp_path, "data.stats", **environment)
+    done = exp(tmp_path, "data.stats", cold=True, **environment)
     assert done.returncode == 0, done.stderr
     assert re.match(r"digits: classification, inputs 1x8x8 float32, sha256 [0-9a-f]{64}\n", done.stdout)
     splits = table(done.stdout, "split", "count", "targets", "mean", "std", "missing")
@@ -85,7 +79,7 @@ def test_stats_of_the_digits_show_splits_and_classes_without_torch(tmp_path, imp
 
 def test_stats_of_a_csv_count_missing_values_without_torch(files, imported):
     environment, modules = imported
-    done = exp(files, "data.stats", "with", "data.name=csv", "data.path=holes.csv", **environment)
+    done = exp(files, "data.stats", "with", "data.name=csv", "data.path=holes.csv", cold=True, **environment)
     assert done.returncode == 0, done.stderr
     assert "csv: classification, inputs 2 float32" in done.stdout
     splits = table(done.stdout, "split", "count")
@@ -97,7 +91,8 @@ def test_stats_of_a_csv_count_missing_values_without_torch(files, imported):
 
 def test_stats_of_an_image_folder_show_its_classes_without_torch(files, imported):
     environment, modules = imported
-    done = exp(files, "data.stats", "with", "data.name=image_folder", "data.path=animals", **environment)
+    settings = ["data.name=image_folder", "data.path=animals"]
+    done = exp(files, "data.stats", "with", *settings, cold=True, **environment)
     assert done.returncode == 0, done.stderr
     assert "image_folder: classification, inputs 3x5x6 float32" in done.stdout
     assert table(done.stdout, "class", "train", "val", "test") == {"cat": ["4", "1", "1"], "dog": ["4", "1", "1"]}

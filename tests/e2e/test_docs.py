@@ -7,13 +7,15 @@ command is what it must print, ending with exit code 1. All blocks of one page r
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import launcher, run
 
 LAB = Path(__file__).resolve().parents[2]
 PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
@@ -28,18 +30,12 @@ def copy_lab(folder: Path) -> None:
     shutil.copy(LAB / "exp.py", folder)
 
 
-def run(command: list[str] | str, folder: Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        command, cwd=folder, shell=isinstance(command, str), capture_output=True, text=True, timeout=120
-    )
-
-
 def commands(block: str) -> list[tuple[str, list[str]]]:
     """Return each command with the lines that stand below it."""
     found: list[tuple[str, list[str]]] = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            found.append((line[2:].replace("python ", f"{sys.executable} ", 1), []))
+            found.append((line[2:], []))
         else:
             found[-1][1].append(line)
     return found
@@ -48,16 +44,20 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_as_typed_does_what_it_says(page, tmp_path):
     copy_lab(tmp_path)
+    # The page that everybody begins with is run by the Python that they have.
+    is_cold = page.name == "README.md"
+    variables = {} if is_cold else launcher(tmp_path / "bin")
+    options = {"cwd": tmp_path, "env": {**os.environ, **variables}, "capture_output": True, "text": True}
     for kind, what, name, block in BLOCK.findall(page.read_text()):
         if kind == "python":
             script = tmp_path / (name if what == "file" else "example.py")
             script.write_text(OPENING + block if what == "with" else block)
             if what != "file":
-                done = run([sys.executable, script.name], tmp_path)
+                done = run([sys.executable, script.name], cold=is_cold, **options)
                 assert done.returncode == 0, f"{block}\n{done.stderr}"
             continue
         for command, expected in commands(block):
-            done = run(command, tmp_path)
+            done = run(command, **options)
             assert done.returncode == (1 if expected else 0), f"{command}\n{done.stdout}\n{done.stderr}"
             for line in expected:
                 assert line in done.stderr.splitlines(), f"{command}\n{done.stderr}"

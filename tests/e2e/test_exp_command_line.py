@@ -4,13 +4,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from observers.record.sealed_zip import read_note
+from tests.processes import DEVNULL, PIPE, Process, run
 
 EXP = Path(__file__).parents[2] / "exp.py"
 # Python runs it at its start, so that what a process has imported can be read when it has ended.
@@ -38,8 +38,9 @@ class Lab:
     def env(self):
         return {**os.environ, "PYTHONPATH": str(self._site), "IMPORTED": str(self._site / "imported")}
 
-    def run(self, *words):
-        return subprocess.run([*self.command, *words], cwd=self.folder, env=self.env, capture_output=True, text=True)
+    def run(self, *words, cold=True):
+        options = {"env": self.env, "capture_output": True, "text": True, "cold": cold}
+        return run([*self.command, *words], cwd=self.folder, **options)
 
     def imported(self):
         """Return the modules that the last process has imported."""
@@ -111,7 +112,7 @@ def test_typo_ends_with_one_line_that_names_it_and_records_nothing(lab, words, n
 
 
 def test_force_trains_with_an_entry_that_does_not_exist(lab):
-    done = lab.run("--force", "with", "training.fast", "data.fast", "data.note=tried")
+    done = lab.run("--force", "with", "training.fast", "data.fast", "data.note=tried", cold=False)
     assert done.returncode == 0, done.stderr
     assert json.loads((lab.records / "1" / "config.json").read_text())["data"]["note"] == "tried"
 
@@ -121,23 +122,13 @@ def test_force_trains_with_an_entry_that_does_not_exist(lab):
 
 def interrupted(lab, *settings):
     """Interrupt a training, as a terminal does, once epoch 10 of 200 is done; return its exit code and what it said."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_DFL)  # a process inherits that it is ignored
-    try:
-        process = subprocess.Popen(
-            [*lab.command, "with", "epochs=200", "data.batch_size=8", *settings],
-            cwd=lab.folder,
-            env=lab.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-    finally:
-        signal.signal(signal.SIGINT, previous)
-    with process:
+    command = [*lab.command, "with", "epochs=200", "data.batch_size=8", *settings]
+    options = {"stdout": DEVNULL, "stderr": PIPE, "text": True, "start_new_session": True, "cold": True}
+    with Process(command, cwd=lab.folder, env=lab.env, **options) as process:
         seen = next((line for line in process.stderr if "epoch 10/200" in line), None)
         os.killpg(process.pid, signal.SIGINT)
         rest = process.stderr.read()
+        process.wait()
     assert seen is not None
     assert "Traceback" not in rest
     assert json.loads((lab.records / "1" / "run.json").read_text())["status"] == "INTERRUPTED"
@@ -160,7 +151,6 @@ def test_interrupt_that_saves_the_state_ends_with_75(lab):
     step, command = re.search(message, said).groups()
     note = json.loads(read_note(lab.records / "1" / "checkpoints" / "last.pt"))
     assert note["step"] == int(step)
-    done = subprocess.run(
-        [sys.executable, *command.split()[1:], "--dry"], cwd=lab.folder, env=lab.env, capture_output=True, text=True
-    )
-    assert f"run 1 goes on from last.pt, step {step}" in done.stderr
+    command = [sys.executable, *command.split()[1:], "--dry"]
+    done = run(command, cwd=lab.folder, env=lab.env, capture_output=True, text=True)
+    assert f"run 1 is resumed from last.pt, step {step}" in done.stderr

@@ -10,17 +10,16 @@ import re
 import select
 import shutil
 import signal
-import struct
-import subprocess
 import sys
 import termios
 import time
 import uuid
-from fcntl import ioctl
 from pathlib import Path
 
 import pymongo
 import pytest
+
+from tests.processes import DEVNULL, PIPE, Process, run
 
 LAB = Path(__file__).resolve().parents[2]
 ESC = "\x1b[31mred\x1b]0;title\x07"
@@ -60,7 +59,7 @@ def place(request, tmp_path_factory):
     script = folder / "recorded.py"
     script.write_text(SCRIPT.format(root=str(LAB), database=name))
     recorded = [sys.executable, str(script), url or "store", "--beat-interval=0.1", "--capture=sys"]
-    subprocess.run(recorded, cwd=folder, check=True, capture_output=True)
+    run(recorded, cwd=folder, check=True, capture_output=True)
     yield recorded, folder, f"{url}/{name}" if url else str(folder / "store")
     if url:
         with pymongo.MongoClient(url) as client:
@@ -73,17 +72,12 @@ def started():
     processes = []
 
     def start(*command, **options):
-        processes.append(subprocess.Popen(command, **options))
+        processes.append(Process(command, **options))
         return processes[-1]
 
     yield start
     for process in processes:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        for stream in (process.stdout, process.stderr):
-            if stream:
-                stream.close()
+        process.close()
 
 
 @pytest.fixture
@@ -99,24 +93,23 @@ def runs(environment):
 
     def call(*words):
         command = [sys.executable, "-m", "runs", *words]
-        return subprocess.run(command, cwd=LAB, env=environment, capture_output=True, text=True, timeout=60)
+        return run(command, cwd=LAB, env=environment, capture_output=True, text=True, timeout=60)
 
     return call
 
 
 def in_terminal(words, environment, columns, **variables):
     """Run a command in a terminal; return what it wrote, with the terminal's line ends as they came."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(LAB)
-        os.execve(sys.executable, [sys.executable, "-m", "runs", *words], {**environment, **variables})
-    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    terminal, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, columns))
+    command, env = [sys.executable, "-m", "runs", *words], {**environment, **variables}
     written = b""
-    with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
-        while data := os.read(terminal, 65536):
-            written += data
+    with Process(command, cwd=LAB, env=env, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
+            while data := os.read(terminal, 65536):
+                written += data
     os.close(terminal)
-    os.waitpid(pid, 0)
     return written.decode().replace("\r\n", "\n")
 
 
@@ -149,7 +142,7 @@ sys.exit(code)
 """
     for words in (["ls"], ["ls", "--json"], ["show", "1", "--json"], ["log", "1"]):
         command = [sys.executable, "-c", script, *words]
-        done = subprocess.run(command, cwd=LAB, env=environment, capture_output=True, text=True)
+        done = run(command, cwd=LAB, env=environment, capture_output=True, text=True, cold=True)
         assert (done.returncode, done.stderr) == (0, "[]\n"), done.stderr
 
 
@@ -182,11 +175,11 @@ def test_log_keeps_colours_in_a_terminal_and_drops_the_rest(runs, environment):
 def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_path):
     """`ls --follow` goes on until Ctrl-C, `log --follow` until the run ends."""
     command = (sys.executable, "-m", "runs")
-    pipes = {"cwd": LAB, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    pipes = {"cwd": LAB, "env": environment, "stdout": PIPE, "stderr": PIPE}
     listing = started(*command, "ls", "--follow", "--json", "--columns", "status,lr", **pipes)
     assert json.loads(lines_until(listing.stdout, lambda line: True)[-1])["status"] == "COMPLETED"
     command_line = [*place[0], "with", f"until={tmp_path / 'end'}", "lr=0.5"]
-    started(*command_line, cwd=place[1], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    started(*command_line, cwd=place[1], stdout=DEVNULL, stderr=DEVNULL)
     seen = lines_until(listing.stdout, lambda line: '"lr": 0.5' in line)
     assert json.loads(seen[-1])["status"] == "RUNNING"
     log = started(*command, "log", "latest", "--follow", **pipes)
@@ -223,7 +216,7 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
 )
 def test_errors_are_one_line_that_says_what_to_do(words, code, message):
     command = [sys.executable, "-m", "runs", *words]
-    done = subprocess.run(command, cwd=LAB, env={**os.environ, "PYTHONPATH": str(LAB)}, capture_output=True, text=True)
+    done = run(command, cwd=LAB, env={**os.environ, "PYTHONPATH": str(LAB)}, capture_output=True, text=True)
     assert done.returncode == code
     assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
@@ -233,7 +226,7 @@ def test_errors_are_one_line_that_says_what_to_do(words, code, message):
 
 def test_closed_pipe_ends_quietly(environment):
     text = f"{sys.executable} -m runs ls | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", text], cwd=LAB, env=environment, capture_output=True, text=True)
+    done = run(["bash", "-c", text], cwd=LAB, env=environment, capture_output=True, text=True)
     assert done.returncode in (0, 141)
     assert done.stderr == ""
 
@@ -263,7 +256,7 @@ def test_shell_completes_commands_options_and_runs(environment, tmp_path, shell,
     word = len(line.split(" ")) - 1
     text = SHELLS[shell].format(line=line, point=len(line), word=word)
     variables = {**environment, "PATH": f"{program.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    done = subprocess.run([shell, "-c", text], env=variables, cwd=tmp_path, capture_output=True, text=True)
+    done = run([shell, "-c", text], env=variables, cwd=tmp_path, capture_output=True, text=True)
     found = {part.split("\t")[0].strip() for part in done.stdout.splitlines()}
     assert expected <= found, done.stderr
     if line.endswith("sho"):
@@ -275,5 +268,5 @@ def test_zsh_takes_the_script(environment, tmp_path):
         pytest.skip("there is no zsh here")
     text = f'autoload -Uz compinit; compinit -u; eval "$({sys.executable} -m runs completion zsh)"; echo $_comps[runs]'
     variables = {**environment, "HOME": str(tmp_path)}
-    done = subprocess.run(["zsh", "-fc", text], cwd=LAB, env=variables, capture_output=True, text=True)
+    done = run(["zsh", "-fc", text], cwd=LAB, env=variables, capture_output=True, text=True)
     assert done.stdout.strip() == "_python_argcomplete", done.stderr

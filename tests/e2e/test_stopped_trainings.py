@@ -78,7 +78,7 @@ def test_training_with_workers_stopped_by_signals_ends_with_the_same_bits(make_l
     whole.start().end()
     run, ended = lab.run(), []
     for names in stops:
-        process = lab.start(resume=run if ended else None)
+        process = lab.start(resume=run if ended else None, cold=True)
         training_on(process, run, len(ended) + 1)
         # Stopped meanwhile, it sees both at once; which one as the second is up to the system.
         for name in ("SIGSTOP", *names, "SIGCONT"):
@@ -175,7 +175,7 @@ def test_resume_auto_continues_the_unfinished_run_of_the_same_settings_alone(mak
     codes = sorted(process.wait() for process in pair)
     said = "".join(process.output() for process in pair)
     assert codes in ([0, 0], [0, 1]), said
-    assert codes[1] == 0 or "4 cannot be continued: " in said
+    assert codes[1] == 0 or "4 cannot be resumed: " in said
     assert lab.runs() == [str(number) for number in range(1, 5 + (codes == [0, 0]))]
     assert judge.differences(judge.outcome(lab.run(4)), judge.outcome(third)) == []
     assert [session["status"] for session in judge.sessions(lab.run(4))] == ["DEAD", "COMPLETED"]

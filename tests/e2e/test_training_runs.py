@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 import termios
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from observers.record.schema import read_media, read_table
+from tests.processes import DEVNULL, Process, run
 
 LAB = Path(__file__).parents[2]
 BEST = "checkpoint.path=my_runs/1/checkpoints/best.pt"
@@ -56,7 +56,7 @@ def main(_run, seed):
 
 def start(folder, *words, script=LAB / "exp.py"):
     env = {**os.environ, "PYTHONPATH": str(LAB)}
-    return subprocess.run([sys.executable, str(script), *words], cwd=folder, env=env, capture_output=True, text=True)
+    return run([sys.executable, str(script), *words], cwd=folder, env=env, capture_output=True, text=True)
 
 
 def result(done):
@@ -174,9 +174,10 @@ def test_run_on_a_terminal_draws_a_bar_that_is_not_recorded(tmp_path):
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, 80))
     command = [sys.executable, str(LAB / "exp.py"), "with", "epochs=20", "training.log_interval=10"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=slave) as process:
+    with Process(command, cwd=tmp_path, stdout=DEVNULL, stderr=slave) as process:
         os.close(slave)
         drawn = read_to_the_end(master)
+        process.wait()
     os.close(master)
     assert process.returncode == 0, drawn
     assert re.search(r"\d+/400 \[.*loss \d", drawn)

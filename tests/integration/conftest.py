@@ -11,7 +11,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from runs.transfer.syncing import reap_database
+from runs.transfer.syncing import reap
 from tests.processes import DEVNULL, Process
 
 HEAD = """
@@ -147,7 +147,7 @@ def lab(mongo_url, tmp_path_factory, start_for_module) -> Iterator[Lab]:
         _wait_for(lambda: in_database("dead"), "the run to be killed")
         killed.process.kill()
         killed.process.wait()
-        assert [where for where, _ in reap_database(f"{mongo_url}/{lab.database.name}")] == [lab.runs["dead"]]
+        assert [where for where, _ in reap(f"{mongo_url}/{lab.database.name}")] == [lab.runs["dead"]]
         add("running", "with", "how=forever")
         _wait_for(lambda: in_database("running"), "the run that goes on")
         yield lab

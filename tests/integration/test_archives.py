@@ -24,7 +24,7 @@ from experiments import Experiment
 from observers import FileObserver, Image, MongoObserver
 from runs.__main__ import main
 from runs.errors import RunsError
-from runs.stores.opening import open_store, open_target
+from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs, import_runs
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -309,7 +309,7 @@ def test_archive_that_means_harm_is_refused_whole(good, name, target, tmp_path):
     archive = tmp_path / "evil.zip"
     make_it(archive, dict(good))
     before = {path for path in tmp_path.rglob("*") if "target" not in path.parts}
-    with open_target(target) as store:
+    with open_store(target, create=True) as store:
         with pytest.raises(RunsError, match=message):
             import_runs(archive, store)
         assert store.find() == []

@@ -22,7 +22,7 @@ from observers.mongo.documents import object_id
 from observers.record.identity import lease
 from observers.record.schema import read_media
 from runs.errors import StoreError
-from runs.stores.opening import open_store, open_target
+from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 from runs.transfer.syncing import sync
 
@@ -93,7 +93,7 @@ def origins(tmp_path_factory, mongo_url):
 def target(request, tmp_path, mongo_url, database):
     """An empty store of each kind."""
     where = str(tmp_path / "target") if request.param == "files" else f"{mongo_url}/{database.name}"
-    with open_target(where) as store:
+    with open_store(where, create=True) as store:
         yield store
 
 
@@ -162,7 +162,7 @@ def test_copy_holds_all_and_copying_again_makes_no_other(origins, kind, target, 
         again = copy(origin.get("1"), target)
         assert (again.is_new, again.run, snapshot(target)) == (False, copied.run, before)
         back = tmp_path / "back"
-        with open_target(back) as third:
+        with open_store(back, create=True) as third:
             check(copy(copied.run, third).run, kind)
         if kind == "our-files" and not target.where.startswith("mongodb"):
             for path in (target.folder / "1").rglob("*"):
@@ -187,7 +187,7 @@ def snapshot(store):
 
 
 def test_copied_folder_is_one_of_our_layout(origins, tmp_path):
-    with open_store(origins["our-mongo"]) as origin, open_target(tmp_path / "t") as target:
+    with open_store(origins["our-mongo"]) as origin, open_store(tmp_path / "t", create=True) as target:
         copy(origin.get("1"), target)
     folder = tmp_path / "t" / "1"
     assert len(read_media(folder)) == 10

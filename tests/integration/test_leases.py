@@ -117,7 +117,7 @@ def test_live_run_is_neither_reaped_nor_resumed_from_another_pid_namespace(tmp_p
     assert ended(in_namespace("-c", JUDGE, str(folder)))[0].split() == ["RUNNING", "RUNNING", "[]"]
     second = in_namespace("recorded.py", SACRISTAN_RESUME=str(folder))
     _, said = ended(second, 1)
-    assert f"error: {folder} cannot be continued: process {recorded.process.pid} on " in said
+    assert f"error: {folder} cannot be resumed: process {recorded.process.pid} on " in said
     assert "Traceback" not in said
     recorded.process.send_signal(signal.SIGTERM)
     assert recorded.process.wait(60) == 143

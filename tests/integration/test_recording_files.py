@@ -14,10 +14,10 @@ import torch
 
 from experiments import Experiment
 from experiments.running import captured_output
-from experiments.running.metrics_buffer import MetricsBuffer
-from observers import FileObserver
+from observers import FileObserver, Text
+from observers.errors import MediaError, MetricError
 from observers.record.identity import is_alive, true_status
-from observers.record.schema import read_metrics, read_names, read_points
+from observers.record.schema import LIVE, read_media, read_metrics, read_points
 from runs.transfer.syncing import reap
 
 
@@ -100,14 +100,111 @@ def test_metrics_of_all_kinds_come_back(tmp_path):
     assert set(sacred_form["plain"]) == {"steps", "values", "timestamps"}
 
 
-def test_value_that_changes_in_place_after_logging_is_recorded_as_it_was():
-    buffer, value = MetricsBuffer(), torch.zeros(())
-    buffer.log_scalar_metric("x", value, 0)
-    value += 5
-    array = np.zeros(())
-    buffer.log_scalar_metric("x", array, 1)
-    array += 5
-    assert [entry.value for entry in buffer.get_last_metrics()] == [0.0, 0.0]
+class Wordless:
+    """Has no text: `str` raises."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def test_refused_values_end_no_heartbeat_and_take_no_point_with_them(tmp_path):
+    bad = [torch.zeros(3), torch.zeros(0), "5", None, Wordless(), 10**400]
+
+    def main(_run):
+        for step, value in enumerate(bad):
+            _run.log_scalar("x", float(step), step)
+            for name, given, at in (("x", value, step), (value, 1.0, step), ("x", 1.0, Wordless())):
+                if not isinstance(name, str) or name == "x":
+                    with pytest.raises(MetricError, match="line "):
+                        _run.log_scalar(name, given, at)
+            with pytest.raises(MetricError, match=r"log_scalar\('b'\)") as refused:
+                _run.log({"a": 0.5, "b": value, "c": 1.5, "d": value}, step)
+            assert "log_scalar('d')" in str(refused.value)
+            _run._emit_heartbeat()
+        with pytest.raises(MediaError, match="got the name 7"):
+            _run.log({7: Text("a"), "text": Text("b"), "late": 1.0})
+
+    bad.remove("5")  # which is a name, if no value
+    record(tmp_path, main)
+    found = read_metrics(tmp_path / "runs" / "1")
+    assert {name: len(series) for name, series in found.items() if not name.startswith("system/")} == {
+        "x": 5,
+        "a": 5,
+        "c": 5,
+        "late": 1,
+    }
+    assert [entry.name for entry in read_media(tmp_path / "runs" / "1")] == ["text"]
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
+def test_refused_value_that_nobody_catches_fails_the_run_at_its_line(tmp_path):
+    def main(_run):
+        _run.log_scalar("loss", 0.5)
+        _run.log_scalar("loss", torch.zeros(2))
+
+    with pytest.raises(MetricError, match=r"log_scalar\('loss'\) in test_recording_files.py, line \d+: got a Tensor"):
+        record(tmp_path, main)
+    run = load(tmp_path / "runs" / "1")
+    assert run["status"] == "FAILED"
+    assert '_run.log_scalar("loss", torch.zeros(2))' in "".join(run["fail_trace"])
+    assert read_metrics(tmp_path / "runs" / "1")["loss"].values.tolist() == [0.5]
+
+
+ODD = [{1: "a", "b": 2}, {(1, 2): 3}, np.zeros(3), {1, 2}, b"\xff", "\udc80"]
+
+
+@pytest.mark.parametrize("value", [Wordless(), {"deep": Wordless()}, *ODD], ids=range(2 + len(ODD)))
+def test_whatever_info_holds_ends_no_heartbeat(tmp_path, value):
+    def main(_run):
+        _run.info.update({"odd": value, "good": 1})
+        _run._emit_heartbeat()
+        _run.log_scalar("x", 1.0)
+        assert _run.observers[0].num_errors == 0
+
+    record(tmp_path, main)
+    assert load(tmp_path / "runs" / "1", "info.json")["good"] == 1
+    assert len(read_metrics(tmp_path / "runs" / "1")["x"]) == 1
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_whatever_the_result_is_ends_no_heartbeat(tmp_path, value):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: value)
+    ex.run(options={"--capture": "no"})
+    assert ex.observers[0].num_errors == 0
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
+def test_stock_experiment_with_odd_names_and_values_keeps_the_good_ones(tmp_path):
+    ex = sacred.Experiment("stock", base_dir=str(Path(__file__).parent), save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.main
+    def main(_run):
+        for name in (7, None, ("a", 1), "good"):
+            for value in (0.5, "text", torch.zeros(2), Wordless(), torch.tensor(1.5)):
+                _run.log_scalar(name, value)
+
+    ex.run()
+    found = read_metrics(tmp_path / "runs" / "1")
+    assert found.keys() == {"7", "None", "('a', 1)", "good"}
+    assert all(series.values.tolist() == [0.5, 1.5] for series in found.values())
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
+def test_value_that_changes_in_place_after_logging_is_recorded_as_it_was(tmp_path):
+    def main(_run):
+        value, array = torch.zeros(()), np.zeros(())
+        _run.log_scalar("x", value, 0)
+        value += 5
+        _run.log_scalar("x", array, 1)
+        array += 5
+
+    record(tmp_path, main)
+    assert read_metrics(tmp_path / "runs" / "1")["x"].values.tolist() == [0.0, 0.0]
 
 
 def test_unchanged_stock_experiment_records_the_same(tmp_path):
@@ -207,20 +304,48 @@ def main(_run):
 """
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_killed_run_keeps_all_but_the_last_beat(tmp_path, attempt, start, wait_for):
-    recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")
+# Counts in memory that outlives the process, too, what `log` has returned from.
+COUNTS_AND_LOGS = """
+import mmap
+ex.observers.extend([{observers}])
+with open("count", "wb+") as stream:
+    stream.truncate(8)
+    count = memoryview(mmap.mmap(stream.fileno(), 8)).cast("Q")
+@ex.automain
+def main(_run):
+    step = 0
+    while True:
+        _run.log_scalar("loss", step / 7, step)
+        step += 1
+        count[0] = step
+        if step % {rest} == 0:
+            time.sleep(0.001)
+"""
+
+
+def logged_by(folder):
+    return int.from_bytes((folder / "count").read_bytes(), sys.byteorder)
+
+
+def check_every_point(folder, logged):
+    """See to it that a record has every point, each once; the process may have been killed before it counted one."""
+    loss = read_metrics(folder)["loss"]
+    assert loss.steps.tolist() == list(range(len(loss)))
+    assert loss.values.tolist() == [step / 7 for step in range(len(loss))]
+    assert logged <= len(loss) <= logged + 1
+
+
+@pytest.mark.parametrize(("rest", "at_least"), [(20, 10_000), (1000, 200_000), (10**9, 1_000_000)])
+def test_killed_run_keeps_every_point(tmp_path, rest, at_least, start, wait_for):
+    recorded = start(tmp_path, COUNTS_AND_LOGS.format(observers="FileObserver('runs')", rest=rest))
     folder = tmp_path / "runs" / "1"
-    wait_for(lambda: len(read_points(folder)) > 3000 * (attempt + 1), "points")
+    wait_for(lambda: (tmp_path / "count").exists() and logged_by(tmp_path) > at_least, "points")
+    # While it lives, they are all there, too.
+    before = logged_by(tmp_path)
+    assert len(read_metrics(folder)["loss"]) >= before
     recorded.process.kill()
     recorded.process.wait()
-    logged = int(recorded.out.read_text().split()[-1])
-    points = read_points(folder)
-    [loss] = [number for number, (name, _) in read_names(folder).items() if name == "loss"]
-    points = points[points["metric"] == loss]
-    assert points["step"].tolist() == list(range(len(points)))
-    beat = (points["time"].max() - points["time"].min()) / max(1, len(points))
-    assert logged - len(points) < 0.5 * 100 / beat + 1000
+    check_every_point(folder, logged_by(tmp_path))
     run, lease = load(folder), load(folder, "lease.json")
     assert run["status"] == "RUNNING"
     assert not is_alive(lease)
@@ -228,6 +353,31 @@ def test_killed_run_keeps_all_but_the_last_beat(tmp_path, attempt, start, wait_f
     assert [where for where, _ in reap(tmp_path / "runs")] == [folder]
     assert load(folder)["status"] == "DEAD"
     assert list(reap(tmp_path / "runs")) == []
+    # What was reaped is as it would be of a run that ended.
+    assert not (folder / LIVE).exists()
+    check_every_point(folder, logged_by(tmp_path))
+    assert load(folder, "summary.json")["loss"]["count"] == len(read_metrics(folder)["loss"])
+
+
+def test_killed_run_keeps_every_point_in_every_folder_it_is_recorded_in(tmp_path, start, wait_for):
+    observers = "FileObserver('runs'), FileObserver('others')"
+    recorded = start(tmp_path, COUNTS_AND_LOGS.format(observers=observers, rest=100))
+    wait_for(lambda: (tmp_path / "count").exists() and logged_by(tmp_path) > 20_000, "points")
+    recorded.process.kill()
+    recorded.process.wait()
+    check_every_point(tmp_path / "runs" / "1", logged_by(tmp_path))
+    others = len(read_metrics(tmp_path / "others" / "1")["loss"])
+    assert abs(others - logged_by(tmp_path)) <= 1
+
+
+def test_run_killed_before_its_first_heartbeat_keeps_every_point(tmp_path, start, wait_for):
+    body = COUNTS_AND_LOGS.format(observers="FileObserver('runs')", rest=20)
+    recorded = start(tmp_path, body, "-b", "1000")
+    wait_for(lambda: (tmp_path / "count").exists() and logged_by(tmp_path) > 100, "points")
+    recorded.process.kill()
+    recorded.process.wait()
+    assert (tmp_path / "runs" / "1" / "metrics.bin").stat().st_size == 0
+    check_every_point(tmp_path / "runs" / "1", logged_by(tmp_path))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])

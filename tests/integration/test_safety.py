@@ -15,7 +15,7 @@ import pymongo
 import pytest
 
 from runs.__main__ import main
-from runs.stores.opening import open_store, open_target
+from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 
 UID = "0" * 31 + "1"
@@ -183,7 +183,7 @@ def test_control_characters_are_printed_harmless(runs, words):
 
 def test_copies_and_archives_of_a_hostile_run_stay_in_their_place(store, runs, tmp_path, mongo_url, database):
     for target in (str(tmp_path / "target"), f"{mongo_url}/{database.name}"):
-        with open_target(target) as there:
+        with open_store(target, create=True) as there:
             copied = copy(store.get("1"), there)
             assert len([text for text in copied.left_out if "artifact" in text]) == 4
             assert set(copied.run.artifacts) == {"ok.pkl", "Case.txt", "case.txt", "sub/x"}

@@ -90,10 +90,15 @@ def test_signal_after_the_last_step_ends_the_run(tmp_path):
 
 def test_signal_whose_message_cannot_be_written_is_held_back_all_the_same():
     signals, stderr, full = Signals(), os.dup(2), os.open("/dev/full", os.O_WRONLY)
+
+    def main():
+        with signals.deferred():
+            os.kill(os.getpid(), signal.SIGHUP)
+
     os.dup2(full, 2)
     try:
-        with signals.handled(), signals.deferred():
-            os.kill(os.getpid(), signal.SIGHUP)
+        with signals.handled():
+            signals.interruptible(main)()
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
@@ -114,10 +119,91 @@ def test_signal_while_the_end_is_written_waits_for_it(tmp_path):
     def main(_run):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(Terminated, match="ended by SIGHUP"):
+    with pytest.raises(Terminated, match="ended by SIGTERM"):
         run(tmp_path, main, Ending())
     record = json.loads((tmp_path / "1" / "run.json").read_text())
     assert (record["status"], record["meta"]["interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
+
+
+class Starting(RunObserver):
+    """Sends a signal while the run is about to be recorded."""
+
+    priority = 50
+
+    def started_event(self, *args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_signal_while_the_run_is_about_to_begin_ends_it_before_its_command(tmp_path, capfd):
+    def main(_run):
+        raise AssertionError("it was run")
+
+    with pytest.raises(Terminated, match="ended by SIGTERM"):
+        run(tmp_path, main, Starting())
+    record = json.loads((tmp_path / "1" / "run.json").read_text())
+    assert (record["status"], record["meta"]["interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
+    assert "SIGTERM: the record of this run is brought to its end first" in capfd.readouterr().err
+
+
+class Completing(RunObserver):
+    """Sends a signal while the end of a completed run is written down."""
+
+    priority = 50
+
+    def completed_event(self, stop_time, result):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
+def test_signal_while_a_completed_run_ends_is_raised_afterwards(tmp_path):
+    with pytest.raises(Terminated, match="ended by SIGHUP"):
+        run(tmp_path, lambda: 7, Completing())
+    record = json.loads((tmp_path / "1" / "run.json").read_text())
+    assert (record["status"], record["result"]) == ("COMPLETED", 7)
+
+
+def test_handlers_are_those_of_before_when_an_interrupted_run_is_over(tmp_path):
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
+    before = [signal.getsignal(number) for number in numbers]
+    with pytest.raises(Terminated):
+        run(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_signal_in_a_run_within_a_run_ends_both(tmp_path):
+    def main():
+        run(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM), Ending())
+
+    with pytest.raises(Terminated, match="ended by SIGTERM"):
+        run(tmp_path, main)
+    records = [json.loads((tmp_path / number / "run.json").read_text()) for number in ("1", "2")]
+    assert [record["status"] for record in records] == ["INTERRUPTED", "INTERRUPTED"]
+
+
+LIMITED = """
+import signal
+
+def leave(number, frame):
+    raise TimeoutError("a time limit")
+
+ex.observers.append(FileObserver("runs"))
+signal.signal(signal.SIGALRM, leave)
+
+@ex.main
+def main(_run):
+    stop = _run._stop_heartbeat
+    def stopping():
+        signal.raise_signal(signal.SIGALRM)
+        stop()
+    _run._stop_heartbeat = stopping
+
+ex.run()
+"""
+
+
+def test_time_limit_that_strikes_while_a_run_ends_does_not_leave_the_process_alive(tmp_path, start):
+    recorded = start(tmp_path, LIMITED)
+    assert recorded.process.wait(60) == 1
+    assert "TimeoutError: a time limit" in recorded.err.read_text()
 
 
 def test_signal_is_not_held_up_by_code_that_catches_every_error(tmp_path):

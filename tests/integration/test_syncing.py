@@ -8,9 +8,12 @@ import gridfs
 import pymongo
 import pytest
 
+from observers.record.identity import lease
 from observers.record.schema import read_metrics
 from runs.__main__ import main as runs_command
+from runs.errors import StoreError
 from runs.index.folders import run_folders
+from runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 
 SPOOLS = """
@@ -21,7 +24,6 @@ def main(_run):
     pathlib.Path("made.txt").write_text("made")
     _run.add_artifact("made.txt")
     _run.info["long"] = "x" * 1_000_000
-    _run.log_scalar("words", "no number", 0)
     for number in range(3_000): print(number, "y" * 100)
     step = 0
     while True:
@@ -46,6 +48,8 @@ def killed(tmp_path, database, mongo_url, start, wait_for):
     wait_for(lambda: len(read_metrics(folder).get("loss", ())) > 500, "points on the disk")
     recorded.process.kill()
     recorded.process.wait()
+    # As earlier versions wrote it.
+    (folder / "values.jsonl").write_text('{"name": "words", "step": 0, "time": 1, "value": "no number", "after": 0}\n')
     database.client.drop_database(database.name)
     return tmp_path / "my_runs"
 
@@ -149,3 +153,46 @@ def main(_run):
     with pymongo.MongoClient(mongod.url) as client:
         assert client.outage.metrics.find_one()["steps"] == list(range(750))
         assert client.outage.runs.find_one()["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("odd", ["", "[3]", "{}", '{"url": 3}', '{"a": 1}'])
+def test_damaged_destination_is_refused_by_its_name(tmp_path, odd):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"status": "COMPLETED"}')
+    (folder / "destination.json").write_text(odd)
+    with pytest.raises(StoreError):
+        sync(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["", "[3]", "3", "{}", '{"status": [3]}', '{"status": "RUNNING", "uid": 3}'])
+def test_damaged_record_is_neither_delivered_nor_reaped(tmp_path, mongo_url, database, odd):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "run.json").write_text(odd)
+    destination = {"url": mongo_url, "db_name": database.name, "prefix": ""}
+    (folder / "destination.json").write_text(json.dumps(destination))
+    assert reap(tmp_path) == []
+    with pytest.raises(StoreError, match=f"{folder}.*(cannot be read|is damaged)"):
+        sync(tmp_path)
+
+
+def test_url_that_is_none_is_refused_in_one_sentence():
+    with pytest.raises(StoreError, match=r"the store's URL: .*Port contains non-digit characters"):
+        reap("mongodb://host:port/lab")
+
+
+@pytest.mark.parametrize("prefix", ["", "lab"])
+def test_reap_marks_dead_runs_of_a_database_with_its_prefix(database, mongo_url, capsys, prefix):
+    collection = database[f"{prefix}_runs" if prefix else "runs"]
+    gone = {"host": "elsewhere", "pid": 1, "heartbeat": 1.0, "beat_interval": 1.0}
+    alive = lease(1.0)
+    collection.insert_one({"_id": 1, "status": "RUNNING", "uid": "a" * 32, "lease": gone})
+    collection.insert_one({"_id": 2, "status": "RUNNING", "uid": "b" * 32, "lease": alive})
+    collection.insert_one({"_id": 3, "status": "RUNNING", "uid": "c" * 32})  # stock Sacred's
+    where = f"{mongo_url}/{database.name}#{prefix}" if prefix else f"{mongo_url}/{database.name}"
+    assert runs_command(["reap", "--json", where]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"run": "1", "uid": "a" * 32, "status": "DEAD"}]
+    assert [run["status"] for run in collection.find(sort=[("_id", 1)])] == ["DEAD", "RUNNING", "RUNNING"]
+    assert reap(where) == []
+    assert database.list_collection_names() == [collection.name]

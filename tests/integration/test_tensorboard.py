@@ -64,7 +64,7 @@ def test_all_points_come_back_with_their_steps_and_wall_times(tmp_path):
     def main(_run):
         for step, value in enumerate(values):
             _run.log_scalar("loss", value, step * 10)
-        _run.log({"torch": torch.tensor(2.5), "word": "no number", "huge": 10**400})
+        _run.log({"torch": torch.tensor(2.5)})
         _run.log_scalar("epoch", 1.0, 2.75)
         for step in range(20_000):
             _run.log_scalar("many", step, step)
@@ -79,9 +79,8 @@ def test_all_points_come_back_with_their_steps_and_wall_times(tmp_path):
     for name in ("loss", "many"):
         assert [p.wall_time for p in found.Scalars(name)] == times.by_name[name]
     assert found.Scalars("torch")[0].value == 2.5
-    assert (found.Scalars("epoch")[0].step, found.Scalars("huge")[0].value) == (2, math.inf)
+    assert found.Scalars("epoch")[0].step == 2
     assert [p.step for p in found.Scalars("many")] == list(range(20_000))
-    assert "word" not in found.Tags()["scalars"]
     assert (found.Scalars("result")[0].value, found.Scalars("result")[0].step) == (0.25, 19_999)
 
 
@@ -309,13 +308,16 @@ def test_flag_attaches_it_to_any_experiment_of_the_lab(tmp_path, start):
 WITHOUT = """
 import sys, importlib.util
 find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "tensorboard" else find(name, *rest)
+importlib.util.find_spec = lambda name, *rest: None if name == {missing!r} else find(name, *rest)
 """
 
 
-def test_missing_extra_is_named_before_the_run_starts(tmp_path, start):
-    recorded = start(tmp_path, WITHOUT + "@ex.automain\ndef main(): print('ran')\n", "--tensorboard")
+@pytest.mark.parametrize("missing", ["tensorboard", "google_crc32c"])
+def test_missing_extra_is_named_before_the_run_starts(tmp_path, start, missing):
+    body = WITHOUT.format(missing=missing) + "@ex.automain\ndef main(): print('ran')\n"
+    recorded = start(tmp_path, body, "--tensorboard")
     assert recorded.process.wait(60) == 1
+    assert f"needs the package {missing!r}" in recorded.err.read_text()
     assert "write pip install -e '.[tensorboard]'" in recorded.err.read_text()
     assert recorded.out.read_text() == ""
 

@@ -47,7 +47,8 @@ FLOORS = [
     "experiments.experiment experiments.training",
     "experiments",
     "runs.errors",
-    "runs.mongod runs.query",
+    "runs.processes runs.query",
+    "runs.mongod",
     "runs.index",
     "runs.stores",
     "runs.comparison runs.transfer",
@@ -202,6 +203,16 @@ def test_module_exports_what_it_has_and_documents_it(name):
 def test_packages_of_the_lab_are_all_looked_at():
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert packages - {"tests", "benchmarks", "docs"} == MAY_IMPORT.keys()
+
+
+def test_architecture_page_names_files_and_rooms_that_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = {path for path in re.findall(r"`([\w/.]+)`", page) if "/" in path and path.partition("/")[0] in MAY_IMPORT}
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+    rooms = {path.parent.relative_to(ROOT).as_posix() for path in MODULES.values() if path.name == "__init__.py"}
+    top = {room for room in rooms if room.count("/") == 1}
+    assert [room for room in sorted(top) if f"{room.partition('/')[2]}/" not in page] == []
 
 
 # Settings

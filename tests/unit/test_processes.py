@@ -207,7 +207,7 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from tests.processes import PIPE, Process, _server
 process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
-print(process.pid, process.stdout.readline().strip(), _server()[0].pid, flush=True)
+print(process.pid, process.stdout.readline().strip(), _server().pid, flush=True)
 process.wait()
 """
     with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:

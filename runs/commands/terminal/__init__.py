@@ -1,1 +1,1 @@
-"""What the commands share: the arguments that people type, and what is printed on the terminal."""
+"""Shared by the commands: the arguments that people type, and everything that is printed."""

@@ -1,4 +1,4 @@
-"""What removing and copying came to."""
+"""Results of removing and copying."""
 
 from __future__ import annotations
 

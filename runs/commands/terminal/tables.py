@@ -16,7 +16,7 @@ _GAP, _LEAST = 2, 8
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """What stands in a table.
+    """A cell of a table.
 
     Attributes:
         text: As it came; it is made harmless when it is printed.
@@ -29,7 +29,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """How a column looks.
+    """Layout of a column.
 
     Attributes:
         title: Its heading; none at all if no column of the table has one.

@@ -21,7 +21,7 @@ def test_the_drawing_shows_the_tree():
         if match:
             depth = len(match[1]) // 4 + 1
             parents[depth] = match[2]
-            builtin = re.search(r"; an? (\w+)$", match[3])
-            drawn[match[2]] = (parents[depth - 1], *([builtin[1]] if builtin else []))
+            builtins = match[3].rpartition(";")[2] if "; a" in match[3] else ""
+            drawn[match[2]] = (parents[depth - 1], *re.findall(r"\ban? (\w+)", builtins))
     bases = {name: tuple(base.__name__ for base in getattr(errors, name).__bases__) for name in NAMES}
     assert drawn == bases

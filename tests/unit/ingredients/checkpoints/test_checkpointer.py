@@ -158,14 +158,14 @@ def test_begin_goes_back_to_the_newest_state_whose_points_are_all_in_the_record(
     assert (5 * position["metrics"]["loss"][0], step) == (place.step, place.step)
     assert load_checkpoint(tmp_path / "last.pt")["step"] == place.step
     assert ("1 entries of the record up to this state are missing" in caplog.text) == (num_there < 3)
-    is_incomplete = "the record is not complete at any state that is kept; going on from the newest good one"
+    is_incomplete = "the record is not complete at any state that is kept; resuming from the newest good one"
     assert (is_incomplete in caplog.text) == (num_there == 0)
 
 
 def test_begin_where_no_state_is_good_raises_though_the_record_lacks_points(tmp_path, record):
     saved(tmp_path, record)
     record.num_missing = lambda position: 1
-    with pytest.raises(CheckpointError, match="none of its 2 states of the training can be taken up"):
+    with pytest.raises(CheckpointError, match="none of its 2 states of the training can be loaded"):
         Checkpointer(tmp_path, {}, resume=True, record=record).begin({"model": nn.Linear(9, 1)})
 
 

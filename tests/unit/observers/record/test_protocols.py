@@ -15,6 +15,7 @@ OFFERED = {
     "HasFolder": {"FileObserver", "TensorBoardObserver", "FileStorageObserver"},
     "LeasedObserver": {"FileObserver", "MongoObserver"},
     "MediaObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
+    "PointObserver": {"FileObserver", "MongoObserver"},
     "ResumableObserver": {"FileObserver"},
     "RewindableObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
 }

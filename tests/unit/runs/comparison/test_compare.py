@@ -97,7 +97,7 @@ def test_every_run_counts_or_is_named(write_store):
         {"opt": {"name": "adam"}, "metrics": {"val/accuracy": [0.9]}},
     )
     found = of(store)
-    reasons = {entry.run.id: entry.reason for entry in found.left_out}
+    reasons = {entry.run.id: entry.reason for entry in found.excluded}
     assert reasons == {
         "4": "has no val/accuracy.max",
         "5": "has no val/accuracy.max",
@@ -105,10 +105,10 @@ def test_every_run_counts_or_is_named(write_store):
         "7": "is FAILED",
         "8": "has no seed",
     }
-    assert found.groups[0].num_left_out == 5
-    assert found.cautions[0].startswith("5 of 8 runs are left out; if they failed because of what is compared")
+    assert found.groups[0].num_excluded == 5
+    assert found.cautions[0].startswith("5 of 8 runs are excluded; if they failed because of what is compared")
     last = of(store, metric="val/accuracy.last", any_status=True)
-    assert {entry.run.id: entry.reason for entry in last.left_out}["5"] == "has val/accuracy.last nan"
+    assert {entry.run.id: entry.reason for entry in last.excluded}["5"] == "has val/accuracy.last nan"
     assert "7" in last.groups[0].runs
 
 
@@ -120,9 +120,9 @@ def test_every_run_counts_or_is_named(write_store):
         (10**400, "has a result that is too large"),
     ],
 )
-def test_result_that_is_no_number_is_left_out(write_store, value, reason):
+def test_result_that_is_no_number_is_excluded(write_store, value, reason):
     found = of(write_store({"a": 1, "result": 0.5}, {"a": 1, "result": value}), "a", None, "result")
-    assert [entry.reason for entry in found.left_out] == [reason]
+    assert [entry.reason for entry in found.excluded] == [reason]
 
 
 def test_too_few_say_nothing(write_store):
@@ -310,7 +310,7 @@ def test_rows_say_it_all(write_store):
     assert group_head(found) == ("opt.name", "n", "mean", "std", "95% interval", "best", "run")
     assert group_rows(found)[0] == ("adam", "5", "0.922", "0.019", "[0.898, 0.946]", "0.95", "9")
     assert notes(found) == [
-        "adam - sgd: without a partner, and left out: seed=4 of opt.name=sgd, seed=9 of opt.name=adam"
+        "adam - sgd: without a partner, and excluded: seed=4 of opt.name=sgd, seed=9 of opt.name=adam"
     ]
     # Of all five the differences are 5, 4, 5, 6, 3 hundredths: mean 0.046, deviation 0.0114, t = 9.02, factor 0.798.
     whole = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM), name="whole"))

@@ -1,0 +1,99 @@
+"""The words of the command line, checked before Sacred reads them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+
+from sacred.commandline_options import CLIOption
+from sacred.utils import iter_prefixes
+
+from ingredients.config.entry_types import nearest
+from ingredients.errors import ConfigError
+
+__all__ = ["check_command_line"]
+
+
+def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
+    """Refuse options that do not exist, lack their value or cannot take it, and settings that make no sense.
+
+    Args:
+        argv: The words, the program first; or all in one string.
+        options: The options that there are.
+
+    Raises:
+        ConfigError: If there is one; or if a setting stands before `with`, or one makes a plain value of what another
+            one takes for a group, such as `lr=1 lr.x=2`.
+    """
+    words = shlex.split(argv) if isinstance(argv, str) else list(argv)
+    _check_options(iter(words[1:]), options)
+    _check_assignments(words)
+
+
+def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> None:
+    takes_value = {flag: bool(option.arg) for option in options for flag in option.get_flags()}
+    long = {flag: option.get_flag() for option in options for flag in option.get_flags()}
+    for word in words:
+        if not word.startswith("-") or word in ("-", "--"):
+            continue
+        name, equals, rest = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
+        # As in other programs, the beginning of a long name is enough.
+        meant = {flag for flag in takes_value if flag == name} or {
+            flag for flag in takes_value if name.startswith("--") and flag.startswith(name)
+        }
+        if len(meant) != 1:
+            near = nearest(name, list(takes_value))
+            hint = f"did you mean {near}?" if near else "-h lists them"
+            raise ConfigError(f"{name}: there is no such option; {hint}")
+        flag = meant.pop()
+        if takes_value[flag]:
+            value = rest if equals or rest else next(words, None)
+            if value is None:
+                raise ConfigError(f"{flag}: got no value; write {flag}{'=' if flag.startswith('--') else ' '}VALUE")
+            _check_value(flag, long[flag], value)
+        elif equals:
+            raise ConfigError(f"{flag}: got the value {rest!r}, but it takes none; write {flag}")
+
+
+def _check_value(flag: str, long: str, value: str) -> None:
+    takes, expected = _VALUES.get(long, (None, ""))
+    if takes is not None and not takes(value):
+        raise ConfigError(f"{flag}: got {value!r}, expected {expected}")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
+
+
+# Sacred's options that take not just any text, by what they take.
+_VALUES: dict[str, tuple[Callable[[str], bool], str]] = {
+    "--beat-interval": (lambda text: _is_number(text) and 0 < float(text) < math.inf, "seconds, more than 0"),
+    "--capture": (lambda text: text in ("no", "sys", "fd"), "one of no, sys, fd"),
+    "--loglevel": (
+        lambda text: text.removeprefix("-").isdecimal() or text in logging.getLevelNamesMapping(),
+        "one of DEBUG, INFO, WARNING, ERROR, CRITICAL, or a number",
+    ),
+    "--priority": (_is_number, "a number"),
+}
+
+
+def _check_assignments(words: Sequence[str]) -> None:
+    start = words.index("with") if "with" in words else len(words)
+    for before, word in itertools.pairwise(words[:start]):
+        if "=" in word and not word.startswith("-") and not before.startswith("-"):
+            raise ConfigError(f"{word}: got a setting without `with` before it; write with {word}")
+    words = words[start + 1 :]
+    names = [word.partition("=")[0].strip() for word in words if "=" in word and not word.startswith("-")]
+    for name in names:
+        for prefix in list(iter_prefixes(name))[:-1]:
+            if prefix in names:
+                raise ConfigError(
+                    f"{prefix} and {name}: got both, but {prefix} cannot be one value and a group of entries; "
+                    "give one of them"
+                )

@@ -1,0 +1,262 @@
+"""`Recording`: one run that this process records, from its first file to its last."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from observers.errors import ResumeError
+from observers.file.info_file import InfoFile
+from observers.file.lease_file import LeaseFile
+from observers.file.run_file import RunFile
+from observers.file.sacred_form import plain, sacred_metrics, to_ticks
+from observers.provenance.gathering import Gathering
+from observers.provenance.lab_sources import LabSources
+from observers.record.journal import Journal
+from observers.record.media_entry import MediaEntry
+from observers.record.point_files import as_text
+from observers.record.point_log import PointLog
+from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
+from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
+
+__all__ = ["Recording", "folder_of", "recording_of"]
+
+_log = logging.getLogger(__name__)
+
+# Series that are named where points of them are lost.
+_SHOWN = 10
+
+# The runs that this process records, by uid.
+_recordings: dict[str, Recording] = {}
+
+
+def recording_of(uid: str | None) -> Recording | None:
+    """Return the recording of the run `uid`; None if this process does not record it."""
+    return None if uid is None else _recordings.get(uid)
+
+
+def folder_of(base: Path, uid: str) -> Path | None:
+    """Return the folder below `base` that holds the record of the run `uid`; None if there is none."""
+    for path in base.glob(f"*/{RUN}"):
+        try:
+            if json.loads(path.read_bytes())["uid"] == uid:
+                return path.parent
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            _log.debug("%s: passed over, it cannot be read (%s)", path, error)
+    return None
+
+
+class Recording:
+    """One run that this process records. Call its methods under `lock`, but for those that say otherwise.
+
+    Args:
+        base: The folder of runs.
+        journal: The journal in the run's folder.
+        lease: What says that this process writes the record, which is locked.
+        run: What writes `run.json`.
+        start: When the run started, or was queued, in UTC without a time zone; of a resumed run its first session.
+        sources: What keeps sources.
+        lock: Held by every event of the observer.
+
+    Attributes:
+        base: The folder of runs.
+        journal: Writes the files.
+        lease: Writes `lease.json`, and has the lock on the record.
+        run: Writes `run.json`.
+        start: When the run started, in UTC.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        journal: Journal,
+        lease: LeaseFile,
+        run: RunFile,
+        start: datetime,
+        sources: LabSources,
+        lock: threading.RLock,
+    ) -> None:
+        self.base = base
+        self.journal = journal
+        self.lease = lease
+        self.run = run
+        self.start = start.replace(tzinfo=UTC)
+        self._sources = sources
+        self._lock = lock
+        self._info = InfoFile(journal)
+        self._output_done = 0
+        # The summary that was written last, and when the next one may be.
+        self._summary: dict[str, Any] | None = None
+        self._summary_due = 0.0
+        self._gathering: Gathering | None = None
+
+    @property
+    def uid(self) -> str:
+        """The run's uid."""
+        return self.run.entry["uid"]
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.journal.folder
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the run goes on in the record of an earlier session."""
+        return self.run.session is not None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the earlier sessions: no sample of the machine was taken at a later step; 0 without any."""
+        if not self.is_resumed:
+            return 0.0
+        steps = [row["last_step"] for name, row in self.journal.summary.items() if not is_rewound(name)]
+        return max((datetime.now(UTC) - self.start).total_seconds(), max(steps, default=0) + 1.0)
+
+    # ------------------------------------------------------------------ a session begins
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Write down what is known when a session begins."""
+        _recordings[self.uid] = self
+        self._save_sources()
+        self.journal.write(CONFIG, plain(config))
+        if not self.is_resumed:
+            self.lease.write()
+            self.run.write()
+            return
+        # The end of an earlier session wrote it; the end of this one writes it anew.
+        (self.folder / SACRED_METRICS).unlink(missing_ok=True)
+        self.journal.end_line()
+        sessions = self.run.entry["sessions"]
+        at = datetime.fromisoformat(sessions[-1]["start_time"]).isoformat(" ", "seconds")
+        self.journal.add_output(f"--- session {len(sessions)}, {at} UTC ---\n".encode())
+
+    def gather_provenance(self, base_dir: str | Path) -> None:
+        """Begin to gather git, packages and machine; `base_dir` is in the repository."""
+        note_changes = self.run.note_environment if self.is_resumed else None
+        self._gathering = Gathering(self.journal, self._lock, base_dir, note_changes)
+
+    def _save_sources(self) -> None:
+        """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""
+        if self._sources.look():
+            self.run.note_sources(self._sources.pairs, self._sources.changed)
+
+    # ------------------------------------------------------------------ a run goes on
+
+    def open_points(self) -> PointLog:
+        """Return the log that points go to from now on."""
+        self.journal.points.begin(self.start.timestamp())
+        return self.journal.points
+
+    def beat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
+        """Write down what is new: points, output, info, result, and that the run is alive."""
+        self.journal.flush()
+        self._write_summary()
+        if len(captured_out) > self._output_done:
+            self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
+            self._output_done = len(captured_out)
+        self._info.beat(info)
+        self._save_sources()
+        if self._gathering is not None:
+            self._gathering.look()
+        self.lease.renew()
+        self.run.beat(at, result)
+
+    def _write_summary(self) -> None:
+        """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""
+        began = time.monotonic()
+        if self.journal.summary is not self._summary and began >= self._summary_due:
+            self._summary = self.journal.summary
+            self.journal.write_summary()
+            ended = time.monotonic()
+            self._summary_due = ended + 19 * (ended - began)
+
+    def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
+        """Append points: Sacred's `steps`, `values` and `timestamps` of each metric."""
+        for name, new in metrics_by_name.items():
+            # A name of Sacred's own Experiment may be anything; the lab's refuses it where it is logged.
+            ticks = to_ticks(new["timestamps"], self.start)
+            self.journal.add_points(as_text(name), new["steps"], new["values"], ticks)
+        self._write_summary()
+        if self.run.has_ended:
+            # Sacred's own run waits two seconds for its last heartbeat, which may come after the end.
+            self.journal.close()
+
+    def add_media(self, entries: Sequence[MediaEntry]) -> None:
+        """Write down images, figures, histograms, texts and tables."""
+        for entry in entries:
+            self.journal.media.add(entry, entry.time - self.start.timestamp())
+
+    def note_artifact(self, key: str, entry: dict[str, Any]) -> None:
+        """List a version of an artifact under `key` of `run.json`, once. It takes the lock."""
+        with self._lock:
+            self.run.add_once(key, entry)
+
+    def rewind(self, position: Position, step: int | None = None) -> Position:
+        """Take back what was recorded beyond a position; return the one that is reached.
+
+        Args:
+            position: See `observers.record.rewinding`.
+            step: The training's step there, by default one above the greatest of a metric.
+
+        Raises:
+            ResumeError: If it cannot be written. It can be done again.
+        """
+        try:
+            with self.run.rewinding(next_step(position) if step is None else step):
+                reached = self.journal.rewind(position)
+        except OSError as error:
+            raise ResumeError(f"the record in {self.folder} cannot be rewound: {error}") from error
+        if not any(position.values()):
+            self.run.entry.pop("lost_points", None)  # all of it is recorded anew
+        self._note_lost_points(reached, position)
+        return reached
+
+    def _note_lost_points(self, reached: Position, wanted: Position) -> None:
+        missing = list(missing_from(reached, wanted))
+        for name, there, expected in missing[:_SHOWN]:
+            _log.warning("%s: %s has %d points, expected %d; the others are lost", self.folder, name, there, expected)
+        if missing:
+            count = num_missing(reached, wanted)
+            _log.error(
+                "%s: %d points of %d series are lost; the run cannot end as COMPLETED", self.folder, count, len(missing)
+            )
+            self.run.note_lost_points(count)
+
+    # ------------------------------------------------------------------ a run ends
+
+    def wait_for_provenance(self, timeout_s: float) -> None:
+        """Wait until git, packages and machine are written down; not to be called under the lock, which that takes."""
+        if self._gathering is not None:
+            self._gathering.join(timeout_s)
+
+    def end(self, status: str, at: datetime, **entries: Any) -> None:
+        """Write down how the run ended, and close its files.
+
+        Args:
+            status: COMPLETED, INTERRUPTED, FAILED, or what Sacred calls an interruption.
+            at: When.
+            **entries: What else to tell of it.
+        """
+        try:
+            if self._gathering is not None:
+                self._gathering.look()
+            self.journal.flush()
+            self._info.write()
+            self.journal.media.give_up()
+            self._save_sources()
+            lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+            self.run.end(status, at, lost, **entries)
+            self.journal.write_summary()
+            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
+                self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
+            self.run.write()
+            self.journal.close()
+        finally:
+            _recordings.pop(self.uid, None)

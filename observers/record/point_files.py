@@ -1,0 +1,264 @@
+"""The points of a run on disk: appended to `metrics.bin`, their names beside it, summed up by metric."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from observers.record.append_file import AppendFile
+from observers.record.live_points import HALF_POINTS, Metric
+from observers.record.point_log import PointLog
+from observers.record.rewinding import read_position
+from observers.record.schema import LIVE, NAMES, POINT, POINTS, VALUES, read_live, read_names, read_points
+from observers.record.summaries import add_to_summaries, summaries
+
+__all__ = ["PointFiles", "as_text"]
+
+_log = logging.getLogger(__name__)
+_SUMMARY_POINTS = 2**18
+_NONE = np.empty(0, POINT)
+
+
+class PointFiles(PointLog):
+    """Writes the points of one run.
+
+    Args:
+        folder: The run's folder, which exists.
+        say: Called with a path and an error for what cannot be written, and is tried again.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
+        super().__init__()
+        self.folder = folder
+        self._say = say
+        self._points = AppendFile(folder / POINTS, POINT.itemsize)
+        self._names = AppendFile(folder / NAMES)
+        self._values = AppendFile(folder / VALUES)
+        # The summaries, and how many points of the file they are of, which change together.
+        self._summed_up: tuple[dict[str, dict[str, Any]], int] = ({}, 0)
+        self._read_names()
+
+    @property
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """The summary of each metric, of the points in the file; another object where there are more."""
+        return self._summed_up[0]
+
+    @property
+    def files(self) -> tuple[AppendFile, ...]:
+        """Its files, in the order in which they are written."""
+        return self._names, self._points, self._values
+
+    @property
+    def num_lost_bytes(self) -> int:
+        """Bytes that were given up."""
+        return sum(file.num_lost_bytes for file in self.files) + self._num_lost_points * POINT.itemsize
+
+    def begin(self, start: float, half_points: int = HALF_POINTS, path: Path | None = None, base: int = 0) -> None:
+        """Take points from now on, in memory that outlives the process where that is possible; see `PointLog`."""
+        with self.turn:
+            with contextlib.suppress(OSError):
+                self._points.create()
+            super().begin(start, half_points, path or self.folder / LIVE, self._num_points())
+        if self.live.trouble is not None:
+            _log.warning(
+                "%s: the latest points are kept in memory alone (%s); if this process is killed, those since the last "
+                "heartbeat are lost",
+                self.folder,
+                self.live.trouble,
+            )
+
+    def _write_name(self, number: int, name: str, float_steps: bool) -> None:
+        row = {"id": number, "name": name, **({"steps": "float"} if float_steps else {})}
+        self._append(self._names, json.dumps(row).encode() + b"\n")
+
+    def _num_points(self) -> int:
+        return self._points.num_records
+
+    def _keep(self, base: int, points: np.ndarray) -> None:
+        self._append(self._points, points[max(0, self._num_points() - base) :].tobytes())
+        self._sum_up(base, points)
+
+    def add_batch(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
+        """Append points of one metric; for who does not call `begin`.
+
+        Args:
+            name: The metric.
+            steps: (n,) ints, or floats.
+            values: (n,) numbers; what is none goes to `values.jsonl`.
+            ticks: (n,) times in ticks since the run started.
+        """
+        try:
+            points, float_steps = _as_points(steps, values, ticks)
+        except (TypeError, ValueError, OverflowError):
+            self._add_one_by_one(name, steps, values, ticks)
+            return
+        if not len(points):
+            return
+        metric = self.metric(name, float_steps=float_steps)
+        points["metric"] = (metric.float_tag if float_steps else metric.tag) - 1
+        with self.turn:
+            start = self._num_points()
+            self._append(self._points, points.tobytes())
+            self._sum_up(start, points)
+
+    def _add_one_by_one(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
+        """Append what is not all numbers of 64 bits."""
+        for step, value, tick in zip(steps, values, ticks, strict=True):
+            try:
+                _as_points([step], [value], np.array([tick]))
+            except (TypeError, ValueError, OverflowError):
+                after = self.summary.get(name, {}).get("count", 0)
+                row = {"name": name, "step": step, "time": int(tick), "value": as_text(value), "after": after}
+                self._append(self._values, json.dumps(row, default=as_text).encode() + b"\n")
+            else:
+                self.add_batch(name, [step], [value], np.array([tick]))
+
+    # ------------------------------------------------------------------ writing
+
+    def flush(self) -> None:
+        """Write what was logged, and what failed before; what cannot be written waits, and is tried again."""
+        try:
+            self.flush_or_raise()
+        except OSError as error:
+            self._say(self._points.path, error)
+
+    def flush_or_raise(self) -> None:
+        """Do as `flush` does.
+
+        Raises:
+            OSError: If something cannot be written.
+        """
+        self.drain()
+        with self.turn:
+            with self._naming:
+                self._names.append(b"")
+            self._points.append(b"")
+            self._values.append(b"")
+            self._sum_up()
+
+    def sync(self) -> None:
+        """Wait until all points are on the disk.
+
+        Raises:
+            OSError: If something cannot be written.
+        """
+        self.flush_or_raise()
+        for file in self.files:
+            file.sync()
+
+    def _sum_up(self, start: int = 0, known: np.ndarray = _NONE) -> None:
+        """Bring the summary up to the points in the file.
+
+        Args:
+            start: Where those begin that are at hand.
+            known: Those (n,).
+        """
+        summary, done = self._summed_up
+        while done < self._points.num_written:
+            end = min(done + _SUMMARY_POINTS, self._points.num_written)
+            if start <= done and end <= start + len(known):
+                points = known[done - start : end - start]
+            else:
+                points = read_points(self.folder, done, end)
+            if not len(points):  # somebody took the file away
+                return
+            done += len(points)
+            summary = add_to_summaries(summary, points, self.names)
+            self._summed_up = summary, done
+
+    def _append(self, file: AppendFile, data: bytes) -> None:
+        try:
+            file.append(data)
+        except OSError as error:
+            self._say(file.path, error)
+
+    def close(self) -> None:
+        """Take no more points, write what is left, and close all files."""
+        if self._live is not None:
+            self._live.close()
+        self.flush()
+        if self._live is not None:
+            self._live.remove()
+        for file in self.files:
+            file.close()
+
+    # ------------------------------------------------------------------ a record that was begun before
+
+    def recover(self) -> None:
+        """Append what a process that was killed has left in `metrics.live`, and remove that file.
+
+        Nobody else may write the run meanwhile. A kill on the way does no harm: this can be done again.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        live = read_live(self.folder)
+        if not (self.folder / LIVE).exists():
+            return
+        self._points.create()
+        for base, points in live:
+            self._points.append(points[max(0, self._num_points() - base) :].tobytes())
+        self._points.sync()
+        (self.folder / LIVE).unlink()
+
+    def recall(self) -> None:
+        """Take over what is in the folder: ids, summaries, counts.
+
+        Raises:
+            OSError, ValueError: If it cannot be read.
+        """
+        with self.turn, self._naming:
+            self._points.create()
+            self._read_names()
+            # A power cut may have taken the name of an id; its points are not to come under another one.
+            self._next_id = max(self._next_id, int(read_points(self.folder)["metric"].max(initial=0)) + 1)
+            self._summed_up = summaries(self.folder), self._points.num_written
+        self.go_on_from(read_position(self.folder)["metrics"])
+
+    def _read_names(self) -> None:
+        """Take the names over as they are in the file; one that is gone from there gets its number again."""
+        self.names = read_names(self.folder)
+        numbers = {key: number for number, key in self.names.items()}
+        self._numbers |= numbers
+        self._next_id = max(self._next_id, max(self.names, default=-1) + 1)
+        # Others than before, for a thread that is about to log counts on what it has.
+        self.metrics = {name: Metric(name) for name, _ in numbers}
+        for (name, float_steps), number in numbers.items():
+            if float_steps:
+                self.metrics[name].float_tag = number + 1
+            else:
+                self.metrics[name].tag = number + 1
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put other content in the place of one of its files, which is taken over by `recall`.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        next(file for file in self.files if file.path.name == name).replace(data)
+
+
+def _as_points(steps: list, values: list, ticks: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Return points (n,) without their metric, and whether their steps are floats."""
+    array = np.zeros(len(values), POINT)
+    as_float = not all(type(step) is int for step in steps)
+    if as_float and all(float(step).is_integer() for step in steps):
+        as_float = False
+    array["value"] = np.array(values, np.float64)
+    array["time"] = ticks
+    array["step"] = np.array(steps, np.float64).view("<i8") if as_float else np.array(steps, np.int64)
+    return array, as_float
+
+
+def as_text(value: Any) -> str:
+    """Return the text of any value, also of one that has none."""
+    try:
+        return str(value)
+    except Exception:  # an int of more digits than Python writes, or an object that has no text
+        return hex(value) if isinstance(value, int) else f"<{type(value).__name__}>"

@@ -1,0 +1,186 @@
+"""A signal at any moment ends a run that has begun with a truthful record, and the process with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import sacred.run
+from sacred.observers import RunObserver
+
+from experiments import Experiment, Terminated
+from experiments.running import lab_run, recorded_run, signals
+
+NAMES = ("SIGTERM", "SIGINT", "SIGHUP")
+LOGS_FOR_EVER = """
+ex.observers.append(FileObserver("runs"))
+@ex.automain
+def main(_run):
+    step = 0
+    while True:
+        _run.log_scalar("loss", step, step); step += 1; time.sleep(0.001)
+"""
+
+
+def check_ended(recorded, folder):
+    """See to it that a process to which signals were sent ends, and a run that it had begun is INTERRUPTED."""
+    try:
+        code = recorded.process.wait(60)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it never ended: {recorded.err.read_text()}") from None
+    said = recorded.err.read_text()
+    # By the run, or by Python's own handlers before it and after it.
+    assert code in {sign * number for name in NAMES for number, sign in ((signal.Signals[name], -1),)} | {129, 130, 143}
+    assert "TypeError" not in said
+    status = json.loads((folder / "run.json").read_bytes())["status"] if (folder / "run.json").exists() else None
+    assert status in ("INTERRUPTED", None), said
+    return status
+
+
+def send(recorded, chance):
+    for _ in range(chance.choice((2, 3))):
+        with contextlib.suppress(ProcessLookupError):
+            recorded.process.send_signal(signal.Signals[chance.choice(NAMES)])
+        time.sleep(0.05 * chance.random())
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(60, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_signals_within_50_ms_of_each_other_end_the_run(tmp_path, start, wait_for, count):
+    chance = random.Random(count)
+    for number in range(count):
+        recorded = start(tmp_path / str(number), LOGS_FOR_EVER, "-b", "0.2")
+        folder = tmp_path / str(number) / "runs" / "1"
+        wait_for((folder / "metrics.bin").exists, "points")
+        time.sleep(0.3 * chance.random())
+        send(recorded, chance)
+        assert check_ended(recorded, folder) == "INTERRUPTED"
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_signals_while_a_process_starts_end_it(tmp_path, start, count):
+    chance = random.Random(count)
+    for number in range(count):
+        recorded = start(tmp_path / str(number), LOGS_FOR_EVER)
+        # Into its imports, or the beginning of its run, as the machine has it.
+        time.sleep(0.2 + 1.5 * chance.random())
+        send(recorded, chance)
+        check_ended(recorded, tmp_path / str(number) / "runs" / "1")
+
+
+# ---------------------------------------------------------------------- at every step of the code that runs a run
+
+FILES = {module.__file__ for module in (sacred.run, lab_run, recorded_run, signals)}
+OPCODES = {signals.__file__}
+
+
+class Tracer:
+    """Lets the handler of a run receive signals at one of the steps that the run's own code takes: lines, or opcodes.
+
+    Args:
+        at: The step, counted from the first one.
+        numbers: The signals.
+    """
+
+    def __init__(self, at, numbers):
+        self.at, self.numbers, self.count, self.where = at, numbers, 0, ""
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename not in FILES or frame.f_code is signals.Signals._receive.__code__:
+            return None
+        frame.f_trace_opcodes = frame.f_code.co_filename in OPCODES
+        if event in ("line", "opcode"):
+            self.count += 1
+            if self.count == self.at:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_lasti}"
+                handler = signal.getsignal(self.numbers[0])
+                if isinstance(getattr(handler, "__self__", None), signals.Signals):
+                    for number in self.numbers:
+                        handler(number, frame)
+        return self
+
+    @contextlib.contextmanager
+    def tracing(self):
+        # Frames that are there are not traced by themselves.
+        sys.settrace(self)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+
+class Observer(RunObserver):
+    def __init__(self):
+        self.events = []
+
+    def started_event(self, *args, **kwargs):
+        self.events.append("started")
+
+    def completed_event(self, *args, **kwargs):
+        self.events.append("completed")
+
+    def interrupted_event(self, *args, **kwargs):
+        self.events.append("interrupted")
+
+    def failed_event(self, *args, **kwargs):
+        self.events.append("failed")
+
+    def join(self):
+        self.events.append("joined")
+
+
+def run_traced(tracer, error=None):
+    """Run an experiment while it is traced; return what its observer was told, and what it raised."""
+    ex, observer = Experiment("traced", save_git_info=False, system_metrics_s=None), Observer()
+    ex.observers.append(observer)
+
+    @ex.pre_run_hook
+    def before():
+        pass
+
+    @ex.post_run_hook
+    def after():
+        pass
+
+    @ex.main
+    def main():
+        if error is not None:
+            raise error
+
+    run = ex._create_run(options={"--capture": "no"})
+    raised = None
+    try:
+        with tracer.tracing():
+            run()
+    except BaseException as caught:
+        raised = caught
+    return observer.events, raised
+
+
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize(
+    "error", [None, Terminated(signal.SIGTERM), ValueError("bad")], ids=["well", "ended", "failed"]
+)
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM,), (signal.SIGHUP, signal.SIGTERM)], ids=["one", "two"])
+def test_signal_at_any_step_leaves_a_run_with_one_end(stride, error, numbers):
+    before = {name: signal.getsignal(signal.Signals[name]) for name in (*NAMES, "SIGCHLD")}
+    whole = Tracer(0, numbers)
+    run_traced(whole, error)
+    assert whole.count > 300
+    for at in range(1, whole.count + 1, stride):
+        tracer = Tracer(at, numbers)
+        events, raised = run_traced(tracer, error)
+        if events:
+            assert events[0] == "started", tracer.where
+            assert len(events) == 3, (events, tracer.where)
+            assert events[2] == "joined", (events, tracer.where)
+        assert isinstance(raised, KeyboardInterrupt | type(error)) or not events, (raised, tracer.where)
+        heartbeats = [thread for thread in threading.enumerate() if type(thread).__name__ == "IntervalTimer"]
+        assert heartbeats == [], tracer.where
+        assert {name: signal.getsignal(signal.Signals[name]) for name in before} == before, tracer.where

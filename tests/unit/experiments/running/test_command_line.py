@@ -1,0 +1,54 @@
+"""Options of the command line and their values; the rest is in integration/test_ways_in.py."""
+
+import re
+
+import pytest
+
+from experiments import Experiment
+from experiments.running.command_line import check_command_line
+from ingredients import ConfigError
+
+OPTIONS = Experiment("x", interactive=True).all_cli_options
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--beat-interval=0.5", "-b", "2"],
+        ["--capture=no", "-C", "sys"],
+        ["--loglevel=DEBUG", "-l", "30", "-l", "-10"],
+        ["--priority=-1.5", "-P7"],
+        ["--beat=3", "--comment=--strange", "-c", "-x"],
+        ["train", "with", "lr=0.1", "model.width=3", "-F", "my_runs"],
+    ],
+)
+def test_words_that_make_sense_pass(words):
+    check_command_line(["exp.py", *words], OPTIONS)
+    check_command_line(" ".join(["exp.py", *words]), OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--beat-interval=abc"], "--beat-interval: got 'abc', expected seconds, more than 0"),
+        (["-b", "0"], "-b: got '0', expected seconds, more than 0"),
+        (["--beat-interval=inf"], "--beat-interval: got 'inf', expected seconds, more than 0"),
+        (["--capture=all"], "--capture: got 'all', expected one of no, sys, fd"),
+        (
+            ["-l", "loud"],
+            "-l: got 'loud', expected one of DEBUG, INFO, WARNING, ERROR, CRITICAL, or a number",
+        ),
+        (["--priority=high"], "--priority: got 'high', expected a number"),
+    ],
+)
+def test_value_that_an_option_cannot_take_is_refused(words, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        check_command_line(["exp.py", *words], OPTIONS)
+
+
+def test_option_that_cannot_take_its_value_ends_the_command_line_with_one_line(capsys):
+    ex = Experiment("x", interactive=True)
+    ex.main(lambda: None)
+    with pytest.raises(SystemExit, match="1"):
+        ex.run_commandline(["x", "--capture=all"])
+    assert capsys.readouterr().err == "error: --capture: got 'all', expected one of no, sys, fd\n"
