@@ -32,9 +32,9 @@ from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
-from observers.mongo.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
+from observers.record.redaction import redact
 
 __all__ = ["Experiment"]
 
