@@ -21,6 +21,7 @@ from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import check_command_line
 from experiments.running.lab_run import LabRun
+from experiments.running.one_run import check_nested, only_run
 from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
@@ -31,9 +32,9 @@ from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
-from observers.mongo.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
+from observers.record.redaction import redact
 
 __all__ = ["Experiment"]
 
@@ -155,6 +156,8 @@ class Experiment(LabFunctions, sacred.Experiment):
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command, by default the main function, and return its `LabRun`; see `sacred.Experiment.run`.
 
+        A run that another one starts on its own thread gets that one's uid as its parent.
+
         Args:
             *args: The command's name, `config_updates` (nested or with dotted names), `named_configs` (names or
                 files), `info`, `meta_info`, `options`.
@@ -163,9 +166,12 @@ class Experiment(LabFunctions, sacred.Experiment):
         Raises:
             LabError: If the settings do not make sense; before anything is recorded.
             ObserversError: If the run cannot be recorded or resumed.
+            ConcurrentRunError: If another thread of this process runs an experiment, or a run starts one that shares
+                its observers.
         """
         try:
-            return super().run(*args, **kwargs)
+            with only_run(self):
+                return super().run(*args, **kwargs)
         except (LabError, ObserversError) as error:
             if self._on_command_line and not self._debugging(kwargs.get("options")):
                 _leave(str(error), 1)
@@ -270,6 +276,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 _OPTIONS[flag].apply(value, run)
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
+        check_nested(run)
         folder = folder_to_resume(run, self._aliases.targets, self.default_command)
         beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
         return LabRun.adopt(run, beat_interval_s, self._system_metrics_s, folder)

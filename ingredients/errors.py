@@ -14,6 +14,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── DeviceError                 the device does not exist here; a ValueError
 ├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
+├── ConcurrentRunError          two runs of one process would mix; a RuntimeError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 
 An error that takes the place of one of Sacred's is one of those, too, so that existing `except` clauses work:
@@ -39,6 +40,7 @@ import sacred.utils
 
 __all__ = [
     "CheckpointError",
+    "ConcurrentRunError",
     "ConfigError",
     "DataError",
     "DeviceError",
@@ -122,6 +124,10 @@ class TrainingError(LabError, ArithmeticError):
 
 class CheckpointError(LabError, ValueError):
     """A checkpoint is missing, damaged, or does not fit."""
+
+
+class ConcurrentRunError(LabError, RuntimeError):
+    """Another thread of this process runs an experiment, or a run shares the observers of the one that starts it."""
 
 
 class MissingDependencyError(LabError, ImportError):

@@ -108,7 +108,7 @@ class LabRun(RecordedRun):
             step: Its step; without one, one above the last of that name.
 
         Raises:
-            MediaError: If it is something else, or the step no number.
+            MediaError: If it is something else, the name no string, or the step no number.
         """
         self._media.add(name, media, step)
 

@@ -106,7 +106,6 @@ class Signals:
     def interruptible(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return `function`, which signals may end wherever it is; one that waits does so before it begins."""
 
-        @wraps(function)
         def edge(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 self._is_open = True
@@ -117,8 +116,8 @@ class Signals:
                 # A signal may come here, too; see `_receive`.
                 self._is_open = False
 
-        self._edge = getattr(edge, "__code__", None)  # of `edge` itself, whatever it wraps
-        return edge
+        self._edge = edge.__code__
+        return wraps(function)(edge)
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:

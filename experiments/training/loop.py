@@ -114,7 +114,7 @@ def fit(
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, loss, keeper, amp.accumulate, on_nan)
-    place = keeper.begin(parts, check=check.state)
+    place = keeper.begin(parts, preparation=data.preparation, check=check.state)
     if keeper.branched_from is not None:
         _check_left(keeper.branched_from, place.epoch, epochs, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
@@ -257,16 +257,19 @@ def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision
         metrics = loop.evaluate(network, batches.test, criterion)
         print(metrics["accuracy"])
     """
+    amp = amp or MixedPrecision(next(model.parameters()).device)
     metrics = RunningMetrics(loss)
     with _evaluating(model):
-        for outputs, targets, batch_loss in _forward(model, batches, loss, amp):
+        for outputs, targets in _forward(model, batches, amp):
+            with amp.autocast():
+                batch_loss = loss(outputs, targets)
             metrics.update(outputs, targets, batch_loss)
     return metrics.compute()
 
 
 @torch.no_grad()
 def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, Tensor]:
-    """Return what the model makes of `batches`, in their order, on the CPU.
+    """Return what the model makes of `batches`, in their order, on the CPU; their targets may be missing.
 
     The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
 
@@ -284,9 +287,10 @@ def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision 
         found = loop.predict(network, batches.test, criterion)
         wrong = found["predictions"] != found["targets"]
     """
+    amp = amp or MixedPrecision(next(model.parameters()).device)
     found: dict[str, list[Tensor]] = {"predictions": [], "targets": [], "probabilities": []}
     with _evaluating(model):
-        for outputs, targets, _ in _forward(model, batches, loss, amp):
+        for outputs, targets in _forward(model, batches, amp):
             found["predictions"].append(loss.predict(outputs).cpu())
             found["targets"].append(loss.own_unit(targets).cpu())
             probabilities = loss.probabilities(outputs)
@@ -306,15 +310,11 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _forward(
-    model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    amp = amp or MixedPrecision(next(model.parameters()).device)
+def _forward(model: nn.Module, batches: Batches, amp: MixedPrecision) -> Iterator[tuple[Tensor, Tensor]]:
     for inputs, targets in batches.epoch():
         with amp.autocast():
             outputs = model(inputs)
-            batch_loss = loss(outputs, targets)
-        yield outputs, targets, batch_loss
+        yield outputs, targets
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:

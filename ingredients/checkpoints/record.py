@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 __all__ = ["TrainingRecord"]
@@ -19,6 +20,10 @@ class TrainingRecord(Protocol):
     @property
     def info(self) -> Mapping[str, Any]:
         """What the experiment notes of the run; under `data` the fingerprint of its data."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its record; None where it has none."""
 
     @property
     def is_resumed(self) -> bool:

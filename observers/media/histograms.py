@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["binned", "count_values"]
 
-_NONE = {"num": 0, "min": None, "max": None, "mean": None}
+_NONE: dict[str, Any] = {"num": 0, "min": None, "max": None, "mean": None}
 
 
 def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:

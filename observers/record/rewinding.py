@@ -109,9 +109,9 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
     """
     position = held(folder, position)
     limits = {name: entry[0] for name, entry in position["metrics"].items()}
-    rows = list(_odd_rows(folder))
-    kept = [row for row, place in rows if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
-    if len(kept) < len(rows):
+    odd = list(_odd_rows(folder))
+    kept = [row for row, place in odd if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
+    if len(kept) < len(odd):
         yield VALUES, _lines(kept)
     num_odd = Counter(row["name"] for row in kept)
     names = read_names(folder)

@@ -35,8 +35,8 @@ FLOORS = [
     "observers",
     "ingredients.errors",
     "ingredients.config",
-    "ingredients.checkpoints ingredients.datasets ingredients.models",
-    "ingredients.losses",
+    "ingredients.datasets ingredients.models",
+    "ingredients.checkpoints ingredients.losses",
     "ingredients.precision",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.optimizer"
     " ingredients.scheduler ingredients.training",

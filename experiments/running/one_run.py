@@ -1,0 +1,89 @@
+"""One process, one run: Sacred keeps a run's config and random stream on the captured functions themselves.
+
+Two runs in threads would mix configs, points and output, so the second one is refused. A run that another one starts on
+the same thread has the functions for itself, and gives them back as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+
+import sacred
+from sacred.run import Run
+
+from ingredients.errors import ConcurrentRunError
+
+__all__ = ["check_nested", "only_run"]
+
+# What Sacred sets on a captured function when a run is made.
+_STATE = ("config", "logger", "rnd", "run")
+
+# The experiments that run now, each with the run that started it; and the process and thread that they run in.
+_running: list[tuple[sacred.Experiment, Run | None]] = []
+_place: tuple[int, int] = (0, 0)
+_changing = threading.Lock()
+os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
+
+
+@contextlib.contextmanager
+def only_run(experiment: sacred.Experiment) -> Iterator[None]:
+    """Run an experiment; nobody else in this process may, but for those that it starts itself on the same thread.
+
+    Raises:
+        ConcurrentRunError: If another thread of this process runs one.
+    """
+    global _place
+    here = (os.getpid(), threading.get_ident())
+    with _changing:
+        # A forked child is a process of its own, and a run in it belongs to that of its parent.
+        if _running and _place[0] == here[0] and _place != here:
+            raise ConcurrentRunError(
+                f"{experiment.path}: another thread of this process runs {_running[-1][0].path}, and Sacred keeps the "
+                "config of a run on the functions themselves, so that the two would mix; start a process for each run"
+            )
+        before, _place = _place, here
+        is_nested = bool(_running)
+        _running.append((experiment, _running[-1][0].current_run if is_nested else None))
+    try:
+        with _given_back(experiment) if is_nested else contextlib.nullcontext():
+            yield
+    finally:
+        with _changing:
+            _running.pop()
+            _place = before
+
+
+def check_nested(run: Run) -> None:
+    """Note in a run that is about to start who its parent is, if another run starts it.
+
+    Raises:
+        ConcurrentRunError: If it is to be recorded by an observer that is at work on another run.
+    """
+    outer = [other for _, other in _running if other is not None and other.status == "RUNNING"]
+    at_work = {id(observer) for other in outer for observer in other.observers}
+    if not run.unobserved and any(id(observer) in at_work for observer in run.observers):
+        raise ConcurrentRunError(
+            f"{run.experiment_info['name']}: this run has observers that record the run which starts it, and would end "
+            "that one's record; start it from an Experiment with observers of its own, or as a process"
+        )
+    if outer and outer[-1].meta_info.get("uid"):
+        run.meta_info.setdefault("parent", outer[-1].meta_info["uid"])
+
+
+@contextlib.contextmanager
+def _given_back(experiment: sacred.Experiment) -> Iterator[None]:
+    """Leave the captured functions, and the current run, as they are."""
+    ingredients = {id(ingredient): ingredient for ingredient, _ in experiment.traverse_ingredients()}
+    functions = [function for ingredient in ingredients.values() for function in ingredient.captured_functions]
+    states = [{name: getattr(function, name) for name in _STATE} for function in functions]
+    run = experiment.current_run
+    try:
+        yield
+    finally:
+        experiment.current_run = run
+        for function, state in zip(functions, states, strict=True):
+            for name, value in state.items():
+                setattr(function, name, value)
