@@ -54,8 +54,14 @@ class Record:
 @pytest.fixture
 def record():
     record = Record()
+    # Signals may be ignored, as in what a shell starts in the background.
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with record.signals.handled():
         yield record
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
 def prepared(seed=0, **config):
@@ -93,7 +99,7 @@ def end_of(keeper, body, expected=Terminated):
             body()
 
     with pytest.raises(expected) as ended:
-        train()
+        keeper.record.signals.interruptible(train)()
     return ended.value
 
 
@@ -303,7 +309,7 @@ def test_second_signal_ends_at_once(tmp_path, record, number, expected):
 def test_signal_outside_of_a_training_ends_at_once(tmp_path, record):
     saved(tmp_path, record)
     with pytest.raises(Terminated) as ended:
-        send()
+        record.signals.interruptible(send)()
     assert (ended.value.code, ended.value.step) == (143, None)
 
 
