@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
-from observers.record.schema import POINT, read_metrics, read_names, read_points
+from observers.record.schema import POINT, read_all_points, read_metrics, read_names, read_points
 from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +130,12 @@ def append_point(folder, step):
         stream.write(np.array([(number, 0, step, 0.0)], POINT).tobytes())
 
 
+def settle(folder):
+    """Have all points of a killed process in `metrics.bin` alone, so that damage to it is damage to the record."""
+    read_all_points(folder).tofile(folder / "metrics.bin")
+    (folder / "metrics.live").unlink()
+
+
 def places_of(folder, metric):
     """Return which points of a run's file are those of a metric."""
     names = {name: number for number, (name, _) in read_names(folder).items()}
@@ -139,12 +145,13 @@ def places_of(folder, metric):
 def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_them(lab):
     run, _ = lab.cut_off("seed=4", *SETTINGS, by=signal.SIGKILL)
     folder = lab.folder / "my_runs" / str(run)
+    settle(folder)
     states = [load_checkpoint(path) for path in (folder / "checkpoints" / "last.pt", *newest_first(folder))]
     last = places_of(folder, "train/loss")[states[0]["position"]["metrics"]["train/loss"][0] - 1]
     os.truncate(folder / "metrics.bin", 24 * last)
     done = lab.runs("resume", folder.name)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"last\.pt: \d+ entries of the record up to this state are missing; the state before", done.stderr)
+    assert re.search(r"last\.pt: \d+ entries of the record up to this state are missing; trying the state before it", done.stderr)
     before = next(state["step"] for state in states if state["step"] < states[0]["step"])
     assert lab.record(folder.name)["sessions"][1]["step"] == before
     assert lab.record(folder.name)["status"] == "COMPLETED"
@@ -155,6 +162,7 @@ def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_th
 def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
     run, _ = lab.cut_off("seed=5", *SETTINGS, by=signal.SIGKILL)
     folder = lab.folder / "my_runs" / str(run)
+    settle(folder)
     points = read_points(folder)
     np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
     done = lab.runs("resume", folder.name)
