@@ -3,10 +3,11 @@
 python exp.py                                       train on the digits
 python exp.py with lr=3e-3 model.name=cnn           change settings
 python exp.py with configs/digits_cnn.yaml          follow a recipe
-python exp.py with resume=auto                      continue this run if it was cut off, else start it
+python exp.py with resume=auto                      resume this run if it was cut off, else start it
 python exp.py print_config                          see every setting
 python exp.py data.stats                            look at the data
 python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt data.path=new.csv
 """
 
 from experiments import Experiment, results
@@ -25,27 +26,27 @@ def config(optimizer, training, checkpoint):
     lr = optimizer["lr"]
     # passes over the training data; the same setting as training.epochs
     epochs = training["epochs"]
-    # auto continues the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
     resume = checkpoint["resume"]
     # all random streams (split, shuffle, augmentation, weights, dropout) derive from it
     seed = 0
 
 
-def build(seed):
-    """Return the device, the data, the loss, the model and its precision, as configured."""
-    where = device.make_device(seed)
-    batches = data.make_data(seed, where)
+def build(batches, where, seed):
+    """Return the loss, the model and its precision, as configured, for data on a device."""
     criterion = loss.make_loss(batches, device=where)
     network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
-    return where, batches, criterion, network, amp.make_amp(where)
+    return criterion, network, amp.make_amp(where)
 
 
 @ex.command
 def evaluate(_config, _run, seed):
-    """Measure a checkpoint (checkpoint.path=...) on the test part."""
+    """Measure a checkpoint (checkpoint.path=...): on the test part that its training kept apart, or on other data."""
     from experiments import loop
 
-    _, batches, criterion, network, precision = build(seed)
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation())
+    criterion, network, precision = build(batches, where, seed)
     checkpoint.load_model(network, _config)
     metrics = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, metrics, criterion)
@@ -53,13 +54,15 @@ def evaluate(_config, _run, seed):
 
 @ex.command
 def predict(_config, _run, seed):
-    """Write what a checkpoint (checkpoint.path=...) makes of the test part to predictions.csv."""
+    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
     from experiments import loop
 
-    _, batches, criterion, network, precision = build(seed)
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
+    criterion, network, precision = build(batches, where, seed)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches.classes)
+    return results.record_predictions(_run, found, batches)
 
 
 @ex.automain
@@ -67,7 +70,9 @@ def main(_config, _run, seed, training):
     """Train, and return the metric of the best epoch on the test part."""
     from experiments import loop
 
-    _, batches, criterion, network, precision = build(seed)
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
+    criterion, network, precision = build(batches, where, seed)
     results.record_graph(_run, network, batches)
     opt = optimizer.make_optimizer(network)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)

@@ -32,9 +32,9 @@ from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
-from observers.mongo.destination import redact
 from observers.options import file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
+from observers.record.redaction import redact
 
 __all__ = ["Experiment"]
 
@@ -66,20 +66,40 @@ class _Frames:
 class Experiment(LabFunctions, sacred.Experiment):
     """Sacred's Experiment, strict: a setting that does not exist or does not fit stops the run before it starts.
 
-    Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`.
-    Errors of the lab (`ingredients.errors.LabError`) end the command line with one message and exit code 1; Ctrl-C ends
-    it with exit code 130, SIGTERM with 143, and any signal with 75 where a training has saved its state to go on from.
-    Runs are `experiments.running.lab_run.LabRun`.
+    Captured functions, commands and hooks receive `_config` and every dict from the config as a `configs.Map`, and
+    `_run` as a `LabRun`. `config`, `named_config`, `capture`, `command`, `main`, `automain` and the hooks are Sacred's;
+    see `ingredients.config.scope` for what a config scope may say.
+
+    Errors of the lab (`LabError`) end the command line with one message and exit code 1; Ctrl-C ends it with exit code
+    130, SIGTERM with 143, and any signal with 75 where a training has saved its state and can be resumed.
 
     Args:
         name: Its name; by default that of the file that creates it.
         ingredients: What it is composed of.
         system_metrics_s: Seconds between samples of CPU, memory, disk, network and GPUs in recorded runs, at least 1;
             None takes none.
-        **options: Further arguments of `sacred.Experiment`.
+        **options: Further arguments of `sacred.Experiment`, such as `interactive=True` in a notebook.
 
     Raises:
         ConfigError: If `system_metrics_s` is less than a second.
+
+    Example:
+        ex = Experiment("mine", ingredients=[optimizer.ingredient], interactive=True)
+        ex.alias(lr="optimizer.lr")
+        ex.observers.append(FileObserver("my_runs"))
+
+        @ex.config
+        def config(optimizer):
+            # learning rate; the same setting as optimizer.lr
+            lr = optimizer["lr"]
+            # passes over the data
+            epochs = 3
+
+        @ex.main
+        def main(epochs, optimizer):
+            return epochs * optimizer.lr
+
+        assert ex.run(config_updates={"lr": 0.5}).result == 1.5
     """
 
     current_run: LabRun | None  # type: ignore[assignment]  # Sacred's begins with None, and has a run from then on
@@ -134,11 +154,18 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._aliases.targets.update(aliases)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command; see `sacred.Experiment.run`.
+        """Run a command, by default the main function, and return its `LabRun`; see `sacred.Experiment.run`.
 
         A run that another one starts on its own thread gets that one's uid as its parent.
 
+        Args:
+            *args: The command's name, `config_updates` (nested or with dotted names), `named_configs` (names or
+                files), `info`, `meta_info`, `options`.
+            **kwargs: The same by name.
+
         Raises:
+            LabError: If the settings do not make sense; before anything is recorded.
+            ObserversError: If the run cannot be recorded or resumed.
             ConcurrentRunError: If another thread of this process runs an experiment, or a run starts one that shares
                 its observers.
         """
@@ -164,7 +191,14 @@ class Experiment(LabFunctions, sacred.Experiment):
             raise
 
     def run_commandline(self, argv: Any = None) -> Any:
-        """Run the command line; see `sacred.Experiment.run_commandline`."""
+        """Run the command line, and return its `LabRun`; see `sacred.Experiment.run_commandline`.
+
+        Args:
+            argv: The words, the program first, or all of them in one string; by default `sys.argv`.
+
+        Raises:
+            SystemExit: With the exit code, if it does not come to its end.
+        """
         self._on_command_line = True
         try:
             check_command_line(sys.argv if argv is None else argv, self.all_cli_options)

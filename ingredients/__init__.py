@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from ingredients.checkpoints.training_state import Place
     from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
     from ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
-    from ingredients.datasets.sources import Source
+    from ingredients.datasets.samples import Source
     from ingredients.losses.building import FocalLoss, Loss
     from ingredients.models.networks import CNN, MLP, ViT
     from ingredients.precision.mixed_precision import MixedPrecision
@@ -109,7 +109,7 @@ else:
         "MixedPrecision": "ingredients.precision.mixed_precision",
         "Place": "ingredients.checkpoints.training_state",
         "Schedule": "ingredients.scheduler",
-        "Source": "ingredients.datasets.sources",
+        "Source": "ingredients.datasets.samples",
         "TensorBatches": "ingredients.datasets.batches",
         "ViT": "ingredients.models.networks",
         "global_stream": "ingredients.config.seed",

@@ -40,10 +40,20 @@ def config() -> None:
 
 @ingredient.capture
 def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
-    """Return the configured mixed precision for `device`.
+    """Return the configured mixed precision, clipping and accumulation for `device`.
+
+    Args:
+        device: Where the model is.
 
     Raises:
         PrecisionError: If a value is out of range.
+
+    Example:
+        precision = amp.make_amp(where)
+        inputs, targets = next(batches.train.epoch(1))
+        with precision.autocast():
+            value = criterion(network(inputs), targets)
+        precision.backward(value)
     """
     from ingredients.precision.mixed_precision import MixedPrecision
 

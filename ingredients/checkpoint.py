@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from ingredients.checkpoints.checkpointer import Checkpointer
     from ingredients.checkpoints.record import TrainingRecord
+    from ingredients.datasets.fitted import Preparation
+    from ingredients.datasets.splitting import Split
 
-__all__ = ["ingredient", "load_model", "make_checkpointer"]
+__all__ = ["ingredient", "load_model", "load_preparation", "load_split", "make_checkpointer"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +56,13 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
 
     Raises:
         CheckpointError: If a number is out of range.
+
+    Example:
+        with run_folder(_run) as folder:
+            keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+            opt = optimizer.make_optimizer(network)
+            loop.fit(network, batches, criterion, opt, checkpointer=keeper, log=_run.log_scalar, **training)
+            keeper.restore_best(network)
     """
     from ingredients.checkpoints.checkpointer import Checkpointer
 
@@ -74,10 +83,55 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
 
 
 @ingredient.capture
+def load_split(run: TrainingRecord, _config: Map) -> Split | None:
+    """Return the split of the data of the state that the run starts from, for `data.make_data`.
+
+    None if the run starts from none (`checkpoint.resume` names no state), or it does not say how its data were split.
+
+    Args:
+        run: The run, a `LabRun`. One that is resumed may have states of its own, which tell, too.
+
+    Raises:
+        CheckpointError: If the state is missing or damaged.
+    """
+    from ingredients.checkpoints.files import load_checkpoint, split_of
+    from ingredients.checkpoints.folder import CheckpointFolder
+
+    if _config.resume in (None, "auto"):
+        return None
+    start = Path(_config.resume)
+    if run.is_resumed and run.folder is not None:
+        return CheckpointFolder(run.folder / "checkpoints", 1).split(start)
+    return split_of(load_checkpoint(start, check=False), start)
+
+
+@ingredient.capture
+def load_preparation(path: str | None) -> Preparation | None:
+    """Return what the data of the configured checkpoint were prepared by, for `data.make_test_data`.
+
+    None, and a warning, for a checkpoint that was saved before this was kept.
+
+    Raises:
+        CheckpointError: If it is missing or damaged.
+    """
+    from ingredients.checkpoints.files import load_checkpoint, preparation_of
+
+    where = _checkpoint(path)
+    preparation = preparation_of(load_checkpoint(where, check=False), where)
+    if preparation is None:
+        _log.warning(
+            "%s was saved by an earlier version, which did not keep what its data were prepared by: means, deviations, "
+            "classes and the test part are made anew of the data that are given here",
+            path,
+        )
+    return preparation
+
+
+@ingredient.capture
 def load_model(model: nn.Module, config: Map, path: str | None) -> None:
     """Load the weights of the configured checkpoint into `model`.
 
-    Warns if it was trained on other data, or on another split of them.
+    Warns if it does not hold what its data were prepared by, and was trained on other data, or another split of them.
 
     Args:
         model: Built as it was when the checkpoint was saved.
@@ -88,10 +142,8 @@ def load_model(model: nn.Module, config: Map, path: str | None) -> None:
     """
     from ingredients.checkpoints.files import load_weights, other_data
 
-    if path is None:
-        raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")
-    state = load_weights(model, Path(path), to_plain(config))
-    differing = other_data(state.get("config", {}), config)
+    state = load_weights(model, _checkpoint(path), to_plain(config))
+    differing = [] if state.get("preparation") else other_data(state.get("config", {}), config)
     if differing:
         _log.warning(
             "%s was trained with %s, so the test part here may hold samples it was trained on; "
@@ -99,3 +151,9 @@ def load_model(model: nn.Module, config: Map, path: str | None) -> None:
             path,
             ", ".join(differing),
         )
+
+
+def _checkpoint(path: str | None) -> Path:
+    if path is None:
+        raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")
+    return Path(path)

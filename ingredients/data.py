@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
-from ingredients.datasets.preparation import Prepared, describe, prepare
-from ingredients.datasets.sources import Task, load_source
+from ingredients.datasets.description import describe
+from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
+from ingredients.datasets.samples import Source, Task
+from ingredients.datasets.sources import load_source
+from ingredients.datasets.splitting import Split
 from ingredients.errors import DataError
 from observers.record.identity import EXPECT_DATA_VARIABLE
 
@@ -16,8 +21,11 @@ if TYPE_CHECKING:
     import torch
 
     from ingredients.datasets.batches import Data
+    from ingredients.datasets.fitted import Preparation
 
-__all__ = ["ingredient", "load", "make_data"]
+__all__ = ["ingredient", "load", "make_data", "make_test_data"]
+
+_log = logging.getLogger(__name__)
 
 ingredient = Ingredient("data")
 
@@ -46,6 +54,8 @@ def config() -> None:
     stratify = True
     # seed of the split alone; None takes the experiment's
     split_seed: int | None = None
+    # let a run that starts from a state of another one split the data anew, and not as that one did
+    new_split = False
     # standard: subtract the mean and divide by the deviation of the training part; none
     normalize: Literal["standard", "none"] = "standard"
     # do the same with regression targets; metrics stay in the targets' own unit
@@ -79,19 +89,84 @@ def fast() -> None:
 
 
 @ingredient.capture
-def make_data(seed: int, device: torch.device, _config: Map, _run: Any) -> Data:
-    """Return the configured data as batches on `device`; their fingerprint goes into the run's info.
+def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: Split | None = None) -> Data:
+    """Return the configured data as batches on `device`; their fingerprint and split go into the run's info.
+
+    Args:
+        seed: Seed of the experiment.
+        device: Where batches are wanted.
+        start: The split of the state that the training starts from, see `checkpoint.load_split`. The data are split
+            alike, whatever the seed, so that no sample of its training comes to be tested on.
 
     Raises:
-        DataError: If they are missing, empty, cannot be trained on, or not those of the run that is reproduced.
+        DataError: If they are missing, empty, cannot be trained on, or not those of the run that is reproduced; or if
+            the config asks for another split than `start`, unless it has `new_split`.
+
+    Example:
+        batches = data.make_data(seed, where)
+        for inputs, targets in batches.train.epoch(1):
+            print(inputs.shape, targets.shape)
     """
     from ingredients.datasets.batches import make_batches
 
-    prepared = load(_config, seed)
+    prepared = load(_config, seed, start=None if _config.new_split else start)
     refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
-    data = make_batches(prepared, _config, seed, device)
-    _run.info["data"] = {"name": _config.name, "fingerprint": data.fingerprint}
-    return data
+    split = prepared.preparation.split
+    told: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
+    if start is not None:
+        told |= {"is_new": _config.new_split, "differs_from_start": _differing(start, split)}
+    if told.get("differs_from_start"):
+        _log.warning(
+            "data.new_split=True: samples are split otherwise than for the state that this run starts from, which had "
+            "%s; the test part may hold samples that it was trained on",
+            ", ".join(told["differs_from_start"]),
+        )
+    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint, "split": told}
+    return make_batches(prepared, _config, seed, device)
+
+
+@ingredient.capture
+def make_test_data(
+    seed: int,
+    device: torch.device,
+    preparation: Preparation | None,
+    _config: Map,
+    _run: Any,
+    needs_targets: bool = True,
+) -> Data:
+    """Return the configured data to test a model on, prepared as those that it was trained on.
+
+    Of the data that it was trained on that is their test part, as it was split then; of others, all of them, or their
+    test part if they bring one. Which it is, is said, and goes into the run's info.
+
+    Args:
+        seed: Seed of the experiment.
+        device: Where batches are wanted.
+        preparation: What the model's data were prepared by, see `checkpoint.load_preparation`; without it, data are
+            prepared and split as the config says.
+        needs_targets: Whether each sample has to have a target that the model knows.
+
+    Returns:
+        Data whose parts `train` and `val` are empty, if there is a preparation.
+
+    Raises:
+        DataError: If they are missing, empty, or have other inputs or classes than those that the model was trained on.
+    """
+    from ingredients.datasets.batches import make_batches
+
+    if preparation is None:
+        return make_data(seed, device)
+    source = _load_source(_config, preparation.split.seed, preparation, needs_targets=needs_targets)
+    prepared = prepare_alike(source, preparation, _config, seed, needs_targets=needs_targets)
+    refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
+    is_same = prepared.fingerprint == preparation.split.data
+    tested, total = len(prepared.indices["test"]), len(prepared.names)
+    part = "the test part" if is_same or tested < total else "all"
+    which = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
+    _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, which)
+    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint}
+    _run.info["data"] |= {"tested": tested, "samples": total, "trained_on": preparation.split.data}
+    return make_batches(prepared, _config, seed, device)
 
 
 def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:
@@ -107,11 +182,14 @@ def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None
     """
     expected = expected or os.environ.get(EXPECT_DATA_VARIABLE)
     if expected and expected != fingerprint:
-        where = f"data.path={config.path}" if config.path else f"data.name={config.name}"
         raise DataError(
-            f"{where}: got data with the fingerprint {fingerprint[:12]}, expected {expected[:12]} as in the recorded "
-            "run: the content has changed; put back what it was"
+            f"{_where(config)}: got data with the fingerprint {fingerprint[:12]}, expected {expected[:12]} as in the "
+            "recorded run: the content has changed; put back what it was"
         )
+
+
+def _where(config: Map) -> str:
+    return f"data.path={config.path}" if config.path else f"data.name={config.name}"
 
 
 @ingredient.command(unobserved=True)
@@ -120,10 +198,65 @@ def stats(_config: Map, _run: Any) -> None:
     print_stats(_config.name, describe(load(_config, _run.config["seed"], strict=False)))
 
 
-def load(config: Map, seed: int, *, strict: bool = True) -> Prepared:
-    """Return the data of a config, split and normalised; see `preparation.prepare`."""
-    source = load_source(config.name, config.path, config.target, config.image_size, config.options, seed)
-    return prepare(source, config, seed, strict=strict)
+def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = True) -> Prepared:
+    """Return the data of a config, split and normalised; see `preparation.prepare`.
+
+    Args:
+        config: The ingredient's config.
+        seed: Seed of the experiment.
+        start: A split to take over; the data are to be the same ones.
+        strict: Whether data that cannot be trained on are refused.
+
+    Raises:
+        DataError: If the data cannot be had, or `start` is not their split.
+    """
+    split = Split.of(config, seed)
+    if start is not None:
+        differing = start.differing(config)
+        if differing:
+            raise DataError(_other_split(f"with {', '.join(differing)}", "take those settings"))
+        split = dataclasses.replace(start, data=None, digest=None)
+    source = _load_source(config, split.seed)
+    prepared = prepare(source, config, seed, split=split, strict=strict)
+    if start is not None:
+        if start.data not in (None, prepared.fingerprint):
+            raise DataError(
+                _other_split(
+                    f"on data with the fingerprint {start.data[:12]}, and {_where(config)} has "
+                    f"{prepared.fingerprint[:12]}",
+                    "take the same data",
+                )
+            )
+        if start.digest not in (None, prepared.preparation.split.digest):
+            raise DataError(
+                _other_split(
+                    "on samples that are drawn otherwise here",
+                    "take the versions of the lab and of numpy that it was trained with",
+                )
+            )
+    return prepared
+
+
+def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
+    given = (config.name, config.path, config.target, config.image_size, config.options)
+    return load_source(*given, seed, trained, needs_targets=needs_targets)
+
+
+def _other_split(how: str, remedy: str) -> str:
+    return (
+        f"data: the state that this run starts from was trained {how}, and another split could test on samples that it "
+        f"was trained on; {remedy}, or ask for a split of its own: data.new_split=True"
+    )
+
+
+def _differing(start: Split, split: Split) -> list[str]:
+    """Return what of the split of a start is another one in the run's own split."""
+    found = start.differing(dataclasses.asdict(split))
+    if start.seed != split.seed:
+        found.append(f"seed={start.seed}")
+    if start.data not in (None, split.data):
+        found.append(f"data {start.data[:12]}")
+    return found
 
 
 def print_stats(name: str, stats: dict) -> None:

@@ -34,14 +34,21 @@ def config() -> None:
 def make_device(seed: int, _config: Map) -> torch.device:
     """Return the configured device, and set the process up for it.
 
-    Sets the determinism switches and the number of threads, and puts the global random generators at the start of
-    the stream `global` of `seed`.
+    Sets the determinism flags and the number of threads, and puts the global random generators of Python, numpy and
+    torch at the start of the stream `global` of `seed`. Call it first.
+
+    Args:
+        seed: Seed of the experiment.
 
     Raises:
         DeviceError: If there is no such device here, or the settings contradict each other.
+
+    Example:
+        where = device.make_device(seed)
+        network = torch.nn.Linear(4, 2).to(where)
     """
     device = choose_device(_config.name)
-    _set_switches(_config.deterministic, _config.cudnn_benchmark, _config.num_threads)
+    _set_flags(_config.deterministic, _config.cudnn_benchmark, _config.num_threads)
     seed_globals(seed)
     return device
 
@@ -73,7 +80,7 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _set_switches(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:
+def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:
     import torch
 
     if deterministic and cudnn_benchmark:

@@ -30,10 +30,23 @@ def config() -> None:
 
 @ingredient.capture
 def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> Loss:
-    """Return the configured loss for `data`, on `device`.
+    """Return the configured loss for `data`, on `device`; by default the usual one of the task.
+
+    Args:
+        data: Says the task and the number of classes, labels or target values.
+        device: Where its weights are wanted: that of the model.
+
+    Returns:
+        The loss of outputs (B, num_outputs) and targets, a scalar; `num_outputs` is what the model must return, and
+        `predict` and `probabilities` read its outputs.
 
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
+        ConfigError: If an option is none of its class's.
+
+    Example:
+        criterion = loss.make_loss(batches, device=where)
+        network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
     """
     from ingredients.losses.building import build_loss
 

@@ -67,8 +67,21 @@ def fast() -> None:
 def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map) -> nn.Module:
     """Return the configured model, on the CPU, initialised from the stream `init` of `seed`.
 
+    Args:
+        input_shape: Shape of one input, such as (channels, height, width).
+        num_outputs: Outputs for each input; `Loss.num_outputs` says it.
+        seed: Seed of the experiment; the same gives the same weights, whatever was drawn before.
+
+    Returns:
+        A module that takes inputs (B, *input_shape) and returns raw scores (B, num_outputs).
+
     Raises:
         ModelError: If there is no such model, or it does not fit the data.
+        ConfigError: If an option is none of the model's.
+
+    Example:
+        network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
+        scores = network(torch.zeros(8, *batches.input_shape))
     """
     from ingredients.models.building import build_model
 
@@ -89,7 +102,7 @@ def summary(_config: Map, _run: Any) -> None:
 
 
 def print_summary(found: dict) -> None:
-    """Print what `model_building.summarize` found as a table."""
+    """Print what `models.building.summarize` found as a table."""
     from ingredients.config.tables import print_table
 
     rows = [[row["name"], row["type"], "x".join(map(str, row["output"])), row["parameters"]] for row in found["layers"]]

@@ -41,8 +41,17 @@ def config() -> None:
 def make_optimizer(model: nn.Module, _config: Map) -> torch.optim.Optimizer:
     """Return the configured optimizer over the parameters of `model` that require gradients.
 
+    Args:
+        model: The model, on its device already. Its parameters go to the optimizer with their names, by which the
+            groups of the config choose them.
+
     Raises:
         OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
+        ConfigError: If an option is none of the class's.
+
+    Example:
+        opt = optimizer.make_optimizer(network)
+        print(opt.param_groups[0]["lr"])
     """
     return build_optimizer(model, **_config)
 

@@ -29,7 +29,7 @@ def config() -> None:
     options: dict[str, Any] = {}
     # when it steps: after every epoch, or after every optimizer step
     interval: Literal["epoch", "step"] = "epoch"
-    # metric that ReduceLROnPlateau watches, looked at after each validation
+    # metric that ReduceLROnPlateau watches, read after each validation
     metric = "val/loss"
     # optimizer steps over which lr first rises linearly to its value; 0 for none
     warmup_steps = 0
@@ -37,10 +37,22 @@ def config() -> None:
 
 @ingredient.capture
 def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoch: int, _config: Map) -> Schedule:
-    """Return the configured schedule for `optimizer`.
+    """Return the configured schedule for `optimizer`; without a name, its rates stay as they are.
+
+    Args:
+        optimizer: Whose learning rates are scheduled.
+        epochs: Epochs of the whole training, from which lengths that the config leaves out are computed.
+        steps_per_epoch: Optimizer steps in an epoch, see `loop.steps_per_epoch`.
 
     Raises:
         SchedulerError: If there is no such class, or it refuses its options.
+        ConfigError: If an option is none of the class's.
+
+    Example:
+        opt = optimizer.make_optimizer(network)
+        steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+        schedule = scheduler.make_scheduler(opt, training.epochs, steps)
+        loop.fit(network, batches, criterion, opt, scheduler=schedule, log=_run.log_scalar, **training)
     """
     return build_schedule(optimizer, epochs, steps_per_epoch, **_config)
 
@@ -77,7 +89,7 @@ class Schedule:
         return self.scheduler is not None and not self._on_plateau
 
     def check(self, metrics: Collection[str]) -> None:
-        """Check, before training, that what a plateau is looked for in will be measured.
+        """Check, before training, that the metric which a plateau watches will be measured.
 
         Args:
             metrics: Names of what validations measure; empty if there are none.
@@ -89,7 +101,7 @@ class Schedule:
             return
         if not metrics:
             raise SchedulerError(
-                "scheduler.name: ReduceLROnPlateau looks at validations, but there is no validation part; "
+                "scheduler.name: ReduceLROnPlateau reads a validation metric, but there is no validation part; "
                 "set data.val_fraction above 0"
             )
         raise SchedulerError(
@@ -111,7 +123,7 @@ class Schedule:
             metrics: What the epoch's validation measured; empty if there was none.
 
         Raises:
-            SchedulerError: If the metric that a plateau is looked for in was not measured.
+            SchedulerError: If the metric that a plateau watches was not measured.
         """
         if self.scheduler is None or self._each_step or self._warmup_left:
             return
@@ -122,7 +134,7 @@ class Schedule:
             self.scheduler.step(metrics[self.metric])
 
     def advance(self, steps: int, epochs: int) -> None:
-        """Move on from the start as a training of so many steps in so many epochs would; no plateau is looked for."""
+        """Move on from the start as a training of so many steps in so many epochs would; a plateau is left alone."""
         done = 0
         for epoch in range(1, epochs + 1):
             until = steps * epoch // epochs
@@ -134,7 +146,7 @@ class Schedule:
             self.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on from here."""
+        """Return what is needed to resume from here."""
         return {
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "warmup": self._warmup.state_dict() if self._warmup is not None else None,
@@ -142,7 +154,7 @@ class Schedule:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
         if self.scheduler is not None:
             self.scheduler.load_state_dict(state["scheduler"])
         if self._warmup is not None:
@@ -178,7 +190,7 @@ def build_schedule(
     cls = _scheduler_class(name)
     if cls.__name__ == "ReduceLROnPlateau" and interval == "step":
         raise SchedulerError(
-            "scheduler.interval: got 'step', but ReduceLROnPlateau looks at validations; use interval=epoch"
+            "scheduler.interval: got 'step', but ReduceLROnPlateau reads a validation metric; use interval=epoch"
         )
     # The first step has a rate of the warm-up already, so it takes one call less than it has steps.
     waits = max(warmup_steps - 1, 0)

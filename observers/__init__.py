@@ -1,47 +1,116 @@
-"""What writes a run down: a journal on the local disk first, MongoDB fed from it.
+"""What writes a run down: a journal on the local disk first, MongoDB and TensorBoard beside it.
 
-`FileObserver` and `MongoObserver` take the place of Sacred's FileStorageObserver and MongoObserver.
-`observers.record.schema` says what a record looks like; it and `observers.mongo.delivery` are read by `runs` too, so
-nothing is loaded before it is asked for.
+    from observers import FileObserver, Image, MongoObserver
+
+`FileObserver` and `MongoObserver` take the place of Sacred's FileStorageObserver and MongoObserver. `Image`, `Figure`,
+`Histogram`, `Table` and `Text` are what a run can log beside numbers. `ArtifactStore` has the artifacts of a folder of
+runs. `read_metrics`, `read_media` and `read_table` read a run's folder back. The protocols say what an observer of
+your own may implement beyond Sacred's events. Every error is an `ObserversError`; `observers.errors` draws the tree.
+
+Nothing but the errors is loaded before it is asked for, because `runs` reads records without Sacred.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "ArtifactError": "observers.artifacts.version",
-    "ArtifactStore": "observers.artifacts.store",
-    "Figure": "observers.media.kinds",
-    "FileObserver": "observers.file.observer",
-    "Histogram": "observers.media.kinds",
-    "Image": "observers.media.kinds",
-    "MongoObserver": "observers.mongo.observer",
-    "Table": "observers.media.table",
-    "TensorBoardObserver": "observers.tensorboard.observer",
-    "Text": "observers.media.kinds",
-    "file_observer": "observers.file.attaching",
-    "run_folder": "observers.file.attaching",
-}
+from observers.errors import (
+    ArtifactDamagedError,
+    ArtifactError,
+    ArtifactNotFoundError,
+    DestinationError,
+    MediaError,
+    MissingExtraError,
+    ObserversError,
+    RecordError,
+    ResumeError,
+    SealError,
+)
 
 __all__ = [
+    "ArtifactDamagedError",
     "ArtifactError",
+    "ArtifactFile",
+    "ArtifactNotFoundError",
     "ArtifactStore",
+    "ArtifactVersion",
+    "BufferedObserver",
+    "DestinationError",
     "Figure",
     "FileObserver",
+    "GraphObserver",
     "Histogram",
     "Image",
+    "Lineage",
+    "Media",
+    "MediaEntry",
+    "MediaError",
+    "MediaObserver",
+    "MediaRecord",
+    "MissingExtraError",
     "MongoObserver",
+    "ObserversError",
+    "RecordError",
+    "ResumeError",
+    "RewindableObserver",
+    "SealError",
+    "Series",
     "Table",
     "TensorBoardObserver",
     "Text",
     "file_observer",
+    "read_media",
+    "read_metrics",
+    "read_table",
     "run_folder",
 ]
 
+if TYPE_CHECKING:
+    from observers.artifacts.store import ArtifactStore, Lineage
+    from observers.artifacts.version import ArtifactFile, ArtifactVersion
+    from observers.file.attaching import file_observer, run_folder
+    from observers.file.observer import FileObserver
+    from observers.media.kinds import Figure, Histogram, Image, Media, Text
+    from observers.media.table import Table
+    from observers.mongo.observer import MongoObserver
+    from observers.record.media_entry import MediaEntry
+    from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
+    from observers.record.schema import MediaRecord, Series, read_media, read_metrics, read_table
+    from observers.tensorboard.observer import TensorBoardObserver
+else:
+    _HOMES = {
+        "ArtifactFile": "observers.artifacts.version",
+        "ArtifactStore": "observers.artifacts.store",
+        "ArtifactVersion": "observers.artifacts.version",
+        "BufferedObserver": "observers.record.protocols",
+        "Figure": "observers.media.kinds",
+        "FileObserver": "observers.file.observer",
+        "GraphObserver": "observers.record.protocols",
+        "Histogram": "observers.media.kinds",
+        "Image": "observers.media.kinds",
+        "Lineage": "observers.artifacts.store",
+        "Media": "observers.media.kinds",
+        "MediaEntry": "observers.record.media_entry",
+        "MediaObserver": "observers.record.protocols",
+        "MediaRecord": "observers.record.schema",
+        "MongoObserver": "observers.mongo.observer",
+        "RewindableObserver": "observers.record.protocols",
+        "Series": "observers.record.schema",
+        "Table": "observers.media.table",
+        "TensorBoardObserver": "observers.tensorboard.observer",
+        "Text": "observers.media.kinds",
+        "file_observer": "observers.file.attaching",
+        "read_media": "observers.record.schema",
+        "read_metrics": "observers.record.schema",
+        "read_table": "observers.record.schema",
+        "run_folder": "observers.file.attaching",
+    }
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'observers' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'observers' has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

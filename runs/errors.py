@@ -1,14 +1,18 @@
-"""Errors of reading past runs; each message is one sentence that ends in what to do next.
+"""The errors of the package. Each says in one sentence what was got, what was expected, and what to do next.
 
-RunsError             the root
-├── StoreError        a folder or database cannot be read or written
-├── ServerError       the embedded MongoDB does not start
-├── FilterError       a filter, a sort or a column makes no sense
-├── ArchiveError      a file is no archive of runs
-├── RunNotFoundError  an id stands for no run, or for more than one
-├── ComparisonError   runs cannot be grouped or compared as asked
-├── LaunchError       a recorded run cannot be started again
-└── PlotError         there is nothing to draw
+RunsError                 the root: catch it for all that follows
+├── ArchiveError          a file is no archive of runs, or not a whole one
+├── ComparisonError       runs cannot be grouped or compared as was asked; a ValueError
+├── FilterError           a filter, a sort, a column or a number of points makes no sense; a ValueError
+├── LaunchError           a recorded run cannot be started again
+├── MissingExtraError     an optional dependency is not installed; an ImportError
+├── PlotError             there is nothing to draw, or no way to draw it
+├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
+├── ServerError           the embedded MongoDB does not start
+└── StoreError            a folder or database of runs, or a record in it, cannot be read or written
+
+What observers, the disk or the database raise is turned into one of these, with the original as its cause: a damaged
+record or an artifact that is gone is a StoreError, whatever found it out.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ __all__ = [
     "ComparisonError",
     "FilterError",
     "LaunchError",
+    "MissingExtraError",
     "PlotError",
     "RunNotFoundError",
     "RunsError",
@@ -27,36 +32,40 @@ __all__ = [
 
 
 class RunsError(Exception):
-    """The root of all errors of this package; the message is a sentence for the user, with what to do next."""
-
-
-class StoreError(RunsError):
-    """A folder or database of runs cannot be read or written."""
-
-
-class ServerError(RunsError):
-    """The embedded MongoDB does not start."""
-
-
-class FilterError(RunsError):
-    """A filter, a sort or a column makes no sense."""
+    """The root of what the package raises on purpose: one sentence, which says what to do next."""
 
 
 class ArchiveError(RunsError):
     """A file is no archive of runs, or not a whole one."""
 
 
-class RunNotFoundError(RunsError):
-    """An id, or the beginning of a uid, stands for no run, or for more than one."""
+class ComparisonError(RunsError, ValueError):
+    """Runs cannot be grouped or compared as was asked."""
 
 
-class ComparisonError(RunsError):
-    """Runs cannot be grouped or compared as asked."""
+class FilterError(RunsError, ValueError):
+    """A filter, a sort, a column or a number of points makes no sense."""
 
 
 class LaunchError(RunsError):
-    """A recorded run cannot be started again, for example because its script or its states are not there."""
+    """A recorded run cannot be started again: it runs, or its script, its sources or its states are not there."""
+
+
+class MissingExtraError(RunsError, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""
 
 
 class PlotError(RunsError):
     """There is nothing to draw, or no way to draw it where it was asked for."""
+
+
+class RunNotFoundError(RunsError, LookupError):
+    """An id, or the beginning of a uid, stands for no run, or for more than one."""
+
+
+class ServerError(RunsError):
+    """The embedded MongoDB does not start."""
+
+
+class StoreError(RunsError):
+    """A folder or database of runs, or a record in it, cannot be read or written."""

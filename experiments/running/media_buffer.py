@@ -1,4 +1,4 @@
-"""`MediaBuffer`: keeps logged media until the run's next beat, which makes their files."""
+"""`MediaBuffer`: keeps logged media until the run's next heartbeat, which makes their files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from observers.errors import MediaError
+from experiments.running.logged_values import as_name, as_step, located
+from observers.errors import MediaError, MetricError
 from observers.media.kinds import Media
 from observers.record.media_entry import Content, MediaEntry
 
@@ -41,17 +42,20 @@ class MediaBuffer:
         """Take one; without a step, one above the last of that name.
 
         Raises:
-            MediaError: If `media` is none, or the step no number.
+            MediaError: If `media` is none, the name no string, or the step no number.
         """
-        if not isinstance(media, Media):
-            raise MediaError(
-                f"log_media({name!r}): got a {type(media).__name__}, expected an Image, Figure, Histogram, Text or "
-                "Table of the package observers"
-            )
         at = time.time()
-        step = self._next_step.get(name, -1) + 1 if step is None else step.item() if hasattr(step, "item") else step
-        if not isinstance(step, int | float):
-            raise MediaError(f"log_media({name!r}): got the step {step!r}, expected a number, or None to count")
+        try:
+            name, step = as_name(name), as_step(step)
+            if not isinstance(media, Media):
+                raise MetricError(
+                    f"got a {type(media).__name__}, expected an Image, Figure, Histogram, Text or Table of the package "
+                    "observers"
+                )
+        except MetricError as error:
+            raise MediaError(located(error, "log_media", name)) from None
+        if step is None:
+            step = self._next_step.get(name, -1) + 1
         self._next_step[name] = step
         held: Media | Content | None = media
         num_bytes = media.num_bytes

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
 
-from experiments.running.logged_values import as_name, as_number, as_step, caller, refused
+from experiments.running.logged_values import as_name, as_number, as_step, caller, located
 from observers.errors import MetricError
 from observers.record.live_points import Metric
 from observers.record.point_log import PointLog
@@ -86,10 +86,10 @@ class MetricsBuffer:
             name, value, step = as_name(name), as_number(value), as_step(step)
             value = self._as_float(name, value)
         except MetricError as error:
-            raise refused(error, "log_scalar", name) from error.__cause__
+            raise MetricError(located(error, "log_scalar", name)) from error.__cause__
         with self._lock:
             first = self._logs[0].metrics.get(name)
-            if isinstance(step, float) and step.is_integer() and not (first and first.float_tag):
+            if isinstance(step, float) and step.is_integer() and abs(step) < 2**63 and not (first and first.float_tag):
                 step = int(step)
             for log in self._logs:
                 known = log.metrics.get(name)

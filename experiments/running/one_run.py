@@ -40,9 +40,10 @@ def only_run(experiment: sacred.Experiment) -> Iterator[None]:
     with _changing:
         # A forked child is a process of its own, and a run in it belongs to that of its parent.
         if _running and _place[0] == here[0] and _place != here:
+            wanted, running = (os.fsdecode(one.path) for one in (experiment, _running[-1][0]))
             raise ConcurrentRunError(
-                f"{experiment.path}: another thread of this process runs {_running[-1][0].path}, and Sacred keeps the "
-                "config of a run on the functions themselves, so that the two would mix; start a process for each run"
+                f"{wanted}: another thread of this process runs {running}, and Sacred keeps the config of a run on the "
+                "functions themselves, so that the two would mix; start a process for each run"
             )
         before, _place = _place, here
         is_nested = bool(_running)

@@ -1,4 +1,4 @@
-"""Which earlier run a process continues: the one it was started for, or the unfinished one of the same config."""
+"""The earlier run that a process resumes: the one it was started for, or the unfinished one of the same config."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ __all__ = ["folder_to_resume", "recorded_data"]
 _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
-# These have nothing to go on with, or somebody else is at work on them.
+# These have nothing to resume, or another process is at work on them.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "QUEUED", "COPYING", "REMOVING")
 
 
 def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str | None) -> Path | None:
-    """Return the folder of the run that `run`, which has not started, is to continue; None for a run of its own.
+    """Return the folder of the run that `run`, which has not started, is to resume; None for a run of its own.
 
     That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the
     newest unfinished run of the same experiment, config and parent in the folders that `run` is recorded in. Other
@@ -58,11 +58,11 @@ def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str 
         return None
     folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     if run.unobserved or not folders:
-        _log.warning("resume=auto: this run is recorded in no folder, so that there is nothing to continue")
+        _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
     ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
     found = next((found for folder in folders for found in _unfinished(folder, run, ignored)), None)
-    _log.info("resume=auto: %s", "nothing to continue, a new run starts" if found is None else f"continuing {found}")
+    _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
     return found
 
 
@@ -82,7 +82,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
                 continue
             record = json.loads((folder / RUN).read_bytes())
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
-            # A run that another one has started, such as a reproduction, is continued by that one's alone.
+            # A run that another one has started, such as a reproduction, is resumed by that one's alone.
             same = theirs == (run.experiment_info["name"], _command(run), parent)
             if same and record["status"] not in _NOT_UNFINISHED and not _is_living(folder, record):
                 yield folder

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # What a person, a scheduler or the end of a terminal sends.
 _NAMES = ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1")
-# EX_TEMPFAIL of sysexits.h: start the same again later, and it goes on.
+# EX_TEMPFAIL of sysexits.h: start the same again later, and it resumes.
 SAVED_CODE = 75
 
 
@@ -32,8 +32,8 @@ class Terminated(KeyboardInterrupt):
     Attributes:
         signal: Name of the signal.
         step: The optimizer step that a checkpoint was saved after; None if none was.
-        code: Exit code: `SAVED_CODE` if the run can go on from a checkpoint saved for that, else by convention 128 and
-            the signal's number.
+        code: Exit code: `SAVED_CODE` if the run can be resumed from a checkpoint saved for that, else by convention
+            128 and the signal's number.
     """
 
     def __init__(self, number: int, step: int | None = None) -> None:
@@ -106,7 +106,6 @@ class Signals:
     def interruptible(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return `function`, which signals may end wherever it is; one that waits does so before it begins."""
 
-        @wraps(function)
         def edge(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 self._is_open = True
@@ -118,7 +117,7 @@ class Signals:
                 self._is_open = False
 
         self._edge = edge.__code__
-        return edge
+        return wraps(function)(edge)
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:

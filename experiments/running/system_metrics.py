@@ -1,7 +1,7 @@
 """What a run costs the machine: CPU, memory, disk, network and GPUs, sampled beside it as `system/...` metrics.
 
-The step of a sample is the whole seconds since sampling began, which is with the run. Where a run is continued, they go
-on from its start, so that no two samples share a step.
+The step of a sample is the whole seconds since sampling began, which is with the run. Where a run is resumed, they
+count on from its start, so that no two samples share a step.
 """
 
 from __future__ import annotations

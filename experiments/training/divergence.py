@@ -19,8 +19,8 @@ __all__ = ["DivergenceCheck", "non_finite_parameters"]
 class DivergenceCheck:
     """Raises once a loss, or a weight, is not finite.
 
-    Losses are looked at where they are fetched anyway: when they are logged, at the end of an epoch, and before a state
-    is saved. Those since the last look stay on the device until then, one for each step, so that the step that went
+    Losses are checked where they are fetched anyway: when they are logged, at the end of an epoch, and before a state
+    is saved. Those since the last check stay on the device until then, one for each step, so that the step that went
     wrong is found afterwards and no step waits for the device.
 
     Args:
@@ -41,7 +41,7 @@ class DivergenceCheck:
         self._model = model
         self._keeper = keeper
         self._accumulate = accumulate
-        # The step that all losses up to have been looked at.
+        # The step up to which all losses have been checked.
         self._seen = 0
         ignored = getattr(loss.module, "ignore_index", None)
         self._may_ignore_all = ignored is not None and ignored >= 0
@@ -93,7 +93,7 @@ class DivergenceCheck:
         state = "no state was saved before" if kept is None else f"the state after step {kept[1]} is kept in {kept[0]}"
         return TrainingError(
             f"training: {what} at step {step} ({self._where(place, step)}); {state}. Lower the learning rate, clip the "
-            "gradients (amp.clip_norm), or look for bad samples in that batch; training.on_nan=ignore goes on anyway"
+            "gradients (amp.clip_norm), or look for bad samples in that batch; training.on_nan=ignore trains on anyway"
         )
 
     def _where(self, place: Place, step: int) -> str:

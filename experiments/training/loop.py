@@ -1,4 +1,7 @@
-"""The training loop: plain torch, top to bottom. Experiments call `fit`, `evaluate` and `predict`."""
+"""The training loop: plain torch, top to bottom. Experiments call `fit`, `evaluate` and `predict`.
+
+Shapes: B samples in a batch, N samples in a part of the data, K classes or labels, D target values.
+"""
 
 from __future__ import annotations
 
@@ -70,24 +73,40 @@ def fit(
 
     Logs every `log_interval` optimizer steps and at the last one: `train/loss` (mean since the last value),
     `train/lr`, `train/grad_norm` (before clipping), with float16 `amp/scale` and `amp/skipped`; after each validation
-    the metrics of `evaluate` as `val/...`.
+    the metrics of `evaluate` as `val/...`. The step of each value is the number of optimizer steps done.
 
     Args:
-        model: On the device of the data.
-        data: The batches.
-        loss: The loss.
-        optimizer: Over the model's parameters.
+        model: On the device of the data; takes inputs (B, *input_shape), returns outputs (B, K) or (B, D).
+        data: Its `train` yields inputs and targets: classes (B,), labels (B, K) or values (B, D). `val` may be empty.
+        loss: Takes outputs and targets of a batch.
+        optimizer: Over the model's parameters; one that recomputes its loss, such as LBFGS, gets a closure.
         log: Called as `log(name, value, step)`, such as `_run.log_scalar`.
-        epochs: Passes over the training data.
-        scheduler: The learning-rate schedule.
-        amp: Mixed precision, clipping and accumulation.
-        checkpointer: What saves the best and newest states, and what the training goes on from.
-        val_interval, log_interval, monitor, mode, patience, min_delta, on_nan: See the config of
-            `ingredients.training`.
+        epochs: Passes over the training data, those of earlier sessions included.
+        scheduler: The learning-rate schedule; constant without one.
+        amp: Mixed precision, clipping and accumulation; none of them without one.
+        checkpointer: Saves the best and newest states, and finds the one to resume from; without one, none is saved.
+        val_interval: Epochs between validations; the last epoch is validated in any case.
+        log_interval: Optimizer steps between logged values of the training.
+        monitor: Metric that tells the best epoch, such as `val/loss` or `val/accuracy`.
+        mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
+        patience: Validations without improvement after which training stops; None never stops early.
+        min_delta: Smallest change of the metric that counts as an improvement.
+        on_nan: What to do once the loss or a weight is NaN or infinite: `stop` or `ignore`.
+
+    Returns:
+        How many epochs and steps were done, and the best epoch. The model keeps the weights of the last epoch;
+        `Checkpointer.restore_best` loads the best ones.
 
     Raises:
         LabError: If the parts do not fit together; before the first step.
         TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then.
+        CheckpointError: If a state cannot be read or written.
+        Terminated: If a signal asked for the end; the state after the last whole step is saved.
+
+    Example:
+        opt = optimizer.make_optimizer(network)
+        result = loop.fit(network, batches, criterion, opt, log=_run.log_scalar, **training)
+        print(result.best_epoch, result.best)
     """
     amp = amp or MixedPrecision(next(model.parameters()).device)
     best = Monitor(monitor, mode, patience, min_delta)
@@ -95,7 +114,7 @@ def fit(
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, loss, keeper, amp.accumulate, on_nan)
-    place = keeper.begin(parts, check=check.state)
+    place = keeper.begin(parts, preparation=data.preparation, check=check.state)
     if keeper.branched_from is not None:
         _check_left(keeper.branched_from, place.epoch, epochs, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
@@ -220,29 +239,58 @@ def log_training(
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, float]:
-    """Return the loss and the metrics of `RunningMetrics` over `batches`; empty if there are none.
+    """Return the loss and the metrics of a model over a part of the data; empty if the part is.
 
     The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+
+    Args:
+        model: On the device of the data.
+        batches: Such as `data.val` or `data.test`.
+        loss: The loss that the model was trained with.
+        amp: The precision to compute in; float32 without one.
+
+    Returns:
+        `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
+        own unit. Each is over all samples together, whatever the size of the batches.
+
+    Example:
+        metrics = loop.evaluate(network, batches.test, criterion)
+        print(metrics["accuracy"])
     """
+    amp = amp or MixedPrecision(next(model.parameters()).device)
     metrics = RunningMetrics(loss)
     with _evaluating(model):
-        for outputs, targets, batch_loss in _forward(model, batches, loss, amp):
+        for outputs, targets in _forward(model, batches, amp):
+            with amp.autocast():
+                batch_loss = loss(outputs, targets)
             metrics.update(outputs, targets, batch_loss)
     return metrics.compute()
 
 
 @torch.no_grad()
 def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None = None) -> dict[str, Tensor]:
-    """Return what the model makes of `batches`, in their order, on the CPU.
+    """Return what the model makes of `batches`, in their order, on the CPU; their targets may be missing.
 
     The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
 
+    Args:
+        model: On the device of the data.
+        batches: Such as `data.test`.
+        loss: The loss that the model was trained with, which says how its outputs are read.
+        amp: The precision to compute in; float32 without one.
+
     Returns:
-        `predictions` (N,), (N, K) or (N, D) as by `Loss.predict`; `targets` likewise; `probabilities` (N, K), if any.
+        `predictions`: classes (N,), labels (N, K) as 0 and 1, or values (N, D) in the targets' own unit; `targets`
+        likewise; `probabilities` (N, K), unless the loss is one of values. Empty if the part is.
+
+    Example:
+        found = loop.predict(network, batches.test, criterion)
+        wrong = found["predictions"] != found["targets"]
     """
+    amp = amp or MixedPrecision(next(model.parameters()).device)
     found: dict[str, list[Tensor]] = {"predictions": [], "targets": [], "probabilities": []}
     with _evaluating(model):
-        for outputs, targets, _ in _forward(model, batches, loss, amp):
+        for outputs, targets in _forward(model, batches, amp):
             found["predictions"].append(loss.predict(outputs).cpu())
             found["targets"].append(loss.own_unit(targets).cpu())
             probabilities = loss.probabilities(outputs)
@@ -262,15 +310,11 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _forward(
-    model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision | None
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    amp = amp or MixedPrecision(next(model.parameters()).device)
+def _forward(model: nn.Module, batches: Batches, amp: MixedPrecision) -> Iterator[tuple[Tensor, Tensor]]:
     for inputs, targets in batches.epoch():
         with amp.autocast():
             outputs = model(inputs)
-            batch_loss = loss(outputs, targets)
-        yield outputs, targets, batch_loss
+        yield outputs, targets
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:
@@ -286,7 +330,15 @@ def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:
-    """Return the optimizer steps of an epoch, the last one possibly of fewer micro-batches."""
+    """Return the optimizer steps of an epoch.
+
+    Args:
+        batches: The training part.
+        accumulate: Micro-batches in a step; the last step of an epoch may have fewer.
+
+    Example:
+        steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+    """
     return math.ceil(len(batches) / accumulate)
 
 

@@ -16,13 +16,21 @@ def metric_names(loss: Loss) -> tuple[str, ...]:
 
 
 class RunningMetrics:
-    """Loss and metrics of all batches given to `update`, weighted by their samples.
+    """Loss and metrics of all batches given to `update`, weighted by their samples. Shapes: as in `loop`.
 
     Of classes: `loss`, `accuracy`, without the targets that the loss ignores. Of values: `loss`, `r2` (over all outputs
     together), `mae` and `rmse` in the targets' own unit.
 
     Args:
-        loss: How outputs are read.
+        loss: Says how outputs are read.
+
+    Example:
+        metrics = RunningMetrics(criterion)
+        with torch.no_grad():
+            for inputs, targets in batches.val.epoch():
+                outputs = network(inputs)
+                metrics.update(outputs, targets, criterion(outputs, targets))
+        print(metrics.compute())
     """
 
     def __init__(self, loss: Loss) -> None:

@@ -19,6 +19,15 @@ class Monitor:
         mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement that exhaust it; None for no end.
         min_delta: Smallest change that counts.
+
+    Raises:
+        ConfigError: If `patience` or `min_delta` is out of range.
+
+    Example:
+        best = Monitor("val/accuracy", patience=2)
+        for epoch, accuracy in enumerate([0.5, 0.7, 0.6, 0.6], start=1):
+            best.update({"val/accuracy": accuracy}, epoch)
+        assert (best.epoch, best.value, best.exhausted) == (2, 0.7, True)
     """
 
     def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
@@ -68,9 +77,9 @@ class Monitor:
         return better
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on from here."""
+        """Return what is needed to resume from here."""
         return {"value": self.value, "epoch": self.epoch, "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
         self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]

@@ -1,4 +1,4 @@
-"""What a person sees while training goes on: a bar on a terminal, a few lines elsewhere."""
+"""Progress of a training: a bar on a terminal, a few lines elsewhere."""
 
 from __future__ import annotations
 

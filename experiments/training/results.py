@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import logging
+import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float 
     Returns None, and says so, if there was no test part.
     """
     if not metrics:
-        _log.warning("there is no test part to measure; set data.test_fraction above 0")
+        _log.warning("there is no test part to measure; train with data.test_fraction above 0")
         return None
     run.info["test"] = dict(metrics)
     _log.info("test  %s", "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
@@ -59,19 +60,37 @@ def record_graph(run: LabRun, model: nn.Module, data: Data) -> None:
     run.log_graph(model, sample)
 
 
-def record_predictions(run: LabRun, found: Mapping[str, Tensor], classes: Sequence[str]) -> int:
+def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> int:
     """Record predictions as the artifact `predictions.csv`, and return their number.
 
-    Its columns: `target` and `prediction` (of several outputs `target_0`, ...; of classes their names), then a
-    probability for each class, in the order of the test part.
+    Its columns, with a row for each sample of `data.test`, in order:
+
+        file or index   which sample: its file, or its place in the source (in its part, if the source has parts)
+        target          only if there are targets; empty where one is missing or not known to the model
+        prediction      the class, or the value in the targets' own unit
+        p(CLASS), ...   the probability of each class
+
+    Of several labels or values, there is a column for each: `target_NAME`, `prediction_NAME`.
+
+    Args:
+        run: A run of the lab.
+        found: What `loop.predict` made of the test part.
+        data: The data.
 
     Raises:
         DataError: If there is nothing to predict.
     """
     if not found:
-        raise DataError("there is no test part to predict; set data.test_fraction above 0")
-    columns = _columns("target", found["targets"], classes) | _columns("prediction", found["predictions"], classes)
-    for position, name in enumerate(classes if "probabilities" in found else ()):
+        raise DataError(
+            "there is no test part to predict; train with data.test_fraction above 0, or predict other data"
+        )
+    predictions = found["predictions"]
+    names = data.test_names or range(len(predictions))
+    columns: dict[str, list] = {"file" if isinstance(names[0], str) else "index": list(names)}
+    if data.has_targets:
+        columns |= _columns("target", found["targets"], data)
+    columns |= _columns("prediction", predictions, data)
+    for position, name in enumerate(data.classes if "probabilities" in found else ()):
         columns[f"p({name})"] = [f"{value:.6g}" for value in found["probabilities"][:, position].tolist()]
     with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
         path = Path(folder) / "predictions.csv"
@@ -80,13 +99,20 @@ def record_predictions(run: LabRun, found: Mapping[str, Tensor], classes: Sequen
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
         run.add_artifact(path)
-    return len(found["targets"])
+    return len(predictions)
 
 
-def _columns(name: str, values: Tensor, classes: Sequence[str]) -> dict[str, list]:
+def _columns(name: str, values: Tensor, data: Data) -> dict[str, list]:
     if values.ndim == 1:
-        return {name: [classes[value] for value in values.tolist()] if classes else values.tolist()}
-    if values.shape[1] == 1:
-        return {name: values[:, 0].tolist()}
-    labels = classes or range(values.shape[1])
-    return {f"{name}_{label}": values[:, position].tolist() for position, label in enumerate(labels)}
+        return {name: ["" if value < 0 else data.classes[value] for value in values.tolist()]}
+    kept = data.preparation.target_names if data.preparation is not None else None
+    labels = data.classes or kept or range(values.shape[1])
+    shown = [["" if _is_missing(value, data) else value for value in column] for column in values.T.tolist()]
+    if len(shown) == 1 and not data.classes:
+        return {name: shown[0]}
+    return {f"{name}_{label}": column for label, column in zip(labels, shown, strict=True)}
+
+
+def _is_missing(value: float, data: Data) -> bool:
+    """Tell whether a number stands for a target that is not there; see `Data.has_targets`."""
+    return math.isnan(value) if data.task == "regression" else value < 0

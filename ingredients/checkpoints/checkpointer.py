@@ -1,7 +1,7 @@
 """`Checkpointer`: saves the states of a training beside it, and takes the training up again where it was left.
 
 A state is copied on the thread that trains, and written on another one. It is put in its place only once the record
-holds all that was logged up to it, so that what goes on from it has nothing to miss.
+holds all that was logged up to it, so that a training resumed from it misses nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ingredients.checkpoints.files import check_weights, load_checkpoint, load_weights
+from ingredients.checkpoints.files import check_weights, load_checkpoint, load_weights, split_of
 from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
 from ingredients.checkpoints.record import TrainingRecord
 from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
 from ingredients.checkpoints.writer import Writer
+from ingredients.datasets.fitted import Preparation
 from ingredients.errors import CheckpointError
 
 __all__ = ["Checkpointer"]
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 class Checkpointer:
-    """Saves states of a training into a folder, and finds the state to go on from.
+    """Saves states of a training into a folder, and finds the state to resume from.
 
     Args:
         folder: Where to; made when the first checkpoint is saved.
@@ -40,7 +41,7 @@ class Checkpointer:
         interval_steps: Optimizer steps between newest states within an epoch; None for none.
         keep: How many newest states to keep.
         start: A checkpoint of another run, to start from.
-        resume: Whether to take up what an earlier session of the same run left in the folder.
+        resume: Whether to resume from what an earlier session of the same run left in the folder.
         record: The run, such as an `experiments.LabRun`, or None. Its `position`, `flush` and `rewind` keep the record
             in step with the training; its `signals_deferred`, `stopping` and `stop` end it after a whole step.
 
@@ -80,6 +81,7 @@ class Checkpointer:
         self.branched_from: Path | None = None
         self._writer = Writer(folder)
         self._check_before_saving: Callable[[Place], None] | None = None
+        self._preparation: Preparation | None = None
         # After which step the newest state on the disk was saved.
         self._saved_step: int | None = None
 
@@ -95,8 +97,14 @@ class Checkpointer:
 
     # ------------------------------------------------------------------ a training begins
 
-    def begin(self, parts: Mapping[str, Any], *, check: Callable[[Place], None] | None = None) -> Place:
-        """Bring `parts` and the record to the state to go on from, and return the place of the training.
+    def begin(
+        self,
+        parts: Mapping[str, Any],
+        *,
+        preparation: Preparation | None = None,
+        check: Callable[[Place], None] | None = None,
+    ) -> Place:
+        """Bring `parts` and the record to the state to resume from, and return the place of the training.
 
         That is what an earlier session of the run left, if it is to be resumed: the newest good state whose points are
         all in the record, or, if there is none such, the newest good one. Else it is the state at `start`; else none,
@@ -106,11 +114,14 @@ class Checkpointer:
             parts: By name, what has `state_dict` and `load_state_dict`; None stands for what there is none of. Among
                 them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
                 follow a config that changed, other names are taken as they were.
+            preparation: What the data are prepared by, `Data.preparation`; kept in every checkpoint.
             check: Called with the place before a state is saved; where it raises, the states before stay.
 
         Raises:
-            CheckpointError: If there are states, and none of them can be read and fits.
+            CheckpointError: If there are states, and none of them can be read and fits; or if the data are split
+                otherwise than those of the state, and the config does not ask for that.
         """
+        self._preparation = preparation
         self._check_before_saving = check
         found = None
         if self.resume:
@@ -120,12 +131,13 @@ class Checkpointer:
         if found is not None:
             path, state = found
             place = resume(parts, state, path)
-            self.files.take_up(path, state, best=self.best)
+            self.files.resume_from(path, state, best=self.best)
             self._saved_step = place.step
         elif self.start is not None:
             path = self.files.start_of(self.start) if self.resume else self.start
             state = load_checkpoint(path)
             check_whole(state, parts, path)
+            self._check_split(state, path)
             place = branch(parts, state, path, self.config)
             self.branched_from = self.start
             try:
@@ -136,7 +148,7 @@ class Checkpointer:
         if self.resume and self.record is not None and not self._is_followed():
             self.record.rewind(None if found is None else state.get("position"), place.step)
         if place.step:
-            _log.info("continuing from %s, after %d steps", path, place.step)
+            _log.info("resuming from %s, after %d steps", path, place.step)
         return place
 
     def _newest_state(self, parts: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
@@ -155,7 +167,7 @@ class Checkpointer:
         except CheckpointError as error:
             if not lacking or isinstance(error.__cause__, OSError):
                 raise
-        _log.warning("the record is not complete at any state that is kept; going on from the newest good one")
+        _log.warning("the record is not complete at any state that is kept; resuming from the newest good one")
         return self.files.newest(lambda state, path: self._check(state, path, parts))
 
     def _num_missing(self, state: Mapping[str, Any]) -> int:
@@ -178,6 +190,19 @@ class Checkpointer:
                 f"{path}: was saved in a training on data with the fingerprint {saved[:12]}, and these have "
                 f"{now[:12]}: their content has changed; put back what it was"
             )
+        self._check_split(state, path)
+
+    def _check_split(self, state: Mapping[str, Any], path: Path) -> None:
+        """Refuse a state that was trained on samples which are in other parts here, unless the config asks for that."""
+        kept = split_of(state, path)
+        if kept is None or self._preparation is None or self.config.get("data", {}).get("new_split"):
+            return
+        if not kept.is_like(self._preparation.split):
+            raise CheckpointError(
+                f"{path}: was trained on another split of the data, so the test part here may hold samples that it was "
+                "trained on; give make_data the split of the state, start=checkpoint.load_split(_run), or ask for "
+                "another one: data.new_split=True"
+            )
 
     def _is_followed(self) -> bool:
         """Tell whether a later training of the run has states: its points are wanted, and it rewinds the record."""
@@ -198,7 +223,7 @@ class Checkpointer:
         _log.warning("%s: the weights of epoch %d, its best, are not there; the best starts anew", folder, epoch)
         monitor.load_state_dict({"value": math.nan, "epoch": 0, "waited": 0})
 
-    # ------------------------------------------------------------------ a training goes on
+    # ------------------------------------------------------------------ a training runs
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -297,7 +322,7 @@ class Checkpointer:
                     "model": state["model"],
                     "epoch": place.epoch,
                     "metrics": snapshot(dict(best)),
-                    "config": self.config,
+                    **self._of_run(),
                 }
                 jobs.append(lambda: self.files.write_best(weights))
             if last:
@@ -314,7 +339,12 @@ class Checkpointer:
 
     def _state(self, place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         of_record = {} if self.record is None else {"run": self.record.uid, "position": self.record.position()}
-        return {**capture(place, parts), **of_record, "data": self._fingerprint(), "config": self.config}
+        return {**capture(place, parts), **of_record, "data": self._fingerprint(), **self._of_run()}
+
+    def _of_run(self) -> dict[str, Any]:
+        """Return what every checkpoint of the run tells of it."""
+        prepared = {} if self._preparation is None else {"preparation": self._preparation.state_dict()}
+        return {"config": self.config, **prepared}
 
     def _fingerprint(self) -> str | None:
         """Return the fingerprint of the run's data, where its ingredient noted one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 from collections.abc import Mapping
@@ -11,11 +12,21 @@ from typing import Any
 import torch
 from torch import nn
 
+from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 from observers.record.atomic_file import replacing
 from observers.record.sealed_zip import SealingStream, check_seal
 
-__all__ = ["check_weights", "load_checkpoint", "load_weights", "other_data", "save_checkpoint"]
+__all__ = [
+    "check_weights",
+    "load_checkpoint",
+    "load_weights",
+    "other_data",
+    "preparation_of",
+    "save_checkpoint",
+    "split_of",
+]
 
 FORMAT = 2
 # What of a state can be read from its file without torch.
@@ -47,8 +58,13 @@ def _cause(error: BaseException) -> BaseException:
     return cause or error
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
+def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     """Return the state in a checkpoint, its tensors on the CPU. Runs no code, whatever the file holds.
+
+    Args:
+        path: The file.
+        check: Whether to read all of it and look for damage. Otherwise tensors are read when they are used, which is
+            quick for a look at a few small entries of a large file.
 
     Raises:
         CheckpointError: If it is missing, damaged, or no checkpoint of the lab.
@@ -59,8 +75,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint.path: there is no file {path}; {hint}")
     try:
         # torch itself compares no checksums, and would load weights with flipped bits.
-        check_seal(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        if check:
+            check_seal(path)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=not check)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}); try again when it can") from error
     except pickle.UnpicklingError as error:
@@ -76,6 +93,37 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     if state["format"] != FORMAT:
         raise CheckpointError(f"{path}: has format {state['format']}, this version reads {FORMAT}")
     return state
+
+
+def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
+    """Return what the data of the model in `state`, loaded from `path`, were prepared by; None if that was not kept.
+
+    Raises:
+        CheckpointError: If it cannot be read.
+    """
+    kept = state.get("preparation")
+    try:
+        return None if kept is None else Preparation.from_state(kept)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise CheckpointError(f"{path}: its preparation of the data cannot be read ({error})") from error
+
+
+def split_of(state: Mapping[str, Any], path: Path) -> Split | None:
+    """Return how the data of the training that `state` is of were split; None if that is not known.
+
+    A state that was saved before its preparation was kept has it by its config.
+
+    Raises:
+        CheckpointError: If it cannot be read.
+    """
+    preparation = preparation_of(state, path)
+    if preparation is not None:
+        return preparation.split
+    config = state.get("config", {})
+    try:
+        return dataclasses.replace(Split.of(config["data"], config["seed"]), data=state.get("data"))
+    except (KeyError, TypeError):
+        return None
 
 
 def load_weights(model: nn.Module, path: Path, config: Mapping[str, Any]) -> dict[str, Any]:

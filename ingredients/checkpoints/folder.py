@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
+from ingredients.checkpoints.files import load_checkpoint, save_checkpoint, split_of
+from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 from observers.record.atomic_file import replacing, sync_folder
 
@@ -84,15 +85,31 @@ class CheckpointFolder:
                 if isinstance(error.__cause__, OSError):
                     raise
                 faults.append(str(error))
-                _log.warning("%s; the state before it is looked for", error)
+                _log.warning("%s; trying the state before it", error)
             else:
                 return path, state
         if faults:
             raise CheckpointError(
-                f"{self.path}: none of its {len(faults)} states of the training can be taken up; the newest: "
+                f"{self.path}: none of its {len(faults)} states of the training can be loaded; the newest: "
                 f"{faults[0]}; put a good one back, or start a new run"
             )
         return None
+
+    def split(self, start: Path) -> Split | None:
+        """Return how the data of a training were split that began at the state `start` of another run.
+
+        That is told by its own states, and before it has any, by `start`, as it is kept here, or there.
+
+        Raises:
+            CheckpointError: If none of them can be read.
+        """
+        for path in self._states():
+            with contextlib.suppress(CheckpointError):
+                split = split_of(load_checkpoint(path, check=False), path)
+                if split is not None:
+                    return split
+        path = self.start_of(start)
+        return split_of(load_checkpoint(path, check=False), path)
 
     def start_of(self, start: Path) -> Path:
         """Return where the state `start` of another run is kept here; `start` itself if it is not."""
@@ -119,7 +136,7 @@ class CheckpointFolder:
         # The last, because it says that all is there.
         stand_for(path, folder / path.name)
 
-    def take_up(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
+    def resume_from(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
         """Let `state`, read from `path`, be the newest one, and the weights that it has for the best be those.
 
         States that were passed over for it go: they are damaged, or ahead of the record.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 __all__ = ["TrainingRecord"]
@@ -21,8 +22,12 @@ class TrainingRecord(Protocol):
         """What the experiment notes of the run; under `data` the fingerprint of its data."""
 
     @property
+    def folder(self) -> Path | None:
+        """The folder of its record; None where it has none."""
+
+    @property
     def is_resumed(self) -> bool:
-        """Whether the run goes on in the record of an earlier session."""
+        """Whether the run was resumed: it is recorded with an earlier session."""
 
     @property
     def stopping(self) -> int | None:

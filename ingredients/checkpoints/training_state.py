@@ -108,7 +108,7 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
 
 
 def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> Place:
-    """Put into `parts` what of `state` keeps its meaning under `config`, and return the place to go on from.
+    """Put into `parts` what of `state` keeps its meaning under `config`, and return the place to resume from.
 
     The weights always do. Where the config of a part changed, the new one counts: an optimizer keeps its momenta and
     takes the new learning rate, a schedule is followed anew up to the place, a scale of the loss and the best value

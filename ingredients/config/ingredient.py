@@ -113,9 +113,29 @@ def _entries(cfg_or_file: Any, entries: dict) -> dict:
 class Ingredient(LabFunctions):
     """A reusable part of experiments: config, named configs, captured functions, commands.
 
+    Its config stands in the experiment's under its name: `python exp.py with noise.level=0.5`. Captured functions get
+    the arguments that the caller leaves out from there; `_config` is all of it, as a `configs.Map`.
+
     Args:
-        path: Its name, under which its config stands.
+        path: Its name.
         ingredients: Ingredients that it builds on itself.
+        **options: Further arguments of `sacred.Ingredient`.
+
+    Example:
+        noise = Ingredient("noise")
+
+        @noise.config
+        def config():
+            # standard deviation of the noise, in those of the inputs
+            level = 0.5
+
+        @noise.capture
+        def add_noise(inputs, level):
+            return inputs + level * torch.randn_like(inputs)
+
+        ex = Experiment("noisy", ingredients=[noise], interactive=True)
+        ex.main(lambda: add_noise(torch.zeros(4)))
+        ex.run(config_updates={"noise.level": 0.0})
     """
 
     def __init__(self, path: str, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from ingredients.config.seed import global_stream, stream_seed, torch_stream
 from ingredients.datasets.augmentation import augment
+from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.preparation import Prepared
 from ingredients.errors import DataError, LabError
 
@@ -219,8 +220,9 @@ class _SplitDataset(Dataset):
         except LabError as error:
             # Raised in a worker, it would arrive with the worker's traceback in its message.
             return error
-        if self.prepared.mean is not None:
-            values = (values - self.prepared.mean) / self.prepared.std
+        by = self.prepared.preparation
+        if by.mean is not None:
+            values = (values - by.mean) / by.std
         return torch.from_numpy(values), self.targets[position]
 
 
@@ -244,6 +246,9 @@ class Data:
         target_mean, target_std: What regression targets were normalised by, (outputs,), or None.
         fingerprint: SHA-256 of the content.
         input_mean, input_std: What inputs were normalised by, to broadcast with one input, on the CPU; or None.
+        preparation: All that they were prepared by, which checkpoints keep; None if it is not known.
+        test_names: What each sample of `test` is called, in order: its file, or its place in the source.
+        has_targets: Whether there were targets; without any, those of batches are -1, and NaN for regression.
     """
 
     train: Batches
@@ -259,6 +264,9 @@ class Data:
     fingerprint: str
     input_mean: Tensor | None = None
     input_std: Tensor | None = None
+    preparation: Preparation | None = None
+    test_names: Sequence[str] | Sequence[int] = ()
+    has_targets: bool = True
 
 
 def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device) -> Data:
@@ -274,33 +282,33 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         DataError: If the batch is larger than the training part, or augmentation is asked for on no images.
     """
     size, num_train = config["batch_size"], len(prepared.indices["train"])
-    if not 1 <= size <= num_train:
+    if size < 1 or 0 < num_train < size:
         raise DataError(f"data.batch_size: got {size}, expected 1 to {num_train}, the number of training samples")
     if config["num_workers"] < 0:
         raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
-    augmentation = _augmentation(config["augment"], prepared.input_shape)
+    by = prepared.preparation
+    augmentation = _augmentation(config["augment"], by.input_shape)
     splits = {}
     for split in ("train", "val", "test"):
         training = split == "train"
         options = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
         options["augmentation"] = augmentation if training else None
         splits[split] = _batches_of(prepared, split, config, device, options)
-    targets = prepared.targets[prepared.indices["train"]]
-    counts = (
-        np.bincount(targets, minlength=len(prepared.classes)) if prepared.task == "classification" else targets.sum(0)
-    )
     return Data(
         **splits,
-        task=prepared.task,
-        input_shape=prepared.input_shape,
-        num_targets=len(prepared.classes) or prepared.targets.shape[1],
-        classes=prepared.classes,
-        class_counts=() if prepared.task == "regression" else tuple(int(count) for count in counts),
-        target_mean=_on(device, prepared.target_mean),
-        target_std=_on(device, prepared.target_std),
+        task=by.task,
+        input_shape=by.input_shape,
+        num_targets=by.num_targets,
+        classes=by.classes,
+        class_counts=by.class_counts,
+        target_mean=_on(device, by.target_mean),
+        target_std=_on(device, by.target_std),
         fingerprint=prepared.fingerprint,
-        input_mean=_on(torch.device("cpu"), prepared.mean),
-        input_std=_on(torch.device("cpu"), prepared.std),
+        input_mean=_on(torch.device("cpu"), by.mean),
+        input_std=_on(torch.device("cpu"), by.std),
+        preparation=by,
+        test_names=[prepared.names[place] for place in prepared.indices["test"].tolist()],
+        has_targets=prepared.has_targets,
     )
 
 

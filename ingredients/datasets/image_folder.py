@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +14,45 @@ from ingredients.errors import DataError
 
 __all__ = ["ImageFolder"]
 
+_log = logging.getLogger(__name__)
+
 
 class ImageFolder:
     """A map-style dataset over `root/CLASS/*.png`, or `root/{train,val,test}/CLASS/*.png`, decoded when read.
 
-    Items are (image, label): image a float32 array (channels, height, width) in 0 to 1, label an int.
+    Items are (image, label): image a float32 array (channels, height, width) in 0 to 1, label an int, or -1 if the
+    images have none.
+
+    Args:
+        root: The folder.
+        image_size: Height and width that images are resized to, pixels; None keeps their size.
+        part_names: What folders of train, val and test are called, and their codes.
+        channels: 1 for grey images, 3 for colour; None is grey if all are.
+        known_classes: If given, images need no class: where some lie outside of folders, or no folder is called like
+            one of these classes, they have none.
+
+    Attributes:
+        files: The images, in order.
+        names: The same, below the root.
+        classes: Names of the classes; None for none.
+        targets: Labels (images,); None for none.
+        part: Code of each image's part; None without such folders.
+
+    Raises:
+        DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
     """
 
     suffixes = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
-    def __init__(self, root: Path, image_size: int | None, part_names: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        image_size: int | None,
+        part_names: Mapping[str, int],
+        *,
+        channels: int | None = None,
+        known_classes: Sequence[str] | None = None,
+    ) -> None:
         require("PIL", "images", "data.name=image_folder")
         if image_size is not None and image_size < 1:
             raise DataError(f"data.image_size: got {image_size}, expected at least 1, or None to keep the images' size")
@@ -30,24 +60,35 @@ class ImageFolder:
         self.image_size = image_size
         parts = {word: part for word, part in part_names.items() if (root / word).is_dir()}
         roots: list[tuple[Path, int | None]] = [(root / word, part) for word, part in parts.items()] or [(root, None)]
-        found = [
-            (file, folder.name, part)
-            for top, part in roots
-            for folder in _folders(top)
-            for file in self._images(folder)
-        ]
+        if known_classes is not None and any(self._has_no_classes(top, known_classes) for top, _ in roots):
+            found = [(file, "", part) for top, part in roots for file in self._images(top)]
+        else:
+            found = [
+                (file, folder.name, part)
+                for top, part in roots
+                for folder in _folders(top)
+                for file in self._images(folder)
+            ]
         if not found:
-            raise DataError(f"data.path: {root} has no images in it; expected files like CLASS/name.png")
+            expected = "files like CLASS/name.png" if known_classes is None else "some, such as name.png"
+            raise DataError(f"data.path: {root} has no images in it; expected {expected}")
         self.files = [file for file, _, _ in found]
-        self.classes = tuple(sorted({name for _, name, _ in found}))
-        self.targets = np.array([self.classes.index(name) for _, name, _ in found])
+        self.names = tuple(file.relative_to(root).as_posix() for file in self.files)
+        classes = tuple(sorted({name for _, name, _ in found}))
+        has_classes = classes != ("",)
+        self.classes = classes if has_classes else None
+        self.targets = np.array([classes.index(name) for _, name, _ in found]) if has_classes else None
         self.part = np.array([part for _, _, part in found], np.int8) if parts else None
-        self._check_sizes()
+        self._check_sizes(channels)
+
+    def _has_no_classes(self, top: Path, known: Sequence[str]) -> bool:
+        is_any_alone = any(file.suffix.lower() in self.suffixes for file in top.iterdir())
+        return is_any_alone or not any(folder.name in known for folder in _folders(top))
 
     def _images(self, folder: Path) -> list[Path]:
         return sorted(file for file in folder.rglob("*") if file.suffix.lower() in self.suffixes)
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, channels: int | None) -> None:
         from PIL import Image
 
         sizes: dict[tuple[int, int], Path] = {}
@@ -68,7 +109,10 @@ class ImageFolder:
             raise DataError(
                 f"data.path: {modes['F']} holds floating-point pixels, expected 8 or 16 bits; use data.name=npz"
             )
-        self._grey = all(mode in ("L", "1") or mode.startswith("I") for mode in modes)
+        colour = next((file for mode, file in modes.items() if mode not in ("L", "1") and mode[0] != "I"), None)
+        self._grey = colour is None if channels is None else channels == 1
+        if self._grey and colour is not None:
+            _log.warning("data.path: %s is in colour, and is read in grey, as the checkpoint was trained on", colour)
 
     def digest(self) -> str:
         """Return the SHA-256 over every file's relative path and content."""
@@ -97,7 +141,7 @@ class ImageFolder:
             pixels = np.repeat(pixels[None], 1 if self._grey else 3, axis=0)
         else:
             pixels = np.moveaxis(pixels, -1, 0)
-        return np.ascontiguousarray(pixels), int(self.targets[index])
+        return np.ascontiguousarray(pixels), -1 if self.targets is None else int(self.targets[index])
 
 
 def _folders(top: Path) -> list[Path]:

@@ -206,11 +206,11 @@ class MixedPrecision:
         self._found_inf.append(getattr(optimizer, "found_inf", None))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is needed to go on from here."""
+        """Return what is needed to resume from here."""
         return {"scaler": self.scaler.state_dict(), "num_skipped": self.num_skipped}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
         self.num_skipped = state["num_skipped"]
         if state["scaler"] and self._scaling:
             self.scaler.load_state_dict(state["scaler"])

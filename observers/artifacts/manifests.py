@@ -143,8 +143,10 @@ class Manifests:
                 version = self.read(name, number)
             except ArtifactDamagedError:
                 return None
-            if version is None or stamp is None:
-                return version and version.digest
+            if version is None:
+                return None
+            if stamp is None:
+                return version.digest
             self._digests[key] = version.digest
         return self._digests[key]
 

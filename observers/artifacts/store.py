@@ -25,7 +25,7 @@ from typing import Any
 
 from observers.artifacts.intake import Incoming, make_read_only, take_tree
 from observers.artifacts.manifests import Manifests
-from observers.artifacts.version import ArtifactFile, ArtifactVersion, Reference, check_name, digest_of, parse_reference
+from observers.artifacts.version import ArtifactFile, ArtifactVersion, check_name, digest_of, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
@@ -52,6 +52,10 @@ class Lineage:
 
 class ArtifactStore:
     """The artifacts of a folder of runs. Reading runs no code, and makes no folder.
+
+        store = ArtifactStore("my_runs")
+        version = store.log("digits", "data/digits", metadata={"classes": 10})
+        store.resolve("digits:latest").copy_to("restored")
 
     Args:
         basedir: The folder of runs, such as my_runs.
@@ -222,13 +226,13 @@ class ArtifactStore:
         """
         wanted = parse_reference(reference)
         if wanted.digest is not None:
-            return self._by_digest(wanted)
+            return self._by_digest(wanted.name, wanted.digest)
         if wanted.number is None:
             version = self._manifests.latest(wanted.name)
         else:
             version = self._manifests.read(wanted.name, wanted.number)
         if version is None:
-            raise ArtifactNotFoundError(self._not_there(wanted, reference))
+            raise ArtifactNotFoundError(self._not_there(wanted.name, reference))
         return version
 
     def lineage(self, name: str, version: int) -> Lineage:
@@ -251,26 +255,26 @@ class ArtifactStore:
     def _folder(self, name: str) -> Path:
         return self._manifests.home / name
 
-    def _by_digest(self, wanted: Reference) -> ArtifactVersion:
+    def _by_digest(self, name: str, digest: str) -> ArtifactVersion:
         found: dict[str, ArtifactVersion] = {}
-        for version in self.versions(wanted.name):
-            if version.digest.startswith(wanted.digest):
+        for version in self.versions(name):
+            if version.digest.startswith(digest):
                 found.setdefault(version.digest, version)
         if not found:
-            raise ArtifactNotFoundError(self._not_there(wanted, f"{wanted.name}@{wanted.digest}"))
+            raise ArtifactNotFoundError(self._not_there(name, f"{name}@{digest}"))
         if len(found) > 1:
-            several = ", ".join(f"{version} ({digest[:16]})" for digest, version in found.items())
-            raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several: {several}; give more digits")
+            several = ", ".join(f"{version} ({whole[:16]})" for whole, version in found.items())
+            raise ArtifactError(f"{name}@{digest}: it stands for several: {several}; give more digits")
         return next(iter(found.values()))
 
-    def _not_there(self, wanted: Reference, reference: str) -> str:
-        numbers = list(self._manifests.numbers(wanted.name))
+    def _not_there(self, name: str, reference: str) -> str:
+        numbers = list(self._manifests.numbers(name))
         if numbers:
             last = f" to v{numbers[-1]}" if len(numbers) > 1 else ""
-            return f"{reference}: {self.basedir} has no such version of {wanted.name}; it has v{numbers[0]}{last}"
-        near = difflib.get_close_matches(wanted.name, self.names(), 1)
+            return f"{reference}: {self.basedir} has no such version of {name}; it has v{numbers[0]}{last}"
+        near = difflib.get_close_matches(name, self.names(), 1)
         hint = f"did you mean {near[0]}?" if near else "log it first: _run.log_artifact(name, path)"
-        return f"{reference}: {self.basedir} has no artifact {wanted.name}; {hint}"
+        return f"{reference}: {self.basedir} has no artifact {name}; {hint}"
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import replacing
@@ -81,7 +83,7 @@ class ArtifactVersion:
         """Return how a run's record names it."""
         return {"name": self.name, "version": self.version, "digest": self.digest, "type": self.type}
 
-    def manifest(self) -> bytes:
+    def manifest(self) -> builtins.bytes:
         """Return the manifest as it is written down: whole, but for the number, which is the store's."""
         document = {"format": FORMAT, **dataclasses.asdict(self), "created": self.created.isoformat()}
         del document["version"], document["contents"]
@@ -112,7 +114,7 @@ class ArtifactVersion:
         """
         return self._copy(self._file(name), Path(folder))
 
-    def open(self, name: str | None = None) -> BinaryIO:
+    def open(self, name: str | None = None) -> io.BufferedReader:
         """Check the content of one file, and return a stream that reads it: without a copy, as a large one takes time.
 
         Args:
@@ -139,7 +141,7 @@ class ArtifactVersion:
             raise ArtifactNotFoundError(f"{self}: got the file name {name!r}, expected one of: {names}")
         return found[0]
 
-    def stored(self, file: ArtifactFile) -> BinaryIO:
+    def stored(self, file: ArtifactFile) -> io.BufferedReader:
         """Return a stream that reads a content as it is in the store, unchecked.
 
         Raises:

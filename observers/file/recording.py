@@ -20,6 +20,7 @@ from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
+from observers.record.point_files import as_text
 from observers.record.point_log import PointLog
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
@@ -179,7 +180,9 @@ class Recording:
     def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
         """Append points: Sacred's `steps`, `values` and `timestamps` of each metric."""
         for name, new in metrics_by_name.items():
-            self.journal.add_points(name, new["steps"], new["values"], to_ticks(new["timestamps"], self.start))
+            # A name of Sacred's own Experiment may be anything; the lab's refuses it where it is logged.
+            ticks = to_ticks(new["timestamps"], self.start)
+            self.journal.add_points(as_text(name), new["steps"], new["values"], ticks)
         self._write_summary()
         if self.run.has_ended:
             # Sacred's own run waits two seconds for its last heartbeat, which may come after the end.

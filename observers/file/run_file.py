@@ -57,8 +57,10 @@ class RunFile:
 
     def beat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
+        # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
+        result = plain(result)
         changed = self.entry.get("result") != result
-        self.entry |= {"result": plain(result), "heartbeat": at.isoformat()}
+        self.entry |= {"result": result, "heartbeat": at.isoformat()}
         if changed:
             self.write()
 

@@ -9,7 +9,7 @@ import numpy as np
 
 __all__ = ["binned", "count_values"]
 
-_NONE = {"num": 0, "min": None, "max": None, "mean": None}
+_NONE: dict[str, Any] = {"num": 0, "min": None, "max": None, "mean": None}
 
 
 def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
 def binned(counts: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
     """Return what `count_values` does, of counts (n,) between edges (n + 1,); the mean is that of the bins' middles."""
     total = float(counts.sum())
-    summary = dict(_NONE)
+    summary: dict[str, float | None] = dict(_NONE)
     if total:
         filled = np.flatnonzero(counts)
         middles = edges[:-1] + np.diff(edges) / 2

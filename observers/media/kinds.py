@@ -56,6 +56,8 @@ class Media:
 class Image(Media):
     """An image.
 
+        _run.log_media("samples", Image(batch[0], caption="epoch 3"), step)
+
     Args:
         array: An array or a tensor: (H, W) or (H, W, C) or (C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA). Where both
             ends could be channels, a tensor of torch has them first and an array of numpy last. uint8, bool, or floats
@@ -91,7 +93,8 @@ class Image(Media):
 
     def encode(self) -> Content:
         """Make the PNG file."""
-        pixels, meta = self._snapshot.array(), {}
+        pixels = self._snapshot.array()
+        meta: dict[str, Any] = {}
         if pixels.ndim == 2:
             pixels = pixels[..., None]
         elif self._channels_first:
@@ -112,6 +115,8 @@ class Image(Media):
 
 class Figure(Media):
     """A figure of matplotlib, or anything else with its `savefig`; rendered as PNG at once, and not closed.
+
+        _run.log_media("roc", Figure(figure, dpi=120), step)
 
     Args:
         figure: The figure.
@@ -147,6 +152,8 @@ class Figure(Media):
 
 class Histogram(Media):
     """A histogram of values of any shape; NaN and infinities are counted apart.
+
+        _run.log_media("weights/first", Histogram(network[0].weight), step)
 
     Args:
         values: Numbers: an array, a tensor, a list.
@@ -202,6 +209,8 @@ class Histogram(Media):
 
 class Text(Media):
     """A text.
+
+        _run.log_media("translation", Text("a sentence"), step)
 
     Args:
         text: The text.

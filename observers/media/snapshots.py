@@ -25,7 +25,8 @@ class Snapshot:
     """
 
     def __init__(self, values: Any) -> None:
-        self._ready = None
+        self._ready: Any = None
+        self._values: Any
         if hasattr(values, "detach"):
             values = values.detach()
             self.dtype = str(values.dtype).removeprefix("torch.")

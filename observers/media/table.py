@@ -18,6 +18,8 @@ __all__ = ["Table"]
 class Table(Media):
     """A table, such as the good and bad cases of a classifier.
 
+        _run.log_media("cases", Table(["image", "class"], [[Image(x), "cat"]]), step)
+
     Args:
         columns: Names of the columns, each once.
         rows: Rows of as many cells: numbers, texts, None, or an `Image`.

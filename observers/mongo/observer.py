@@ -77,7 +77,12 @@ def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class MongoObserver(RunObserver):
-    """Delivers runs to a MongoDB.
+    """Delivers runs to a MongoDB, in the background, through outages of any length.
+
+        ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
+
+    Without a FileObserver it records the run in a spool, which goes once all is delivered. What is not delivered when
+    the run has ended is delivered by `python -m runs sync`.
 
     Args:
         url: URL of the server; None is localhost.

@@ -1,4 +1,4 @@
-"""The switches that decide whether a run repeats bit for bit, as they stand; torch is looked at, never imported."""
+"""The determinism flags, which decide whether a run repeats bit for bit; torch is looked at, never imported."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-__all__ = ["read_switches", "torch_versions"]
+__all__ = ["read_flags", "torch_versions"]
 
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 
 
-def read_switches() -> dict[str, Any]:
-    """Return the environment's switches, and those of torch once it has been imported.
+def read_flags() -> dict[str, Any]:
+    """Return the environment's flags, and those of torch once it has been imported.
 
-    A switch that this version of torch does not have, or cannot tell, is None.
+    A flag that this version of torch does not have, or cannot tell, is None.
     """
     found: dict[str, Any] = {name: os.environ.get(name) for name in _VARIABLES}
     torch = _loaded_torch()
@@ -44,7 +44,7 @@ def _loaded_torch() -> ModuleType | None:
 def _try(read: Callable[[ModuleType], Any], torch: ModuleType) -> Any:
     try:
         return read(torch)
-    except Exception:  # torch refuses to tell once old and new switches for TF32 have been mixed
+    except Exception:  # torch refuses to tell once old and new flags for TF32 have been mixed
         return None
 
 
@@ -64,7 +64,7 @@ def _num_threads(torch: ModuleType) -> int:
 
 def _precision(backend: Any) -> str:
     """Return the precision of float32 in matrix products or convolutions: ieee, tf32 or none, which means ieee."""
-    # From torch 2.9 on; the older switch is not asked there, because asking warns.
+    # From torch 2.9 on; the older flag is not asked there, because asking warns.
     if hasattr(backend, "fp32_precision"):
         return backend.fp32_precision
     return "tf32" if backend.allow_tf32 else "ieee"

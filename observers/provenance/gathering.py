@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.provenance import sources_and_git as provenance
-from observers.provenance.determinism import read_switches, torch_versions
+from observers.provenance.determinism import read_flags, torch_versions
 from observers.provenance.gpus import load_nvml
 from observers.record.journal import Journal
 from observers.record.resuming import environment_changes
@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 class Gathering:
-    """Gathers git, packages and machine in a thread, and looks at the determinism switches when told to.
+    """Gathers git, packages and machine in a thread, and looks at the determinism flags when told to.
 
-    The switches are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
+    The flags are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
     only then. So they are looked at when the run is made, with each beat, and at its end.
 
     Args:
@@ -49,17 +49,17 @@ class Gathering:
         self._nvml = load_nvml()
         self._found: dict[str, Any] | None = None
         self._first: dict[str, Any] = {}
-        self._switches: dict[str, Any] = {}
+        self._flags: dict[str, Any] = {}
         self.look()
         self._thread = threading.Thread(target=self._gather, name="sacristan-provenance", daemon=True)
         self._thread.start()
 
     def look(self) -> None:
-        """Look at the switches, and write down what changed."""
-        switches = read_switches()
-        if switches != self._switches:
-            self._first = {**switches, **self._first}
-            self._switches = switches
+        """Look at the flags, and write down what changed."""
+        flags = read_flags()
+        if flags != self._flags:
+            self._first = {**flags, **self._first}
+            self._flags = flags
             self._write()
 
     def join(self, timeout_s: float) -> None:
@@ -86,8 +86,8 @@ class Gathering:
     def _write(self) -> None:
         if self._found is None:
             return
-        before = {name: value for name, value in self._first.items() if value != self._switches.get(name, value)}
-        document = {**self._found, "determinism": self._switches}
+        before = {name: value for name, value in self._first.items() if value != self._flags.get(name, value)}
+        document = {**self._found, "determinism": self._flags}
         if "machine" in document:
             document["machine"] = {**document["machine"], **torch_versions()}
         self._write_down({**document, "determinism_before": before} if before else document)

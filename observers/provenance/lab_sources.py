@@ -39,7 +39,7 @@ class LabSources:
         self._given = [name for name, _ in experiment["sources"]]
         self._store = store
         self._runs = runs
-        self._earlier = [list(pair) for pair in earlier]
+        self._earlier: list[list[str]] = [list(pair) for pair in earlier]
         self._kept: dict[str, str] = {}
         self._num_modules = 0
         self.pairs: list[list[str]] = self._earlier
@@ -54,7 +54,7 @@ class LabSources:
             if name not in self._kept:
                 path = self._lab / name
                 self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)
-        before, last = self.pairs, dict(map(tuple, self._earlier))
+        before, last = self.pairs, dict(self._earlier)
         new = sorted([name, stored] for name, stored in self._kept.items() if last.get(name) != stored)
         self.pairs, self.changed = [*self._earlier, *new], [name for name, _ in new if name in last]
         return self.pairs != before

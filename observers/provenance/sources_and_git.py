@@ -20,8 +20,10 @@ __all__ = ["git_state", "imported_sources", "machine", "packages"]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
 # A diff that can be applied, whatever the user's settings make of his own.
-_DIFF = ("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
-_DIFF += ("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD")
+_DIFF = (
+    *("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty"),
+    *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
+)
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
@@ -64,14 +66,14 @@ def _real_folder(folder: Path) -> Path:
 
 def packages() -> dict[str, str]:
     """Return name and version of every installed package."""
-    found = {}
+    found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         with contextlib.suppress(Exception):  # an installation half removed has no name
             # setuptools puts what it brings for itself on the path, behind what is installed.
             if "_vendor" in Path(str(distribution.locate_file(""))).parts:
                 continue
             # `distribution.metadata` parses the whole of a readme, which would hold up the threads beside this one.
-            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO")
+            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
             headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
             found.setdefault(headers["Name"], headers["Version"])
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
@@ -108,10 +110,10 @@ def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
     if known is not None:
         root, commit, branch = known.rstrip("\n").rsplit("\n", 2)
         return root, commit, None if branch == "HEAD" else branch
-    root = _git(folder, "rev-parse", "--show-toplevel")
-    if root is None:
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    if top is None:
         return None
-    root = root.rstrip("\n")
+    root = top.rstrip("\n")
     return root, None, (_git(root, "symbolic-ref", "--short", "--quiet", "HEAD") or "").strip() or None
 
 

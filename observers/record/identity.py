@@ -103,7 +103,7 @@ def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] |
     """
     try:
         lease = json.loads((folder / LEASE).read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         lease = None
     if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
         last = _last_change(folder)

@@ -18,7 +18,7 @@ from observers.record.rewinding import read_position
 from observers.record.schema import LIVE, NAMES, POINT, POINTS, VALUES, read_live, read_names, read_points
 from observers.record.summaries import add_to_summaries, summaries
 
-__all__ = ["PointFiles"]
+__all__ = ["PointFiles", "as_text"]
 
 _log = logging.getLogger(__name__)
 _SUMMARY_POINTS = 2**18
@@ -114,8 +114,8 @@ class PointFiles(PointLog):
                 _as_points([step], [value], np.array([tick]))
             except (TypeError, ValueError, OverflowError):
                 after = self.summary.get(name, {}).get("count", 0)
-                row = {"name": name, "step": step, "time": int(tick), "value": _as_text(value), "after": after}
-                self._append(self._values, json.dumps(row, default=_as_text).encode() + b"\n")
+                row = {"name": name, "step": step, "time": int(tick), "value": as_text(value), "after": after}
+                self._append(self._values, json.dumps(row, default=as_text).encode() + b"\n")
             else:
                 self.add_batch(name, [step], [value], np.array([tick]))
 
@@ -256,7 +256,8 @@ def _as_points(steps: list, values: list, ticks: np.ndarray) -> tuple[np.ndarray
     return array, as_float
 
 
-def _as_text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return the text of any value, also of one that has none."""
     try:
         return str(value)
     except Exception:  # an int of more digits than Python writes, or an object that has no text

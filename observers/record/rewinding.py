@@ -109,9 +109,9 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
     """
     position = held(folder, position)
     limits = {name: entry[0] for name, entry in position["metrics"].items()}
-    rows = list(_odd_rows(folder))
-    kept = [row for row, place in rows if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
-    if len(kept) < len(rows):
+    odd = list(_odd_rows(folder))
+    kept = [row for row, place in odd if not is_rewound(row["name"]) or place < limits.get(row["name"], 0)]
+    if len(kept) < len(odd):
         yield VALUES, _lines(kept)
     num_odd = Counter(row["name"] for row in kept)
     names = read_names(folder)
@@ -122,8 +122,8 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
     # A name without points would be shown as a metric of the run. A number that is used stays as it is.
     used = set(np.unique(chosen["metric"]).tolist())
     if not used >= names.keys():
-        rows = [{"id": n, "name": name, **({"steps": "float"} if f else {})} for n, (name, f) in names.items()]
-        yield NAMES, _lines([row for row in rows if row["id"] in used])
+        entries = [{"id": n, "name": name, **({"steps": "float"} if f else {})} for n, (name, f) in names.items()]
+        yield NAMES, _lines([entry for entry in entries if entry["id"] in used])
     media = list(_rows(folder / MEDIA))
     left = {name: entry[0] for name, entry in position["media"].items()}
     kept = []

@@ -230,7 +230,16 @@ def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
 
 
 def read_metrics(folder: Path) -> dict[str, Series]:
-    """Return every metric of a run by name, up to the last point that was logged."""
+    """Return every metric of a run by name, up to the last point that was logged.
+
+    Of a run that goes on it is what has been logged by now.
+
+        losses = read_metrics(Path("my_runs/1"))["train/loss"]
+        losses.steps, losses.values  # two arrays (n,)
+
+    Args:
+        folder: The run's folder.
+    """
     points = read_all_points(folder)
     # Last, because the name of a point is written before it.
     return split_metrics(points, read_names(folder))

@@ -1,15 +1,20 @@
 """ZIP files that carry the SHA-256 of themselves in their comment: a copy, a link or a move keeps it.
 
-What torch saves is such a file. The seal is behind its last byte, where every reader of ZIP files passes over it, with
-a note that can be read without reading the file:
+What torch saves is such a file. The comment is behind its last byte, where every reader of ZIP files passes over it,
+with a note that can be read without reading the file, and without torch:
 
     the bytes of the file, but for the two of the comment's length | those two | SHA-256 of bytes and note | note
+
+`zipfile.ZipFile.testzip` would not do: it compares a CRC-32 of each entry's content, and nothing of the directory, the
+padding and the note. The seal is written by hand, because `zipfile` sets a comment only by writing the directory anew,
+after which the file would have to be read again for its SHA-256.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,8 +25,9 @@ __all__ = ["MAX_NOTE_BYTES", "SealingStream", "check_seal", "read_note"]
 MAX_NOTE_BYTES = 4096
 _DIGEST_BYTES = 64
 _CHUNK_BYTES = 2**20
-# What a ZIP file ends with: this mark, 16 bytes of other things, the comment's length, the comment.
-_END_MARK, _END_BYTES, _LENGTH_BYTES = b"PK\x05\x06", 22, 2
+# What the length of a ZIP file's comment takes, before the comment.
+_LENGTH_BYTES = 2
+_NO_SEAL = "it has no SHA-256 at its end: it was cut short there, or damaged, or saved by something else"
 
 
 class SealingStream:
@@ -62,13 +68,13 @@ class SealingStream:
 
 
 def read_note(path: Path) -> bytes:
-    """Return the note in a seal, without looking whether the file is as it was sealed.
+    """Return the note in a seal, without checking the file against it.
 
     Raises:
         SealError: If there is no seal.
         OSError: If the file cannot be read.
     """
-    return _read_seal(path)[2]
+    return _comment(path)[_DIGEST_BYTES:]
 
 
 def check_seal(path: Path) -> bytes:
@@ -78,27 +84,31 @@ def check_seal(path: Path) -> bytes:
         SealError: If it is not.
         OSError: If the file cannot be read.
     """
-    left, expected, note = _read_seal(path)
+    comment = _comment(path)
+    expected, note = comment[:_DIGEST_BYTES], comment[_DIGEST_BYTES:]
     digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while left and (piece := stream.read(min(left, _CHUNK_BYTES))):
+        left = path.stat().st_size - len(comment) - _LENGTH_BYTES
+        while left > 0 and (piece := stream.read(min(left, _CHUNK_BYTES))):
             digest.update(piece)
             left -= len(piece)
+        # The two bytes are not under the digest.
+        is_at_end = stream.read() == struct.pack("<H", len(comment)) + comment
     digest.update(note)
-    if digest.hexdigest().encode() != expected:
+    if not is_at_end or digest.hexdigest().encode() != expected:
         raise SealError("its bytes are not those that were saved: its SHA-256 is another")
     return note
 
 
-def _read_seal(path: Path) -> tuple[int, bytes, bytes]:
-    """Return how many bytes a seal is about, their SHA-256, and the note."""
-    with path.open("rb") as stream:
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - _END_BYTES - _DIGEST_BYTES - MAX_NOTE_BYTES))
-        tail = stream.read()
-    place = tail.rfind(_END_MARK)
-    comment = tail[place + _END_BYTES :]
-    length = tail[place + _END_BYTES - _LENGTH_BYTES : place + _END_BYTES]
-    if place < 0 or len(comment) < _DIGEST_BYTES or length != struct.pack("<H", len(comment)):
-        raise SealError("it has no SHA-256 at its end: it was cut short, or was saved by something else")
-    return size - len(comment) - _LENGTH_BYTES, comment[:_DIGEST_BYTES], comment[_DIGEST_BYTES:]
+def _comment(path: Path) -> bytes:
+    """Return the comment of a ZIP file, which a seal is."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            comment = archive.comment
+    except OSError:
+        raise
+    except Exception as error:  # of damage: BadZipFile, struct.error, UnicodeDecodeError, NotImplementedError, ...
+        raise SealError(_NO_SEAL) from error
+    if len(comment) < _DIGEST_BYTES:
+        raise SealError(_NO_SEAL)
+    return comment

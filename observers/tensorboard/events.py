@@ -71,14 +71,14 @@ def graph_event(graph: bytes, time: float) -> bytes:
     return Event(wall_time=time, graph_def=graph).SerializeToString()
 
 
-def media_events(tag: str, entry: MediaEntry) -> Iterator[bytes]:
+def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[bytes]:
     """Yield the events of media: one, and for a table one more for each column with images.
 
     Args:
         tag: The tag to use in the place of the entry's name.
-        entry: Media with a content.
+        entry: The entry.
+        content: Its content.
     """
-    content = entry.content
     if entry.kind in ("image", "figure"):
         values = [Summary.Value(tag=tag, image=_image(content))]
     elif entry.kind == "histogram":

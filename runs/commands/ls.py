@@ -59,13 +59,13 @@ def main(arguments: argparse.Namespace) -> int:
         limit = _ON_A_SCREEN if is_terminal() and not arguments.json else 0
     if limit < 0:
         raise FilterError(f"--limit: got {limit}, expected the number of runs to show, or 0 for all")
-    # One more tells whether there are more.
+    is_filtered = bool(conditions_in(arguments))  # what makes no sense is refused before a store is opened
     with open_given(arguments) as store:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
+        # One more tells whether there are more.
         found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
         broken = dict(store.unreadable())
-        is_filtered = bool(conditions_in(arguments))
         shown = found[:limit] if limit else found
         if arguments.json:
             _print_json(shown, broken, columns, is_filtered)

@@ -174,7 +174,7 @@ def _write_environment(run: Run, arguments: argparse.Namespace) -> int:
 
 
 def _harmless_where(arguments: argparse.Namespace) -> str:
-    from observers.mongo.destination import redact
+    from observers.record.redaction import redact
 
     return redact(where_of(arguments))
 

@@ -42,5 +42,5 @@ def read_json(path: Path) -> Any:
     """Return the document in `path`; None if there is none, or it cannot be read as JSON."""
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

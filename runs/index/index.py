@@ -14,8 +14,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import sqlite3
-import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +21,8 @@ from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
 from runs.index import questions, scanning
-from runs.index.fields import OF_RUN, TEXT, fields_of, read_documents
+from runs.index.batch import Batch
+from runs.index.fields import OF_RUN, TEXT
 from runs.index.file import IndexFile, clear, transaction
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
@@ -31,9 +30,6 @@ from runs.query.names import full_name
 __all__ = ["Index", "Update"]
 
 Answer = TypeVar("Answer")
-
-# How long one batch holds the lock.
-_BATCH_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,7 +192,7 @@ class Index:
         while todo:
             with transaction(connection):
                 self._load_known(connection)
-                batch = _Batch(connection, self.store)
+                batch = Batch(connection, self.store)
                 todo = batch.take(todo, self._known)
             # Only what is committed is known.
             self._known.update(batch.taken)
@@ -229,104 +225,3 @@ class Index:
                 dead.append((number,))
         connection.execute("DELETE FROM temp.dead")
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
-
-
-class _Batch:
-    """Runs that are put into the index in one transaction."""
-
-    def __init__(self, connection: sqlite3.Connection, store: Path) -> None:
-        self.connection = connection
-        self.store = store
-        self.taken: dict[str, tuple[int, str, bytes]] = {}
-        self.gone: list[str] = []
-        self.num_read = 0
-        self._keys = {
-            (origin, name): number for number, origin, name in connection.execute("SELECT id, origin, name FROM key")
-        }
-        self._rows: dict[int, list[tuple[int, int, int, Any]]] = defaultdict(list)
-
-    def take(self, names: list[str], known: dict[str, tuple[int, str, bytes]]) -> list[str]:
-        """Look at runs for a while; return the names that are left."""
-        until = time.monotonic() + _BATCH_S
-        done = 0
-        while done < len(names) and (done == 0 or time.monotonic() < until):
-            self._take(names[done], known.get(names[done]))
-            done += 1
-        for key in sorted(self._rows):
-            self.connection.executemany("INSERT OR REPLACE INTO field VALUES (?, ?, ?, ?)", self._rows[key])
-        return names[done:]
-
-    def _take(self, name: str, entry: tuple[int, str, bytes] | None) -> None:
-        # The stamp is older than what is read, so that a change in between is seen the next time.
-        stamp = scanning.look(self.store, name)
-        if stamp is None:
-            if entry is not None:
-                self._remove(name, entry[0])
-            return
-        if entry is not None and entry[1] == stamp:
-            return  # another process was quicker
-        documents = read_documents(self.store / name)
-        digest = documents.digest
-        if scanning.was_touched_just_now(stamp):
-            stamp = "just now"
-        if entry is not None and entry[2] == digest:
-            if entry[1] != stamp:
-                self.connection.execute("UPDATE run SET stamp = ? WHERE id = ?", (stamp, entry[0]))
-                self.taken[name] = (entry[0], stamp, digest)
-            return
-        fields, problems = fields_of(documents)
-        reasons = "; ".join(problems).encode("utf-8", "replace").decode() or None
-        row = (_storable(name), stamp, digest, bool(fields[OF_RUN]), reasons)
-        if entry is None:
-            query = "INSERT INTO run(name, stamp, digest, is_readable, problems) VALUES (?, ?, ?, ?, ?)"
-            number = self.connection.execute(query, row).lastrowid
-        else:
-            number = entry[0]
-            query = "UPDATE run SET stamp = ?, digest = ?, is_readable = ?, problems = ? WHERE id = ?"
-            self.connection.execute(query, (*row[1:], number))
-        self._put(number, fields, is_new=entry is None)
-        self.taken[name] = (number, stamp, digest)
-        self.num_read += 1
-
-    def _put(self, run: int, fields: list[dict[str, tuple[int, Any]]], *, is_new: bool) -> None:
-        """Note the rows to write: of a run that is known only what changed, as each row lies in a page of its own."""
-        new = {
-            self._keys.get((origin, name)) or self._new_key(origin, name): encoded
-            for origin, flat in enumerate(fields)
-            for name, encoded in flat.items()
-        }
-        if not is_new:
-            query = "SELECT key, kind, value FROM field WHERE key IN (SELECT id FROM key) AND run = ?"
-            old = {key: (kind, value) for key, kind, value in self.connection.execute(query, (run,))}
-            gone = [(key, run) for key in old.keys() - new.keys()]
-            self.connection.executemany("DELETE FROM field WHERE key = ? AND run = ?", gone)
-            # By type, too: 1 and 1.0 are equal to Python.
-            same = {
-                key
-                for key in old.keys() & new.keys()
-                if old[key] == new[key] and type(old[key][1]) is type(new[key][1])
-            }
-            new = {key: encoded for key, encoded in new.items() if key not in same}
-        for key, (kind, value) in new.items():
-            self._rows[key].append((key, run, kind, value))
-
-    def _new_key(self, origin: int, name: str) -> int:
-        query = "INSERT INTO key(origin, name) VALUES (?, ?)"
-        number = self.connection.execute(query, (origin, name)).lastrowid
-        self._keys[origin, name] = number
-        return number
-
-    def _remove(self, name: str, run: int) -> None:
-        # By (key, run): an index by run would double the file for the sake of the rare change.
-        self.connection.execute("DELETE FROM field WHERE key IN (SELECT id FROM key) AND run = ?", (run,))
-        self.connection.execute("DELETE FROM run WHERE id = ?", (run,))
-        self.gone.append(name)
-
-
-def _storable(name: str) -> str | bytes:
-    """Return a file's name as SQLite holds it: as bytes where it is no valid text."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(name)
-    return name

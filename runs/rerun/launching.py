@@ -21,9 +21,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from runs.errors import LaunchError
+from runs.rerun.ending import EndsWithUs
 from runs.rerun.record import Record
 
-__all__ = ["OBSERVERS", "Launch", "recorded_launch", "run_launch"]
+__all__ = ["OBSERVERS", "Launch", "recorded_launch", "run_launch", "started"]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
@@ -47,7 +48,7 @@ _LONG = {
     "-t": "--tiny_db",
 }
 # A run that is interrupted still writes its record down, and delivers it.
-_END_BOUND_S = 60.0
+_END_BOUND_S = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +152,22 @@ def _folder(record: Record) -> tuple[Path, list[str]]:
 def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
     """Run a process to its end; return its pid and its exit code, negative for the signal that ended it.
 
-    Ctrl-C, SIGTERM and SIGHUP end the process as Ctrl-C would, and then go on here.
+    Args:
+        launch: The process.
+        output: File descriptor for all that it prints; None leaves stdout and stderr as they are.
+
+    Raises:
+        LaunchError: If it cannot be started.
+    """
+    with started(launch, output) as process:
+        return process.pid, process.wait()
+
+
+@contextlib.contextmanager
+def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process that ends with the block, as Ctrl-C would end it.
+
+    Ctrl-C, SIGTERM and SIGHUP leave the block; where this process is killed, the other one is interrupted all the same.
 
     Args:
         launch: The process.
@@ -160,29 +176,36 @@ def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
     Raises:
         LaunchError: If it cannot be started.
     """
-    streams = {} if output is None else {"stdout": output, "stderr": output}
+    # A script starts what stands before an `&` with SIGINT ignored, which a process hands on to those that it starts.
+    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     try:
         process = subprocess.Popen(
             launch.command,
             cwd=launch.cwd,
             env=launch.environ(),
             stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             process_group=0,  # so that a Ctrl-C reaches it once, from here
-            **streams,
+            preexec_fn=_take_interrupts if is_ignored else None,
         )
     except OSError as error:
         raise LaunchError(
             f"{shlex.join(launch.command)} cannot be started in {launch.cwd} ({error.strerror})"
         ) from error
-    with _raising_signals():
+    with EndsWithUs(process.pid, _END_BOUND_S), _raising_signals():
         try:
-            return process.pid, process.wait()
-        except BaseException:
-            _end(process)
-            raise
+            yield process
+        finally:
+            if process.poll() is None:
+                _end(process)
 
 
-def _end(process: subprocess.Popen) -> None:
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children as Ctrl-C would; at once if it takes too long, or after a second Ctrl-C."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGINT)
@@ -196,7 +219,7 @@ def _end(process: subprocess.Popen) -> None:
 
 @contextlib.contextmanager
 def _raising_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise SystemExit, where signals can be handled."""
+    """Let SIGTERM and SIGHUP raise SystemExit where they would end this process, if signals can be handled here."""
 
     def leave(number: int, frame: Any) -> None:
         sys.exit(128 + number)
@@ -204,9 +227,12 @@ def _raising_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    # nohup sets SIGHUP to be ignored, and means it.
+    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, leave)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

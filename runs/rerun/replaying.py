@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import signal
-import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +13,7 @@ import numpy as np
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.schema import CONFIG, Series, read_metrics
 from runs.errors import LaunchError
-from runs.rerun.launching import OBSERVERS, recorded_launch
+from runs.rerun.launching import OBSERVERS, Launch, recorded_launch, started
 from runs.rerun.record import read_record
 from runs.rerun.states import kept_start, start_setting, states_of, with_folder
 from runs.stores.run import Run
@@ -25,7 +21,6 @@ from runs.stores.run import Run
 __all__ = ["Replay", "compare_points", "replay"]
 
 _LOOK_EVERY_S = 0.2
-_END_WITHIN_S = 60.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +73,7 @@ def replay(run: Run, num_steps: int) -> Replay:
             # Nobody else is to have it for a run.
             without=OBSERVERS,
         )
-        replayed = _run_until(launch.command, launch.cwd, launch.environ(), Path(name), until)
+        replayed = _run_until(launch, Path(name), until)
     return compare_points(recorded, replayed, after, "" if state is None else state.name, until)
 
 
@@ -101,21 +96,12 @@ def _series(folder: Path) -> dict[str, Series]:
     return {name: one for name, one in series.items() if len(one) and not name.startswith("system/")}
 
 
-def _run_until(command: Sequence[str], cwd: Path, environ: dict[str, str], base: Path, until: int) -> dict[str, Series]:
+def _run_until(launch: Launch, base: Path, until: int) -> dict[str, Series]:
     """Start a process that records below `base`, end it once it has recorded step `until`, and return what it did."""
     output = base / "output.txt"
-    with output.open("wb") as stream:
-        process = subprocess.Popen(
-            command, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT
-        )
-        try:
-            while True:
-                ended = process.poll() is not None
-                if ended or _last_step(base / "1") > until:
-                    break
-                time.sleep(_LOOK_EVERY_S)
-        finally:
-            _end(process)
+    with output.open("wb") as stream, started(launch, stream.fileno()) as process:
+        while process.poll() is None and _last_step(base / "1") <= until:
+            time.sleep(_LOOK_EVERY_S)
     # One step more, or the process' own end, or else metrics of the last step might be missing.
     if _last_step(base / "1") < until + (process.returncode != 0):
         lines = output.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
@@ -127,16 +113,6 @@ def _last_step(folder: Path) -> int:
     """Return the greatest step that a run has recorded; -1 for none."""
     found = _series(folder).values() if folder.is_dir() else ()
     return max((int(series.steps.max()) for series in found), default=-1)
-
-
-def _end(process: subprocess.Popen) -> None:
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_WITHIN_S)
-            return
-        process.kill()
-        process.wait()
 
 
 def compare_points(

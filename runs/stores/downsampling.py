@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from observers.record.schema import Series
+from runs.errors import FilterError
 
 __all__ = ["downsample"]
 
@@ -21,10 +22,10 @@ def downsample(series: Series, num_points: int) -> Series:
         num_points: At least 4.
 
     Raises:
-        ValueError: If `num_points` is less.
+        FilterError: If `num_points` is less.
     """
     if num_points < 4:
-        raise ValueError(f"num_points: got {num_points}, expected at least 4")
+        raise FilterError(f"num_points: got {num_points}, expected at least 4")
     count = len(series)
     if count <= num_points:
         return series

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactError
+from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.identity import read_lease, true_status
 from observers.record.schema import (
@@ -83,13 +84,25 @@ class FolderRun(Run):
 
     def _metric_names(self) -> list[str]:
         if (self.folder / POINTS).exists():
-            return list({name for name, _ in read_names(self.folder).values()})
+            with self._damage_to("metrics"):
+                return list({str(name) for name, _ in read_names(self.folder).values()})
         return list(_read(self.folder / SACRED_METRICS))
 
     def _series(self, name: str) -> Series | None:
         if (self.folder / POINTS).exists():
-            return read_metrics(self.folder).get(name)
+            with self._damage_to("metrics"):
+                return read_metrics(self.folder).get(name)
         return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
+
+    @contextlib.contextmanager
+    def _damage_to(self, what: str) -> Iterator[None]:
+        """Turn what reading a damaged file raises into a StoreError."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(f"the {what} in {self.folder} cannot be read ({error.strerror})") from error
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise StoreError(f"the {what} in {self.folder} are damaged ({type(error).__name__}: {error})") from error
 
     def read_output(self, start: int = 0) -> tuple[bytes, int]:
         """See `Run.read_output`."""
@@ -145,13 +158,11 @@ class FolderRun(Run):
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
         """See `Run.media_entries`."""
         found = []
-        try:
+        with self._damage_to("media"):
             for entry in read_json_lines(self.folder / MEDIA):
                 files = [entry["file"], *entry.get("images", ())]
                 paths = [media_path(self.folder, file) for file in files]
                 found.append((entry, [self._content(p.name, self.folder, f"{MEDIA_FOLDER}/{p.name}") for p in paths]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{self.folder / MEDIA} is damaged ({type(error).__name__}: {error})") from error
         return found
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:

@@ -118,6 +118,7 @@ def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:
     direction = pymongo.DESCENDING if sort.startswith("-") else pymongo.ASCENDING
     if name == "_id":
         return [({}, path, direction)]
+    kinds: list[dict[str, Any]]
     if name in TIMES:
         kinds = [{path: {"$type": "date"}}]
     else:

@@ -16,7 +16,7 @@ import gridfs
 import numpy as np
 
 from observers.artifacts.store import ARTIFACTS
-from observers.artifacts.version import ArtifactError
+from observers.errors import ArtifactError
 from observers.mongo.documents import object_id, restore
 from observers.mongo.fetch import fetch
 from observers.record.identity import true_status

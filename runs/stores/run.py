@@ -307,7 +307,7 @@ class Run(abc.ABC):
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
         """Of every metric first, last, min, max and so on; see `observers.record.schema.summarize`."""
-        return {name: value for name, value in self._part("summary").items() if isinstance(value, Mapping)}
+        return {name: value for name, value in self._part("summary").items() if isinstance(value, dict)}
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.schema import Series
+from runs.query.times import time_of
 
 __all__ = ["series_of", "without_pickles"]
 
@@ -21,12 +22,13 @@ def series_of(entry: Any, start: datetime | None) -> Series | None:
     if not isinstance(entry, Mapping) or not isinstance(entry.get("values"), list):
         return None
     values = np.array([_number(value) for value in entry["values"]], np.float64)
-    steps = [_number(step) for step in entry.get("steps") or range(len(values))]
+    recorded, stamps = (entry.get(name) for name in ("steps", "timestamps"))
+    steps = [_number(step) for step in (recorded if isinstance(recorded, list) and recorded else range(len(values)))]
     count = min(len(values), len(steps))
     whole = all(step.is_integer() for step in steps)
     times = np.full(count, np.nan)
-    for position, stamp in enumerate((entry.get("timestamps") or ())[:count]):
-        at = _parse_time(stamp)
+    for position, stamp in enumerate(stamps[:count] if isinstance(stamps, list) else ()):
+        at = stamp if isinstance(stamp, datetime) else time_of(stamp)
         if at is not None and start is not None:
             times[position] = (at - start).total_seconds()
     return Series(np.array(steps[:count], np.int64 if whole else np.float64), values[:count], times)
@@ -37,15 +39,6 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return float("nan")
-
-
-def _parse_time(stamp: Any) -> datetime | None:
-    if isinstance(stamp, datetime):
-        return stamp
-    try:
-        return datetime.fromisoformat(stamp)
-    except (TypeError, ValueError):
-        return None
 
 
 def without_pickles(value: Any) -> Any:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from observers.artifacts.version import ArtifactError
+from observers.errors import ArtifactError
 from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.index.fields import is_indexed
 from runs.query.filters import AllOf, Filter, names_in, parse_filter

@@ -14,7 +14,7 @@ import pymongo
 from pymongo.errors import ConfigurationError, PyMongoError
 
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import Destination, database_in, explain, read_destination
+from observers.mongo.destination import DESTINATION_FILE, Destination, database_in, explain, read_destination
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
@@ -71,7 +71,7 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
 
 def deliveries(folder: Path, url: str | None = None) -> Iterator[SyncResult]:
     """Do as `sync` does, and yield each result as it comes."""
-    clients: dict[str | None, pymongo.MongoClient] = {}
+    clients: dict[str | None, pymongo.MongoClient[dict[str, Any]]] = {}
     try:
         for run_folder in run_folders(folder):
             destination = _destination(run_folder, url)
@@ -83,7 +83,7 @@ def deliveries(folder: Path, url: str | None = None) -> Iterator[SyncResult]:
             client.close()
 
 
-def _connect(destination: Destination) -> pymongo.MongoClient:
+def _connect(destination: Destination) -> pymongo.MongoClient[dict[str, Any]]:
     try:
         return destination.connect()
     except (ConfigurationError, OSError, ValueError) as error:
@@ -91,7 +91,12 @@ def _connect(destination: Destination) -> pymongo.MongoClient:
 
 
 def _destination(folder: Path, url: str | None) -> Destination | None:
-    recorded = read_destination(folder)
+    try:
+        recorded = read_destination(folder)
+        if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
+            raise ValueError(f"got {recorded}, expected texts")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"{folder / DESTINATION_FILE} cannot be read ({error}); remove it, or mend it") from error
     if url is None:
         return recorded
     try:
@@ -103,13 +108,13 @@ def _destination(folder: Path, url: str | None) -> Destination | None:
     return Destination(url, name or recorded.db_name, recorded.prefix)
 
 
-def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
     lease = read_lease(folder)
     run = read_json(folder / RUN)
-    if run is not None and run["status"] == "RUNNING" and lease is not None and is_alive(lease):
+    if isinstance(run, dict) and run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
         return SyncResult(folder, "running", None, destination.label)
     if folder.name != SPOOLED:
-        if run is None:
+        if not isinstance(run, dict):
             raise StoreError(f"{folder / RUN} cannot be read; the run cannot be delivered")
         # Who holds the lock resumes the run, and takes these points in.
         with contextlib.suppress(BlockingIOError), locked(folder, wait=False) as lock:
@@ -140,7 +145,7 @@ def _recover(folder: Path, lock: RecordLock) -> None:
         journal.close()
 
 
-def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient) -> SyncResult:
+def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
     delivery = Delivery(folder, folder.parent, client[destination.db_name], destination.prefix)
     if delivery.was_completed():
         return SyncResult(folder, "up to date", delivery.run_id, destination.label)
@@ -153,6 +158,8 @@ def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient
                 return SyncResult(folder, "delivered", delivery.run_id, destination.label)
     except PyMongoError as error:
         raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error
     return SyncResult(folder, "incomplete", delivery.run_id, destination.label)
 
 
@@ -199,8 +206,8 @@ def _reap_folders(store: Path) -> Iterator[Reaped]:
                 yield Reaped(folder, uid)
 
 
-def _is_dead(run: dict[str, Any] | None, lease: dict[str, Any] | None) -> bool:
-    return run is not None and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
+def _is_dead(run: Any, lease: Any) -> bool:
+    return isinstance(run, dict) and run.get("status") == "RUNNING" and true_status(run, lease) == "DEAD"
 
 
 def _reap(folder: Path) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from observers.record.atomic_file import replacing
-from runs.errors import RunsError, StoreError
+from runs.errors import MissingExtraError, StoreError
 from runs.stores.rows import row_of
 from runs.stores.run import Run
 
@@ -75,14 +75,14 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, A
     """Write Parquet; a column of several kinds of values becomes text, as JSON.
 
     Raises:
-        RunsError: If the package for it is missing.
+        MissingExtraError: If the package for it is missing.
         StoreError: If the file cannot be written.
     """
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise RunsError(
+        raise MissingExtraError(
             "parquet needs the package 'pyarrow', which is not installed; write pip install -e '.[parquet]'"
         ) from error
     import pandas

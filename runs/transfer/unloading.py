@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactError, check_name
+from observers.artifacts.version import check_name
+from observers.errors import ArtifactError
 from observers.mongo.delivery import MARKER
 from observers.mongo.destination import DESTINATION_FILE
 from observers.record.atomic_file import replacing

@@ -12,10 +12,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
-from observers.record.schema import read_metrics, read_names, read_points
+from observers.record.schema import POINT, read_metrics, read_names, read_points
 from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,24 @@ class Lab:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         return run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
 
+    def numbers(self):
+        return {int(path.name) for path in (self.folder / "my_runs").iterdir() if path.name.isdigit()}
+
+    def cut_off(self, *words, by):
+        """Start a run, end it by a signal once it has saved three states; return its number and its exit code."""
+        before = self.numbers()
+        with self.start(*words) as process:
+            deadline = time.monotonic() + 100
+            while not (new := self.numbers() - before) or len(self.states(max(new))) < 3:
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            process.send_signal(by)
+            return max(new), process.wait(60)
+
+    def states(self, number):
+        return sorted((self.folder / "my_runs" / str(number) / "checkpoints").glob("step-*.pt"))
+
     def record(self, number):
         return json.loads((self.folder / "my_runs" / str(number) / "run.json").read_text())
 
@@ -51,15 +70,7 @@ def lab(tmp_path_factory):
     """A lab with a whole run, 1, and one that SIGTERM cut off after some epochs, 2."""
     lab = Lab(tmp_path_factory.mktemp("lab"))
     assert lab.start(*SETTINGS).wait(120) == 0
-    process = lab.start(*SETTINGS)
-    states = lab.folder / "my_runs" / "2" / "checkpoints"
-    deadline = time.monotonic() + 60
-    while len(list(states.glob("step-*.pt"))) < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 75
+    assert lab.cut_off(*SETTINGS, by=signal.SIGTERM) == (2, 75)
     return lab
 
 
@@ -77,14 +88,8 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
 
 
 def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
-    process = lab.start("seed=3", *SETTINGS)
-    folder = lab.folder / "my_runs" / "3"
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("checkpoints/step-*.pt"))) < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+    run, _ = lab.cut_off("seed=3", *SETTINGS, by=signal.SIGKILL)
+    folder = lab.folder / "my_runs" / str(run)
     points = bytearray((folder / "metrics.bin").read_bytes())
     names = [json.loads(line) for line in (folder / "metrics.names.jsonl").read_text().splitlines()]
     number = next(row["id"] for row in names if row["name"] == "train/loss")
@@ -92,27 +97,37 @@ def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
     step = int.from_bytes(points[places[-1] + 8 : places[-1] + 16], "little")
     points[places[-1] + 16] ^= 1
     (folder / "metrics.bin").write_bytes(points)
-    before = lab.record(3)
-    done = lab.runs("resume", "3", "--verify", "2")
+    before = lab.record(run), lab.numbers()
+    done = lab.runs("resume", str(run), "--verify", "2")
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith(f"DIVERGED: train/loss at step {step} was "), done.stdout
-    assert lab.record(3) == before
-    assert not (lab.folder / "my_runs" / "4").exists()
+    assert (lab.record(run), lab.numbers()) == before
 
 
-def cut_off(lab, seed):
-    """Start a run, kill it once it has some states, and return its folder."""
-    number = max((int(path.name) for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit()), default=0) + 1
-    process = lab.start(f"seed={seed}", *SETTINGS)
-    folder = lab.folder / "my_runs" / str(number)
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("checkpoints/step-*.pt"))) < 3:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    return folder
+def test_killed_verification_takes_its_replay_along(lab):
+    run, _ = lab.cut_off("seed=6", "epochs=4000", *SETTINGS[1:], by=signal.SIGKILL)
+    # It replays up to the last recorded step, which is put beyond what it reaches.
+    append_point(lab.folder / "my_runs" / str(run), step=10**6)
+    command = [sys.executable, "-m", "runs", "resume", str(run), "--verify", str(10**6)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with Process(command, cwd=lab.folder, env=env, stdout=DEVNULL, stderr=DEVNULL, cold=True) as process:
+        deadline = time.monotonic() + 60
+        command = psutil.Process(process.pid)
+        while not (replays := [one for one in command.children() if "exp.py" in str(one.cmdline())]):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.kill()
+        while psutil.pid_exists(replays[0].pid):
+            assert time.monotonic() < deadline + 60
+            time.sleep(0.01)
+
+
+def append_point(folder, step):
+    """Append a point of the training's loss to a record."""
+    number = next(number for number, (name, _) in read_names(folder).items() if name == "train/loss")
+    with (folder / "metrics.bin").open("ab") as stream:
+        stream.write(np.array([(number, 0, step, 0.0)], POINT).tobytes())
 
 
 def places_of(folder, metric):
@@ -122,7 +137,8 @@ def places_of(folder, metric):
 
 
 def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_them(lab):
-    folder = cut_off(lab, seed=4)
+    run, _ = lab.cut_off("seed=4", *SETTINGS, by=signal.SIGKILL)
+    folder = lab.folder / "my_runs" / str(run)
     states = [load_checkpoint(path) for path in (folder / "checkpoints" / "last.pt", *newest_first(folder))]
     last = places_of(folder, "train/loss")[states[0]["position"]["metrics"]["train/loss"][0] - 1]
     os.truncate(folder / "metrics.bin", 24 * last)
@@ -133,16 +149,17 @@ def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_th
     assert lab.record(folder.name)["sessions"][1]["step"] == before
     assert lab.record(folder.name)["status"] == "COMPLETED"
     assert lab.start("seed=4", *SETTINGS).wait(120) == 0
-    assert lab.points(folder.name) == lab.points(int(folder.name) + 1)
+    assert lab.points(run) == lab.points(max(lab.numbers()))
 
 
 def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
-    folder = cut_off(lab, seed=5)
+    run, _ = lab.cut_off("seed=5", *SETTINGS, by=signal.SIGKILL)
+    folder = lab.folder / "my_runs" / str(run)
     points = read_points(folder)
     np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
     done = lab.runs("resume", folder.name)
     assert done.returncode == 0, done.stderr
-    assert "the record is not complete at any state that is kept; going on from the newest good one" in done.stderr
+    assert "the record is not complete at any state that is kept; resuming from the newest good one" in done.stderr
     assert "1 points of 1 series are lost; the run cannot end as COMPLETED" in done.stderr
     record = lab.record(folder.name)
     assert (record["status"], record["lost_points"]) == ("COMPLETED_WITH_LOSS", 1)
@@ -155,7 +172,7 @@ def newest_first(folder):
 def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
     done = lab.runs("fork", "1", "with", "epochs=42", "lr=1e-4", "--", "--comment=a fork")
     assert done.returncode == 0, done.stderr
-    number = max(int(path.name) for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit())
+    number = max(lab.numbers())
     record, parent = lab.record(number), lab.record(1)
     assert record["parent"] == parent["uid"] != record["uid"]
     assert (record["status"], record["meta"]["comment"]) == ("COMPLETED", "a fork")
@@ -167,7 +184,7 @@ def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
 def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(lab):
     state = min((lab.folder / "my_runs" / "1" / "checkpoints").glob("step-*.pt"))
     assert lab.runs("fork", "1", "--state", state.name, "with", "lr=3e-4").returncode == 0
-    fork = max((path for path in (lab.folder / "my_runs").iterdir() if path.name.isdigit()), key=lambda p: int(p.name))
+    fork = lab.folder / "my_runs" / str(max(lab.numbers()))
     state.unlink()
     done = lab.runs("reproduce", fork.name)
     assert (done.returncode, done.stdout[:10]) == (0, "IDENTICAL\n"), done.stdout + done.stderr

@@ -94,7 +94,7 @@ def test_predict_of_the_best_checkpoint_is_a_table_of_the_test_part(trained):
     (path,) = (folder / "my_runs").rglob("predictions.csv")
     with path.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    assert list(rows[0]) == ["target", "prediction", *(f"p({digit})" for digit in range(10))]
+    assert list(rows[0]) == ["index", "target", "prediction", *(f"p({digit})" for digit in range(10))]
     assert sum(row["target"] == row["prediction"] for row in rows) / 270 == pytest.approx(result(done))
     for row in rows:
         probabilities = {digit: float(row[f"p({digit})"]) for digit in range(10)}

@@ -35,7 +35,8 @@ def first(batches, epoch=0):
 
 def test_make_data_notes_name_and_fingerprint_in_the_run():
     made, done = run(data={"name": "wine"})
-    assert done.info["data"] == {"name": "wine", "fingerprint": made.fingerprint}
+    split = {"seed": 0, "digest": made.preparation.split.digest}
+    assert done.info["data"] == {"name": "wine", "fingerprint": made.fingerprint, "split": split}
 
 
 def test_make_data_of_the_same_seed_is_the_same_and_of_another_is_not():

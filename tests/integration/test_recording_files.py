@@ -14,9 +14,10 @@ import torch
 
 from experiments import Experiment
 from experiments.running import captured_output
-from observers import FileObserver
+from observers import FileObserver, Text
+from observers.errors import MediaError, MetricError
 from observers.record.identity import is_alive, true_status
-from observers.record.schema import LIVE, read_metrics, read_points
+from observers.record.schema import LIVE, read_media, read_metrics, read_points
 from runs.transfer.syncing import reap
 
 
@@ -97,6 +98,101 @@ def test_metrics_of_all_kinds_come_back(tmp_path):
     sacred_form = load(tmp_path / "runs" / "1", "metrics.json")
     assert sacred_form["plain"]["steps"] == [0, 1]
     assert set(sacred_form["plain"]) == {"steps", "values", "timestamps"}
+
+
+class Wordless:
+    """Has no text: `str` raises."""
+
+    def __str__(self):
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+def test_refused_values_end_no_heartbeat_and_take_no_point_with_them(tmp_path):
+    bad = [torch.zeros(3), torch.zeros(0), "5", None, Wordless(), 10**400]
+
+    def main(_run):
+        for step, value in enumerate(bad):
+            _run.log_scalar("x", float(step), step)
+            for name, given, at in (("x", value, step), (value, 1.0, step), ("x", 1.0, Wordless())):
+                if not isinstance(name, str) or name == "x":
+                    with pytest.raises(MetricError, match="line "):
+                        _run.log_scalar(name, given, at)
+            with pytest.raises(MetricError, match=r"log_scalar\('b'\)") as refused:
+                _run.log({"a": 0.5, "b": value, "c": 1.5, "d": value}, step)
+            assert "log_scalar('d')" in str(refused.value)
+            _run._emit_heartbeat()
+        with pytest.raises(MediaError, match="got the name 7"):
+            _run.log({7: Text("a"), "text": Text("b"), "late": 1.0})
+
+    bad.remove("5")  # which is a name, if no value
+    record(tmp_path, main)
+    found = read_metrics(tmp_path / "runs" / "1")
+    assert {name: len(series) for name, series in found.items() if not name.startswith("system/")} == {
+        "x": 5,
+        "a": 5,
+        "c": 5,
+        "late": 1,
+    }
+    assert [entry.name for entry in read_media(tmp_path / "runs" / "1")] == ["text"]
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
+def test_refused_value_that_nobody_catches_fails_the_run_at_its_line(tmp_path):
+    def main(_run):
+        _run.log_scalar("loss", 0.5)
+        _run.log_scalar("loss", torch.zeros(2))
+
+    with pytest.raises(MetricError, match=r"log_scalar\('loss'\) in test_recording_files.py, line \d+: got a Tensor"):
+        record(tmp_path, main)
+    run = load(tmp_path / "runs" / "1")
+    assert run["status"] == "FAILED"
+    assert '_run.log_scalar("loss", torch.zeros(2))' in "".join(run["fail_trace"])
+    assert read_metrics(tmp_path / "runs" / "1")["loss"].values.tolist() == [0.5]
+
+
+ODD = [{1: "a", "b": 2}, {(1, 2): 3}, np.zeros(3), {1, 2}, b"\xff", "\udc80"]
+
+
+@pytest.mark.parametrize("value", [Wordless(), {"deep": Wordless()}, *ODD], ids=range(2 + len(ODD)))
+def test_whatever_info_holds_ends_no_heartbeat(tmp_path, value):
+    def main(_run):
+        _run.info.update({"odd": value, "good": 1})
+        _run._emit_heartbeat()
+        _run.log_scalar("x", 1.0)
+        assert _run.observers[0].num_errors == 0
+
+    record(tmp_path, main)
+    assert load(tmp_path / "runs" / "1", "info.json")["good"] == 1
+    assert len(read_metrics(tmp_path / "runs" / "1")["x"]) == 1
+
+
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+def test_whatever_the_result_is_ends_no_heartbeat(tmp_path, value):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: value)
+    ex.run(options={"--capture": "no"})
+    assert ex.observers[0].num_errors == 0
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
+
+
+def test_stock_experiment_with_odd_names_and_values_keeps_the_good_ones(tmp_path):
+    ex = sacred.Experiment("stock", base_dir=str(Path(__file__).parent), save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.main
+    def main(_run):
+        for name in (7, None, ("a", 1), "good"):
+            for value in (0.5, "text", torch.zeros(2), Wordless(), torch.tensor(1.5)):
+                _run.log_scalar(name, value)
+
+    ex.run()
+    found = read_metrics(tmp_path / "runs" / "1")
+    assert found.keys() == {"7", "None", "('a', 1)", "good"}
+    assert all(series.values.tolist() == [0.5, 1.5] for series in found.values())
+    assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
 
 
 def test_value_that_changes_in_place_after_logging_is_recorded_as_it_was(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
-from tests.processes import DEVNULL, PIPE, Process, run
+from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -364,21 +365,58 @@ def test_changed_data_file_is_refused_before_training(tmp_path):
         assert len(store.get("1").reproductions) == 1
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_the_process_too(lab, tmp_path, wait_for, number, code):
+@pytest.fixture
+def endless(lab, tmp_path, wait_for):
+    """Start `runs reproduce` of a run that does not end by itself: `endless(**options)` waits until that goes on."""
     lab.run()
     edit(lab.store, "1", "config.json", lambda config: config.update(how="forever"))
-    command = [sys.executable, "-m", "runs", "--store", str(lab.store), "reproduce", "1"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with Process(command, cwd=tmp_path, env=environment, stdout=PIPE, stderr=PIPE) as one:
+    command = [sys.executable, "-m", "runs", "--store", lab.store, "reproduce", "1"]
+    processes = []
+
+    def start(**options):
+        options |= {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}, "cold": True}
+        processes.append(Process(command, stdout=DEVNULL, stderr=DEVNULL, **options))
         wait_for((lab.store / "2" / "metrics.bin").exists, "the new run to go on")
-        one.send_signal(number)
-        assert one.wait(60) == code
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.close()
+
+
+def is_ignored(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(re.search(r"SigIgn:\s*(\w+)", status)[1], 16) & 1 << (number - 1))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "ignored"),
+    [
+        (signal.SIGINT, 130, ()),
+        (signal.SIGTERM, 143, ()),
+        # As a script starts what stands before an `&`, by nohup or without.
+        (signal.SIGTERM, 143, (signal.SIGINT, signal.SIGHUP)),
+    ],
+)
+def test_signals_end_the_process_too(lab, endless, number, code, ignored):
+    process = endless(ignore=ignored)
+    assert signal.SIGHUP not in ignored or is_ignored(process.pid, signal.SIGHUP)
+    process.send_signal(number)
+    assert process.wait(60) == code
     with open_store(lab.store) as store:
         new = store.get("2")
         assert new.status == "INTERRUPTED"
         assert not Path(f"/proc/{new.lease['pid']}").exists()
         assert store.get("1").reproductions == []
+
+
+def test_killed_command_takes_its_process_along(lab, endless, wait_for):
+    process = endless()
+    with open_store(lab.store) as store:
+        pid = store.get("2").lease["pid"]
+        process.kill()
+        wait_for(lambda: not Path(f"/proc/{pid}").exists(), "the end of its process")
+        assert store.get("2").status == "INTERRUPTED"
 
 
 def test_dry_shows_all_and_runs_nothing(lab, tmp_path):

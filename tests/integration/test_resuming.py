@@ -268,5 +268,5 @@ def test_training_with_a_damaged_newest_state_goes_on_from_the_one_before(tmp_pa
     assert same(again[0], weights)
     assert {step for _, _, step in again[1]} == {16, 18}
     assert f"{last}: " in caplog.text
-    assert "the state before it is looked for" in caplog.text
+    assert "trying the state before it" in caplog.text
     assert load_checkpoint(last)["step"] == 18

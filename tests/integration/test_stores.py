@@ -20,7 +20,7 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 import runs
 from experiments import Experiment
-from observers import FileObserver, Image, MongoObserver, Table, Text
+from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, Text
 from runs.errors import FilterError, RunNotFoundError, StoreError
 
 LAB = Path(__file__).resolve().parents[2]
@@ -353,6 +353,17 @@ def test_get_takes_id_uid_prefix_and_latest(store):
     for nobody in ("99", "zzz", "", "../1", "/etc"):
         with pytest.raises(RunNotFoundError, match="there is no run"):
             store.get(nobody)
+
+
+def test_version_of_an_artifact_that_is_not_there_is_an_error_of_the_store(store, tmp_path):
+    with pytest.raises(StoreError, match="nothing@0000") as caught:
+        store.get("2").fetch_version({"name": "nothing", "digest": "0" * 64}, tmp_path)
+    assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, ArtifactError)
+
+
+def test_too_few_points_refused(store):
+    with pytest.raises(FilterError, match="num_points: got 3, expected at least 4"):
+        store.get("2").metric("train/loss", num_points=3)
 
 
 def test_frame_has_config_summary_and_host(store):

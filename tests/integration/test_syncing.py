@@ -11,8 +11,9 @@ import pytest
 from observers.record.identity import lease
 from observers.record.schema import read_metrics
 from runs.__main__ import main as runs_command
+from runs.errors import StoreError
 from runs.index.folders import run_folders
-from runs.transfer.syncing import reap
+from runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 
 SPOOLS = """
@@ -152,6 +153,33 @@ def main(_run):
     with pymongo.MongoClient(mongod.url) as client:
         assert client.outage.metrics.find_one()["steps"] == list(range(750))
         assert client.outage.runs.find_one()["status"] == "COMPLETED"
+
+
+@pytest.mark.parametrize("odd", ["", "[3]", "{}", '{"url": 3}', '{"a": 1}'])
+def test_damaged_destination_is_refused_by_its_name(tmp_path, odd):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"status": "COMPLETED"}')
+    (folder / "destination.json").write_text(odd)
+    with pytest.raises(StoreError):
+        sync(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["", "[3]", "3", "{}", '{"status": [3]}', '{"status": "RUNNING", "uid": 3}'])
+def test_damaged_record_is_neither_delivered_nor_reaped(tmp_path, mongo_url, database, odd):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "run.json").write_text(odd)
+    destination = {"url": mongo_url, "db_name": database.name, "prefix": ""}
+    (folder / "destination.json").write_text(json.dumps(destination))
+    assert reap(tmp_path) == []
+    with pytest.raises(StoreError, match=f"{folder}.*(cannot be read|is damaged)"):
+        sync(tmp_path)
+
+
+def test_url_that_is_none_is_refused_in_one_sentence():
+    with pytest.raises(StoreError, match=r"the store's URL: .*Port contains non-digit characters"):
+        reap("mongodb://host:port/lab")
 
 
 @pytest.mark.parametrize("prefix", ["", "lab"])

@@ -308,13 +308,16 @@ def test_flag_attaches_it_to_any_experiment_of_the_lab(tmp_path, start):
 WITHOUT = """
 import sys, importlib.util
 find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name == "tensorboard" else find(name, *rest)
+importlib.util.find_spec = lambda name, *rest: None if name == {missing!r} else find(name, *rest)
 """
 
 
-def test_missing_extra_is_named_before_the_run_starts(tmp_path, start):
-    recorded = start(tmp_path, WITHOUT + "@ex.automain\ndef main(): print('ran')\n", "--tensorboard")
+@pytest.mark.parametrize("missing", ["tensorboard", "google_crc32c"])
+def test_missing_extra_is_named_before_the_run_starts(tmp_path, start, missing):
+    body = WITHOUT.format(missing=missing) + "@ex.automain\ndef main(): print('ran')\n"
+    recorded = start(tmp_path, body, "--tensorboard")
     assert recorded.process.wait(60) == 1
+    assert f"needs the package {missing!r}" in recorded.err.read_text()
     assert "write pip install -e '.[tensorboard]'" in recorded.err.read_text()
     assert recorded.out.read_text() == ""
 

@@ -3,6 +3,7 @@
 import csv
 import json
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -10,10 +11,11 @@ from sacred.observers import RunObserver
 
 import exp
 from ingredients import optimizer
-from ingredients.checkpoints.files import load_checkpoint
+from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from ingredients.errors import (
     CheckpointError,
     ConfigError,
+    DataError,
     LossError,
     ModelError,
     OptimizerError,
@@ -257,11 +259,85 @@ def test_evaluate_of_another_model_raises_with_the_settings_that_differ(run, fol
         run(WINE | {"model.options.hidden": [7], "checkpoint.path": path}, "evaluate")
 
 
-def test_evaluate_on_another_split_warns_that_it_may_know_the_test_part(run, folder, caplog):
-    run(WINE | {"seed": 1})
+def test_evaluate_with_other_settings_measures_the_test_part_that_the_training_kept_apart(run, folder, caplog):
+    done = run(WINE | {"seed": 1, "loss.class_weights": "balanced"})
     path = str(folder / "1" / "checkpoints" / "best.pt")
-    run(WINE | {"checkpoint.path": path}, "evaluate")
+    settings = {"seed": 2, "data.val_fraction": 0.4, "data.normalize": "none", "loss.class_weights": "balanced"}
+    again = run(WINE | settings | {"checkpoint.path": path}, "evaluate")
+    assert again.info["test"] == done.info["test"]
+    assert again.info["data"]["tested"] == 27
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def without_preparation(path):
+    """Make a checkpoint one that an earlier version saved."""
+    state = load_checkpoint(path)
+    del state["preparation"]
+    save_checkpoint(state, path)
+
+
+def test_checkpoint_of_an_earlier_version_is_evaluated_with_a_line_that_says_so(run, folder, caplog):
+    done = run(WINE | {"seed": 1})
+    path = folder / "1" / "checkpoints" / "best.pt"
+    without_preparation(path)
+    assert run(WINE | {"seed": 1, "checkpoint.path": str(path)}, "evaluate").result == done.result
+    assert f"{path} was saved by an earlier version, which did not keep what its data were prepared by" in caplog.text
+    run(WINE | {"checkpoint.path": str(path)}, "evaluate")
     assert any(message.startswith(f"{path} was trained with seed=1, so the test part") for message in caplog.messages)
+
+
+RANDOM = {"data.name": f"{__name__}:random_labels", "epochs": 60, "model.options.hidden": [256], "lr": 0.01}
+
+
+def random_labels():
+    """Return labels that nothing tells but remembering them."""
+    random = np.random.default_rng(0)
+    return random.normal(size=(240, 40)), random.integers(0, 2, 240)
+
+
+def test_fork_with_another_seed_is_tested_on_samples_that_its_parent_was_not_trained_on(run, folder, caplog):
+    first = run(RANDOM | {"checkpoint.best": False})
+    start = str(folder / "1" / "checkpoints" / "last.pt")
+    fork = {**RANDOM, "epochs": 61, "checkpoint.resume": start, "checkpoint.best": False}
+    second = run(fork | {"seed": 1})
+    assert second.result < 0.65
+    splits = [done.info["data"]["split"] for done in (first, second)]
+    assert splits[1] == {**splits[0], "is_new": False, "differs_from_start": []}
+    # On a split of its own it knows most of the test part by heart.
+    third = run(fork | {"seed": 1, "data.new_split": True})
+    assert third.result > 0.75
+    assert third.info["data"]["split"]["differs_from_start"] == ["data.split_seed=0", "seed=0"]
+    assert "samples are split otherwise than for the state that this run starts from" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"data.val_fraction": 0.3}, r"trained with data\.val_fraction=0\.15, and another split"),
+        ({"data.split_seed": 3, "data.limit": 100}, r"trained with data\.limit=None, data\.split_seed=0, and another"),
+        (
+            {"data.name": "breast_cancer"},
+            r"trained on data with the fingerprint \w{12}, and data\.name=breast_cancer has",
+        ),
+    ],
+)
+def test_fork_with_another_split_is_refused_unless_asked_for(run, folder, changed, message):
+    run(WINE)
+    fork = WINE | {"epochs": 3, "checkpoint.resume": str(folder / "1" / "checkpoints" / "last.pt")} | changed
+    with pytest.raises(DataError, match=message):
+        run(fork)
+    if "data.name" not in changed:
+        assert run(fork | {"data.new_split": True}).info["data"]["split"]["differs_from_start"]
+
+
+def test_fork_of_a_state_of_an_earlier_version_keeps_its_split(run, folder):
+    first = run(WINE | {"seed": 4})
+    path = folder / "1" / "checkpoints" / "last.pt"
+    without_preparation(path)
+    fork = WINE | {"epochs": 3, "seed": 5, "checkpoint.resume": str(path)}
+    assert run(fork).info["data"]["split"]["digest"] == first.info["data"]["split"]["digest"]
+    with pytest.raises(DataError, match=r"trained with data\.test_fraction=0\.15"):
+        run(fork | {"data.test_fraction": 0.3})
 
 
 def test_evaluate_on_the_same_split_warns_of_nothing(run, folder, caplog):

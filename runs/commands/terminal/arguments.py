@@ -125,7 +125,7 @@ def folder_of(arguments: argparse.Namespace) -> Path:
     """
     where = where_of(arguments)
     if "://" in where:
-        from observers.mongo.destination import redact
+        from observers.record.redaction import redact
 
         raise StoreError(f"got the store {redact(where)}, and this command wants a folder of runs")
     return Path(where)

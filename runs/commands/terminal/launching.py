@@ -30,7 +30,7 @@ def begin(launch: Launch, what: str, *, dry: bool) -> int:
     Raises:
         LaunchError: If there is no such program or folder.
     """
-    from observers.mongo.destination import redact
+    from observers.record.redaction import redact
 
     for note in launch.notes:
         print_to_stderr(note)

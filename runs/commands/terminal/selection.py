@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from runs.query.filters import Condition
     from runs.stores.run import Run
     from runs.stores.store import Store
 
@@ -26,9 +27,16 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
 
 
-def conditions_in(arguments: argparse.Namespace) -> list[Any]:
-    """Return the filter that `--where` and `--tag` stand for."""
-    return [*arguments.where, *((f"tags.{tag}", "==", True) for tag in arguments.tag)]
+def conditions_in(arguments: argparse.Namespace) -> list[Condition]:
+    """Return the filter that `--where` and `--tag` stand for.
+
+    Raises:
+        FilterError: If a condition makes no sense.
+    """
+    from runs.query.filters import Condition, parse_words
+
+    tags = (Condition(f"tags.{tag}", "==", True) for tag in arguments.tag)
+    return [*map(parse_words, arguments.where), *tags]
 
 
 def find_chosen(

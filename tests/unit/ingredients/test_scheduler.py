@@ -227,14 +227,14 @@ def test_plateau_with_a_metric_that_is_not_measured_raises(method):
 def test_plateau_without_a_validation_part_raises():
     _, schedule = make("ReduceLROnPlateau")
     with pytest.raises(
-        SchedulerError, match=r"ReduceLROnPlateau looks at validations, but there is no validation part"
+        SchedulerError, match=r"ReduceLROnPlateau reads a validation metric, but there is no validation part"
     ):
         schedule.check([])
 
 
 def test_plateau_each_step_raises():
     with pytest.raises(
-        SchedulerError, match="got 'step', but ReduceLROnPlateau looks at validations; use interval=epoch"
+        SchedulerError, match="got 'step', but ReduceLROnPlateau reads a validation metric; use interval=epoch"
     ):
         make("ReduceLROnPlateau", interval="step")
 

@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from ingredients.datasets.sources import TEST, TRAIN, VAL, Source, load_source
+from ingredients.datasets.samples import Source
+from ingredients.datasets.sources import load_source
+from ingredients.datasets.splitting import TEST, TRAIN, VAL
 from ingredients.errors import ConfigError, DataError
 
 HERE = __name__

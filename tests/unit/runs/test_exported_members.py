@@ -33,6 +33,7 @@ def test_exported_members():
         "FilterError",
         "LaunchError",
         "Medium",
+        "MissingExtraError",
         "Mongod",
         "PlotError",
         "Reaped",

@@ -13,7 +13,8 @@ from experiments.training.cases import as_images, cases_table, choose_classes, c
 from ingredients.data import ingredient
 from ingredients.datasets.batches import make_batches
 from ingredients.datasets.preparation import prepare
-from ingredients.datasets.sources import Source, load_source
+from ingredients.datasets.samples import Source
+from ingredients.datasets.sources import load_source
 
 DEFAULTS = ingredient.configurations[0]()
 

@@ -355,7 +355,10 @@ def test_fit_with_a_plateau_of_what_is_not_measured_raises_before_the_first_step
 def test_fit_with_a_plateau_without_a_validation_part_raises_before_the_first_step(tensor_data):
     data = tensor_data((INPUTS, LABELS))
     refused(
-        data, SchedulerError, r"ReduceLROnPlateau looks at validations, but", schedule={"name": "ReduceLROnPlateau"}
+        data,
+        SchedulerError,
+        "ReduceLROnPlateau reads a validation metric",
+        schedule={"name": "ReduceLROnPlateau"},
     )
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 import logging
+import math
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from experiments import Experiment
 from experiments.training.results import record_predictions, report_test
+from ingredients.datasets.batches import Data, TensorBatches
 from ingredients.errors import DataError
 from ingredients.losses.building import Loss
 
@@ -56,7 +58,15 @@ def test_report_records_the_metrics_and_returns_the_one_that_counts(in_run, fold
 def test_report_without_a_test_part_says_so(in_run, folder, caplog):
     with caplog.at_level(logging.WARNING, "experiments.training.results"):
         assert in_run(lambda run: report_test(run, {}, CLASSES)) is None
-    assert "there is no test part to measure; set data.test_fraction above 0" in caplog.messages
+    assert "there is no test part to measure; train with data.test_fraction above 0" in caplog.messages
+
+
+def data_of(classes=(), task="classification", **options):
+    """Return data with a test part that such predictions were made of."""
+    empty = TensorBatches(torch.zeros(0, 1), torch.zeros(0), 1)
+    parts = {"train": empty, "val": empty, "test": empty, "task": task, "input_shape": (1,), "fingerprint": ""}
+    counts = {"num_targets": len(classes) or 1, "class_counts": (), "target_mean": None, "target_std": None}
+    return Data(**parts, **counts, classes=classes, **options)
 
 
 def test_predictions_of_classes_are_their_names_and_probabilities(in_run, folder):
@@ -65,12 +75,40 @@ def test_predictions_of_classes_are_their_names_and_probabilities(in_run, folder
         "predictions": torch.tensor([1, 1]),
         "probabilities": torch.tensor([[0.25, 0.75], [1 / 3, 2 / 3]]),
     }
-    assert in_run(lambda run: record_predictions(run, found, ("no", "yes, sure"))) == 2
+    data = data_of(("no", "yes, sure"), test_names=["a/1.png", "b/2.png"])
+    assert in_run(lambda run: record_predictions(run, found, data)) == 2
     assert written(folder) == [
-        ["target", "prediction", "p(no)", "p(yes, sure)"],
-        ["no", "yes, sure", "0.25", "0.75"],
-        ["yes, sure", "yes, sure", "0.333333", "0.666667"],
+        ["file", "target", "prediction", "p(no)", "p(yes, sure)"],
+        ["a/1.png", "no", "yes, sure", "0.25", "0.75"],
+        ["b/2.png", "yes, sure", "yes, sure", "0.333333", "0.666667"],
     ]
+
+
+def test_predictions_of_data_without_targets_have_no_column_for_them(in_run, folder):
+    found = {"targets": torch.tensor([-1, -1]), "predictions": torch.tensor([1, 0])}
+    data = data_of(("no", "yes"), test_names=[7, 9], has_targets=False)
+    assert in_run(lambda run: record_predictions(run, found, data)) == 2
+    assert written(folder) == [["index", "prediction"], ["7", "yes"], ["9", "no"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "classes", "targets", "predictions", "rows"),
+    [
+        ("classification", "ab", [-1, 1], [0, 1], [["0", "", "a"], ["1", "b", "b"]]),
+        (
+            "multilabel",
+            "ab",
+            [[-1, 1], [0, -1]],
+            [[0, 1], [0, 1]],
+            [["0", "", "1", "0", "1"], ["1", "0", "", "0", "1"]],
+        ),
+        ("regression", "", [[math.nan], [-2.5]], [[1.5], [-1.0]], [["0", "", "1.5"], ["1", "-2.5", "-1.0"]]),
+    ],
+)
+def test_predictions_leave_targets_that_are_missing_empty(in_run, folder, task, classes, targets, predictions, rows):
+    found = {"targets": torch.tensor(targets), "predictions": torch.tensor(predictions)}
+    in_run(lambda run: record_predictions(run, found, data_of(tuple(classes), task)))
+    assert written(folder)[1:] == rows
 
 
 def test_predictions_of_labels_are_a_column_each(in_run, folder):
@@ -79,27 +117,27 @@ def test_predictions_of_labels_are_a_column_each(in_run, folder):
         "predictions": torch.tensor([[1, 1]]),
         "probabilities": torch.tensor([[0.75, 0.5]]),
     }
-    assert in_run(lambda run: record_predictions(run, found, ("a", "b"))) == 1
+    assert in_run(lambda run: record_predictions(run, found, data_of(("a", "b"), "multilabel"))) == 1
     assert written(folder) == [
-        ["target_a", "target_b", "prediction_a", "prediction_b", "p(a)", "p(b)"],
-        ["0", "1", "1", "1", "0.75", "0.5"],
+        ["index", "target_a", "target_b", "prediction_a", "prediction_b", "p(a)", "p(b)"],
+        ["0", "0", "1", "1", "1", "0.75", "0.5"],
     ]
 
 
 @pytest.mark.parametrize(
     ("values", "header"),
     [
-        ([[1.5], [2.5]], ["target", "prediction"]),
-        ([[1.5, 2.0], [2.5, 3.0]], ["target_0", "target_1", "prediction_0", "prediction_1"]),
+        ([[1.5], [2.5]], ["index", "target", "prediction"]),
+        ([[1.5, 2.0], [2.5, 3.0]], ["index", "target_0", "target_1", "prediction_0", "prediction_1"]),
     ],
 )
 def test_predictions_of_values_are_the_numbers(in_run, folder, values, header):
     found = {"targets": torch.tensor(values), "predictions": torch.tensor(values) + 1}
-    in_run(lambda run: record_predictions(run, found, ()))
-    rows = [[str(value) for value in (*row, *(value + 1 for value in row))] for row in values]
+    in_run(lambda run: record_predictions(run, found, data_of(task="regression")))
+    rows = [[str(value) for value in (n, *row, *(value + 1 for value in row))] for n, row in enumerate(values)]
     assert written(folder) == [header, *rows]
 
 
 def test_predictions_without_a_test_part_raise(in_run):
-    with pytest.raises(DataError, match=r"there is no test part to predict; set data.test_fraction above 0"):
-        in_run(lambda run: record_predictions(run, {}, ()))
+    with pytest.raises(DataError, match=r"there is no test part to predict; train with data.test_fraction above 0, or"):
+        in_run(lambda run: record_predictions(run, {}, data_of()))

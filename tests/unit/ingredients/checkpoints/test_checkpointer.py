@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -11,8 +12,11 @@ from torch import nn
 from experiments.running.signals import SAVED_CODE, Signals, Terminated
 from experiments.training.monitor import Monitor
 from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
+from ingredients.checkpoints.files import load_checkpoint, preparation_of
+from ingredients.checkpoints.folder import CheckpointFolder
 from ingredients.checkpoints.training_state import Place
+from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 
 
@@ -52,6 +56,17 @@ def record():
     record = Record()
     with record.signals.handled():
         yield record
+
+
+def prepared(seed=0, **config):
+    """Return what data were prepared by, split by a seed."""
+    config = {"limit": None, "val_fraction": 0.2, "test_fraction": 0.2, "stratify": True, "split_seed": None} | config
+    split = Split.of(config, seed)
+    split = split.drawn("f" * 64, split.indices(np.arange(40) % 2, None, "classification"))
+    fitted = {"mean": np.ones(2, np.float32), "std": np.ones(2, np.float32), "target_mean": None, "target_std": None}
+    names = {"classes": ("a", "b"), "features": None, "target_names": None}
+    counts = {"class_counts": (12, 12), "num_targets": 2, "image_size": None}
+    return Preparation("classification", (2,), split=split, **fitted, **names, **counts)
 
 
 def make_parts(value=1.0):
@@ -143,14 +158,14 @@ def test_begin_goes_back_to_the_newest_state_whose_points_are_all_in_the_record(
     assert (5 * position["metrics"]["loss"][0], step) == (place.step, place.step)
     assert load_checkpoint(tmp_path / "last.pt")["step"] == place.step
     assert ("1 entries of the record up to this state are missing" in caplog.text) == (num_there < 3)
-    is_incomplete = "the record is not complete at any state that is kept; going on from the newest good one"
+    is_incomplete = "the record is not complete at any state that is kept; resuming from the newest good one"
     assert (is_incomplete in caplog.text) == (num_there == 0)
 
 
 def test_begin_where_no_state_is_good_raises_though_the_record_lacks_points(tmp_path, record):
     saved(tmp_path, record)
     record.num_missing = lambda position: 1
-    with pytest.raises(CheckpointError, match="none of its 2 states of the training can be taken up"):
+    with pytest.raises(CheckpointError, match="none of its 2 states of the training can be loaded"):
         Checkpointer(tmp_path, {}, resume=True, record=record).begin({"model": nn.Linear(9, 1)})
 
 
@@ -184,6 +199,61 @@ def test_begin_at_a_state_whose_best_weights_are_gone_starts_the_best_anew(tmp_p
     keeper.begin(parts)
     assert (parts["monitor"].epoch, keeper.best_path.exists()) == (0, False)
     assert "the weights of epoch 1, its best, are not there; the best starts anew" in caplog.text
+
+
+def saved_with(folder, preparation, config={}):
+    """Save a state of a training on data that were prepared so."""
+    keeper, parts = Checkpointer(folder, config), make_parts()
+    keeper.begin(parts, preparation=preparation)
+    keeper.save(Place(1, 0, 5), parts, {"val/loss": 1.0}, final=True)
+    return folder / "last.pt"
+
+
+def test_every_checkpoint_holds_what_the_data_were_prepared_by(tmp_path):
+    saved_with(tmp_path, prepared())
+    for name in ("best.pt", "last.pt"):
+        assert preparation_of(load_checkpoint(tmp_path / name), name).split == prepared().split
+
+
+@pytest.mark.parametrize("preparation", [prepared(1), prepared(val_fraction=0.3)])
+def test_begin_at_a_state_that_was_trained_on_another_split_raises_unless_asked_for(tmp_path, preparation):
+    start = saved_with(tmp_path / "a", prepared())
+    keeper = Checkpointer(tmp_path / "b", {"data": {"new_split": False}}, start=start)
+    message = r"last\.pt: was trained on another split of the data, .* start=checkpoint\.load_split\(_run\), or ask for"
+    with pytest.raises(CheckpointError, match=message):
+        keeper.begin(make_parts(), preparation=preparation)
+    assert not (tmp_path / "b").exists()
+    keeper = Checkpointer(tmp_path / "b", {"data": {"new_split": True}}, start=start)
+    assert keeper.begin(make_parts(), preparation=preparation).step == 5
+    assert Checkpointer(tmp_path / "c", {}, start=start).begin(make_parts(), preparation=prepared()).step == 5
+    assert Checkpointer(tmp_path / "d", {}, start=start).begin(make_parts()).step == 5
+
+
+def test_begin_of_a_run_whose_data_are_split_otherwise_than_before_raises(tmp_path):
+    saved_with(tmp_path, prepared())
+    with pytest.raises(CheckpointError, match="was trained on another split of the data"):
+        Checkpointer(tmp_path, {}, resume=True).begin(make_parts(), preparation=prepared(1))
+    assert Checkpointer(tmp_path, {}, resume=True).begin(make_parts(), preparation=prepared()).step == 5
+
+
+def test_begin_at_a_state_of_an_earlier_version_compares_the_split_of_its_config(tmp_path):
+    config = {"limit": None, "val_fraction": 0.2, "test_fraction": 0.2, "stratify": True, "split_seed": None}
+    start = saved_with(tmp_path / "a", None, {"seed": 0, "data": config})
+    assert "preparation" not in load_checkpoint(start)
+    assert Checkpointer(tmp_path / "b", {}, start=start).begin(make_parts(), preparation=prepared()).step == 5
+    with pytest.raises(CheckpointError, match="was trained on another split of the data"):
+        Checkpointer(tmp_path / "c", {}, start=start).begin(make_parts(), preparation=prepared(1))
+
+
+def test_split_of_a_fork_is_told_by_its_own_states_and_before_by_its_start(tmp_path):
+    start = saved_with(tmp_path / "a", prepared(3))
+    folder = CheckpointFolder(tmp_path / "b", 2)
+    assert folder.split(start) == prepared(3).split
+    folder.keep_start(start, 0)
+    start.unlink()
+    assert folder.split(start) == prepared(3).split
+    saved_with(tmp_path / "b", prepared(4))
+    assert folder.split(start) == prepared(4).split
 
 
 def test_begin_at_weights_alone_raises(tmp_path, record):

@@ -106,7 +106,7 @@ def test_state_before_a_damaged_one_is_taken_up_with_its_best_weights(tmp_path, 
     path, found = newest(files)
     assert path.name == "step-000000020.pt"
     assert f"{tmp_path / 'last.pt'}: is damaged" in caplog.text
-    files.take_up(path, found, best=True)
+    files.resume_from(path, found, best=True)
     assert steps(tmp_path, "last.pt", "step-000000010.pt", "step-000000020.pt") == [20, 10, 20]
     assert load_checkpoint(files.best)["epoch"] == 2
     files.write_last(state(30, best=2))
@@ -129,7 +129,7 @@ def test_state_two_before_is_taken_up_and_the_damaged_ones_go(tmp_path):
     (tmp_path / "last.pt").unlink()
     (tmp_path / "step-000000020.pt").write_bytes(b"nothing")
     files = CheckpointFolder(tmp_path, 3)
-    files.take_up(*newest(files), best=True)
+    files.resume_from(*newest(files), best=True)
     assert names(tmp_path) == [
         "best-000001.pt",
         "best-000002.pt",
@@ -162,7 +162,7 @@ def test_state_from_before_the_first_best_is_taken_up_without_one(tmp_path):
     files.write_last(state(5))
     files.write_best(weights(1))
     again = CheckpointFolder(tmp_path, 2)
-    again.take_up(*newest(again), best=True)
+    again.resume_from(*newest(again), best=True)
     assert names(tmp_path) == ["last.pt"]
 
 
@@ -170,7 +170,7 @@ def test_states_of_which_none_is_good_raise_with_the_newest_fault(tmp_path):
     filled(tmp_path)
     for path in tmp_path.glob("*.pt"):
         path.write_bytes(path.read_bytes()[:-9])
-    message = r"none of its 3 states .* can be taken up; the newest: .*last.pt: is damaged.*; put a good one back, or"
+    message = r"none of its 3 states .* can be loaded; the newest: .*last.pt: is damaged.*; put a good one back, or"
     with pytest.raises(CheckpointError, match=message):
         newest(CheckpointFolder(tmp_path, 3))
 
@@ -181,7 +181,7 @@ def test_state_whose_best_weights_are_gone_raises(tmp_path):
         path.unlink()
     files = CheckpointFolder(tmp_path, 3)
     with pytest.raises(CheckpointError, match=r"best.pt: the weights of epoch 3, the best so far, are missing or dam"):
-        files.take_up(*newest(files), best=True)
+        files.resume_from(*newest(files), best=True)
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ import torch
 from ingredients.data import ingredient
 from ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
 from ingredients.datasets.preparation import prepare
-from ingredients.datasets.sources import TEST, TRAIN, Source, load_source
+from ingredients.datasets.samples import Source
+from ingredients.datasets.sources import load_source
+from ingredients.datasets.splitting import TEST, TRAIN
 from ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()

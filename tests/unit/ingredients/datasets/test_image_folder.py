@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ingredients.datasets.preparation import fingerprint
-from ingredients.datasets.sources import TEST, TRAIN, VAL, load_source
+from ingredients.data import ingredient
+from ingredients.datasets.preparation import fingerprint, prepare
+from ingredients.datasets.sources import load_source
+from ingredients.datasets.splitting import TEST, TRAIN, VAL
 from ingredients.errors import DataError
 
 
@@ -174,3 +176,58 @@ def test_fingerprint_notices_an_image_in_another_class(animals):
     one = fingerprint(read(animals))
     (animals / "cat" / "2.png").rename(animals / "dog" / "2.png")
     assert fingerprint(read(animals)) != one
+
+
+# images for a model that is trained
+
+
+def trained_on(folder, **config):
+    """Return what the images of a folder were prepared by."""
+    config = ingredient.configurations[0]() | {"name": "image_folder"} | config
+    return prepare(read(folder, config["image_size"]), config, 0).preparation
+
+
+def unlabelled(folder, trained, image_size=None):
+    return load_source("image_folder", str(folder), image_size=image_size, trained=trained, needs_targets=False)
+
+
+def test_images_have_the_names_of_their_files(animals):
+    assert read(animals).names[:2] == ("cat/0.png", "cat/1.png")
+
+
+@pytest.mark.parametrize("names", [["1.png", "0.png"], ["a/1.png", "a/b/0.png"], ["cat/0.png", "2.png"]])
+def test_images_without_classes_are_read_where_none_are_needed(animals, tmp_path, names):
+    for number, name in enumerate(names):
+        write_image(tmp_path / "new" / name, grey(number))
+    source = unlabelled(tmp_path / "new", trained_on(animals))
+    assert (source.targets, source.classes, source.names) == (None, None, tuple(sorted(names)))
+    assert source.inputs[0][0].shape == (1, 6, 8)
+
+
+def test_folders_that_are_called_like_classes_are_classes_though_none_are_needed(animals, tmp_path):
+    for name in ("dog", "gnu"):
+        write_image(tmp_path / "new" / name / "0.png", grey())
+    source = unlabelled(tmp_path / "new", trained_on(animals))
+    assert (source.classes, source.targets.tolist()) == (("dog", "gnu"), [0, 1])
+
+
+def test_images_without_classes_are_refused_where_they_are_needed(animals, tmp_path):
+    write_image(tmp_path / "new" / "0.png", grey())
+    with pytest.raises(DataError, match=r"has no images in it; expected files like CLASS/name\.png"):
+        load_source("image_folder", str(tmp_path / "new"), trained=trained_on(animals))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"has no images in it; expected some, such as name\.png"):
+        unlabelled(tmp_path / "empty", trained_on(animals))
+
+
+def test_images_have_the_size_and_channels_of_the_training(animals, tmp_path, caplog):
+    trained = trained_on(animals, image_size=5)
+    write_image(tmp_path / "new" / "0.png", colour(height=9))
+    assert unlabelled(tmp_path / "new", trained).inputs[0][0].shape == (1, 5, 5)
+    assert "0.png is in colour, and is read in grey, as the checkpoint was trained on" in caplog.text
+    for number, name in enumerate(["a", "b"] * 5):
+        write_image(tmp_path / "coloured" / name / f"{number}.png", colour(number))
+    trained = trained_on(tmp_path / "coloured")
+    write_image(tmp_path / "new" / "0.png", grey())
+    values, _ = unlabelled(tmp_path / "new", trained).inputs[0]
+    np.testing.assert_allclose(values, np.stack([grey() / 255] * 3), rtol=1e-6)

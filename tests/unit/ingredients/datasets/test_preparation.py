@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from ingredients.data import ingredient
-from ingredients.datasets.preparation import describe, fingerprint, prepare, resolve_task
-from ingredients.datasets.sources import TEST, TRAIN, VAL, Source, load_source
+from ingredients.datasets.description import describe
+from ingredients.datasets.preparation import fingerprint, prepare, prepare_alike
+from ingredients.datasets.samples import Source
+from ingredients.datasets.sources import load_source
+from ingredients.datasets.splitting import TEST, TRAIN, VAL
+from ingredients.datasets.targets import resolve_task
 from ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
@@ -17,9 +21,10 @@ def prepared(source, seed=0, strict=True, **changes):
     return prepare(source, {**DEFAULTS, **changes}, seed, strict=strict)
 
 
-def table(count=40, features=3, targets=None, **options):
+def table(count=40, features=3, targets=None, columns=None, **options):
     inputs = np.random.default_rng(0).normal(5, 3, (count, features)).astype(np.float32)
-    return Source(inputs, np.arange(count) % 2 if targets is None else np.asarray(targets), **options)
+    targets = np.arange(count) % 2 if targets is None else np.asarray(targets)
+    return Source(inputs, targets, features=columns, **options)
 
 
 def with_input(source, where, value):
@@ -155,9 +160,9 @@ def test_normalize_is_by_channel_of_images():
     images = np.random.default_rng(0).normal([[[1]], [[20]]], [[[2]], [[5]]], (30, 2, 4, 4)).astype(np.float32)
     data = prepared(Source(images, np.arange(30) % 2))
     train = images[data.indices["train"]]
-    assert data.mean.shape == (2, 1, 1)
-    np.testing.assert_allclose(data.mean.ravel(), train.mean((0, 2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(data.std.ravel(), train.std((0, 2, 3)), rtol=1e-5)
+    assert data.preparation.mean.shape == (2, 1, 1)
+    np.testing.assert_allclose(data.preparation.mean.ravel(), train.mean((0, 2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(data.preparation.std.ravel(), train.std((0, 2, 3)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("part", ["val", "test"])
@@ -165,8 +170,8 @@ def test_normalize_does_not_look_at_val_and_test(part):
     source = table()
     before = prepared(source)
     after = prepared(with_input(source, before.indices[part], 1e6))
-    np.testing.assert_array_equal(after.mean, before.mean)
-    np.testing.assert_array_equal(after.std, before.std)
+    np.testing.assert_array_equal(after.preparation.mean, before.preparation.mean)
+    np.testing.assert_array_equal(after.preparation.std, before.preparation.std)
     train = before.indices["train"]
     np.testing.assert_array_equal(after.inputs[train], before.inputs[train])
     assert (after.inputs[before.indices[part]] > 1e4).all()
@@ -175,7 +180,7 @@ def test_normalize_does_not_look_at_val_and_test(part):
 def test_normalize_none_leaves_the_inputs():
     data = prepared(table(), normalize="none")
     np.testing.assert_array_equal(data.inputs, table().inputs)
-    assert (data.mean, data.std) == (None, None)
+    assert (data.preparation.mean, data.preparation.std) == (None, None)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1 / 3, 1e6 + 0.1, 1e-8])
@@ -183,8 +188,8 @@ def test_normalize_none_leaves_the_inputs():
 def test_normalize_of_a_constant_feature_divides_by_1(value, read):
     source = with_input(table(1000), (slice(None), 1), value)
     data = prepared(read(source))
-    assert data.std[1] == 1
-    np.testing.assert_allclose(data.mean[1], np.float32(value), rtol=1e-6)
+    assert data.preparation.std[1] == 1
+    np.testing.assert_allclose(data.preparation.mean[1], np.float32(value), rtol=1e-6)
 
 
 def test_normalize_keeps_what_varies_little():
@@ -198,9 +203,9 @@ def test_normalize_keeps_what_varies_little():
 def test_normalize_of_items_is_that_of_arrays(name):
     source = load_source(name)
     arrays, items = prepared(source, limit=200), prepared(item_by_item(source), limit=200)
-    np.testing.assert_allclose(items.mean, arrays.mean, rtol=1e-6)
-    np.testing.assert_allclose(items.std, arrays.std, rtol=1e-6)
-    assert items.input_shape == arrays.input_shape
+    np.testing.assert_allclose(items.preparation.mean, arrays.preparation.mean, rtol=1e-6)
+    np.testing.assert_allclose(items.preparation.std, arrays.preparation.std, rtol=1e-6)
+    assert items.preparation.input_shape == arrays.preparation.input_shape
 
 
 def test_normalize_targets_gives_training_targets_mean_0_and_deviation_1():
@@ -208,25 +213,27 @@ def test_normalize_targets_gives_training_targets_mean_0_and_deviation_1():
     data = prepared(source)
     train = data.targets[data.indices["train"]]
     np.testing.assert_allclose([train.mean(), train.std()], [0, 1], atol=1e-5)
-    np.testing.assert_allclose(data.targets[:, 0] * data.target_std + data.target_mean, source.targets, rtol=1e-5)
+    np.testing.assert_allclose(
+        data.targets[:, 0] * data.preparation.target_std + data.preparation.target_mean, source.targets, rtol=1e-5
+    )
 
 
 def test_normalize_targets_is_by_output_and_of_the_training_part():
     targets = np.stack([np.linspace(0, 1, 40), np.linspace(100, 500, 40)], 1)
     data = prepared(table(targets=targets))
     train = targets[data.indices["train"]]
-    np.testing.assert_allclose(data.target_mean, train.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(data.target_std, train.std(0), rtol=1e-5)
+    np.testing.assert_allclose(data.preparation.target_mean, train.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(data.preparation.target_std, train.std(0), rtol=1e-5)
 
 
 def test_normalize_targets_of_a_constant_divides_by_1():
     data = prepared(table(targets=np.full(40, 0.1)))
-    assert data.target_std.tolist() == [1]
+    assert data.preparation.target_std.tolist() == [1]
 
 
 def test_normalize_targets_off_leaves_them():
     data = prepared(table(targets=np.linspace(3, 9, 40)), normalize_targets=False)
-    assert (data.target_mean, data.target_std) == (None, None)
+    assert (data.preparation.target_mean, data.preparation.target_std) == (None, None)
     np.testing.assert_allclose(data.targets[:, 0], np.linspace(3, 9, 40), rtol=1e-6)
 
 
@@ -262,13 +269,121 @@ def test_limit_of_items_is_that_of_arrays():
 
 
 def test_limit_keeps_the_classes_of_the_whole():
-    assert prepared(table(targets=np.arange(40) % 20), limit=10).classes == tuple(sorted(map(str, range(20)), key=int))
+    assert prepared(table(targets=np.arange(40) % 20), limit=10).preparation.classes == tuple(
+        sorted(map(str, range(20)), key=int)
+    )
 
 
 @pytest.mark.parametrize("limit", [0, -5])
 def test_limit_below_1_is_refused(limit):
     with pytest.raises(DataError, match=rf"data.limit: got {limit}, expected at least 1, or None"):
         prepared(table(), limit=limit)
+
+
+# data that a model is tested on
+
+
+def alike(source, trained, seed=0, needs_targets=True, **changes):
+    config = {**DEFAULTS, "path": "x.csv", **changes}
+    return prepare_alike(source, trained.preparation, config, seed, needs_targets=needs_targets)
+
+
+@pytest.mark.parametrize("changes", [{}, {"limit": 30}, {"split_seed": 4}, {"stratify": False}])
+@pytest.mark.parametrize("name", ["wine", "diabetes"])
+def test_test_part_of_the_data_of_the_training_is_the_one_that_was_kept_apart(name, changes):
+    trained = prepared(load_source(name), seed=3, **changes)
+    found = alike(load_source(name), trained, seed=8, val_fraction=0.4, test_fraction=0.4, normalize="none")
+    assert found.indices["test"].tolist() == trained.indices["test"].tolist()
+    assert not len(found.indices["train"])
+    assert not len(found.indices["val"])
+    np.testing.assert_array_equal(found.inputs, trained.inputs)
+    np.testing.assert_array_equal(found.targets, trained.targets)
+    assert found.preparation is trained.preparation
+    assert found.names == trained.names
+
+
+def test_other_data_are_tested_on_as_a_whole_and_prepared_as_those_of_the_training():
+    trained, other = prepared(table()), with_input(table(30), slice(None), 100.0)
+    found = alike(other, trained)
+    assert found.indices["test"].tolist() == list(range(30))
+    np.testing.assert_array_equal(found.inputs, (other.inputs - trained.preparation.mean) / trained.preparation.std)
+    assert found.fingerprint == fingerprint(other)
+    assert found.names == tuple(range(30))
+
+
+def test_other_values_are_normalised_as_those_of_the_training():
+    trained = prepared(table(targets=np.linspace(0, 1, 40)))
+    found = alike(table(10, targets=np.linspace(5, 9, 10)), trained)
+    back = found.targets * trained.preparation.target_std + trained.preparation.target_mean
+    np.testing.assert_allclose(back[:, 0], np.linspace(5, 9, 10), rtol=1e-6)
+
+
+def test_other_items_are_prepared_as_those_of_the_training():
+    trained = prepared(item_by_item(table()))
+    other = dataclasses.replace(item_by_item(with_input(table(30), 0, 1.0)), digest="other")
+    assert alike(other, trained).preparation is trained.preparation
+    assert alike(other, trained).indices["test"].tolist() == list(range(30))
+
+
+def test_other_data_of_one_class_or_with_a_test_part_of_their_own_are_tested_on():
+    trained = prepared(table())
+    assert alike(table(30, targets=np.ones(30, int)), trained).targets.tolist() == [1] * 30
+    parts = np.array([TRAIN] * 10 + [VAL] * 5 + [TEST] * 15)
+    found = alike(table(30, part=parts), trained)
+    assert found.indices["test"].tolist() == list(range(15, 30))
+    assert found.names[15:] == tuple(range(15))
+
+
+def test_other_data_are_limited_as_configured_and_keep_their_names():
+    other = table(30, names=tuple(f"{number}.png" for number in range(30)))
+    found = alike(other, prepared(table()), limit=5)
+    assert len(found.names) == 5
+    assert [other.names.index(name) for name in found.names] == sorted(other.names.index(name) for name in found.names)
+    kept = [other.names.index(name) for name in found.names]
+    assert found.targets.tolist() == other.targets[kept].tolist()
+
+
+def test_columns_in_another_order_are_put_right():
+    trained = prepared(table(columns=("a", "b", "c")))
+    other = table(columns=("a", "b", "c"))
+    mixed = dataclasses.replace(other, inputs=other.inputs[:, [2, 0, 1]], features=("c", "a", "b"))
+    found = alike(mixed, trained)
+    np.testing.assert_array_equal(found.inputs, trained.inputs)
+    assert found.indices["test"].tolist() == trained.indices["test"].tolist()
+
+
+def test_data_without_targets_are_prepared_where_none_are_needed():
+    found = alike(dataclasses.replace(table(30), targets=None), prepared(table()), needs_targets=False)
+    assert (found.has_targets, found.targets.tolist()) == (False, [-1] * 30)
+    assert found.indices["test"].tolist() == list(range(30))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (table(30, 4), "data.path=x.csv: got inputs of shape 4, expected 3 as the checkpoint was trained on"),
+        (with_input(table(30), 3, np.nan), "data.path=x.csv: 3 input values are NaN or infinite, in 1 of 30 samples"),
+        (
+            table(30, targets=np.arange(30) % 3),
+            "data.path=x.csv: the checkpoint knows no class 2; its classes are 0, 1",
+        ),
+        (table(0), "data.path=x.csv: there are no samples in it"),
+        (table(30, columns=("a", "b", "d")), "data.path=x.csv: the columns are not those .*: c; not known: d; rename"),
+    ],
+)
+def test_data_that_the_model_was_not_made_for_are_refused(other, message):
+    with pytest.raises(DataError, match=message):
+        alike(other, prepared(table(columns=("a", "b", "c"))))
+
+
+def test_test_part_that_is_drawn_otherwise_than_for_the_training_is_refused():
+    trained = prepared(table())
+    split = dataclasses.replace(trained.preparation.split, digest="other")
+    trained = dataclasses.replace(trained, preparation=dataclasses.replace(trained.preparation, split=split))
+    with pytest.raises(
+        DataError, match="the test part cannot be told from the samples that the checkpoint was trained"
+    ):
+        alike(table(), trained)
 
 
 # fingerprint

@@ -5,7 +5,10 @@ import gzip
 import numpy as np
 import pytest
 
-from ingredients.datasets.sources import BUNDLED, TEST, TRAIN, VAL, load_source
+from ingredients.data import ingredient
+from ingredients.datasets.preparation import prepare
+from ingredients.datasets.sources import BUNDLED, load_source
+from ingredients.datasets.splitting import TEST, TRAIN, VAL
 from ingredients.errors import DataError, MissingDependencyError
 
 
@@ -351,3 +354,98 @@ def test_idx_damaged_gz_is_refused(damage, tmp_path):
     path.write_bytes({"cut": content[:-9], "header": b"xx" + content, "stream": content[:10] + b"\xff" * 40}[damage])
     with pytest.raises(DataError, match=r"data.path: .*idx3-ubyte.gz cannot be read: .*; fetch it again"):
         load_source("idx", str(tmp_path))
+
+
+# files for a model that is trained
+
+
+def trained_on(path, target=None):
+    """Return what the data of a table were prepared by."""
+    return prepare(load_source("csv", path, target), ingredient.configurations[0](), 0).preparation
+
+
+@pytest.fixture
+def trained(tmp_path):
+    rows = [f"{n},{n % 3},{n * n},{'no' if n % 2 else 'yes'}" for n in range(20)]
+    return trained_on(write_csv(tmp_path, "a,b,c,healthy", *rows))
+
+
+def test_csv_without_targets_is_read_where_none_are_needed(tmp_path, trained):
+    path = write_csv(tmp_path, "c,a,b", "1,2,3", "4,5,6")
+    source = load_source("csv", path, trained=trained, needs_targets=False)
+    assert source.targets is None
+    assert source.features == ("a", "b", "c")
+    assert source.inputs.tolist() == [[2, 3, 1], [5, 6, 4]]
+
+
+@pytest.mark.parametrize("target", [None, "healthy"])
+def test_csv_has_the_target_of_the_training_wherever_its_column_is(tmp_path, trained, target):
+    path = write_csv(tmp_path, "healthy,b,c,a", "yes,1,2,3", "no,4,5,6")
+    for needed in (True, False):
+        source = load_source("csv", path, target, trained=trained, needs_targets=needed)
+        assert source.targets.tolist() == ["yes", "no"]
+        assert source.inputs.tolist() == [[3, 1, 2], [6, 4, 5]]
+
+
+def test_csv_may_call_its_target_otherwise_than_the_training(tmp_path, trained):
+    path = write_csv(tmp_path, "a,b,c,well", "1,2,3,yes", "4,5,6,no")
+    source = load_source("csv", path, "well", trained=trained)
+    assert (source.targets.tolist(), source.target_names) == (["yes", "no"], ("well",))
+
+
+def test_csv_with_gaps_in_its_targets_is_read_where_none_are_needed(tmp_path, trained):
+    path = write_csv(tmp_path, "a,b,c,healthy", "1,2,3,yes", "4,5,6,")
+    targets = load_source("csv", path, trained=trained, needs_targets=False).targets
+    assert targets[0] == "yes"
+    assert targets[1] != targets[1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["a,b,healthy", "1,2,yes"], "the columns are not those .*; missing: c; rename, add or remove them"),
+        (["name,a,b,c,healthy", "Jo,1,2,3,yes"], "the columns are not those .*; not known: name; rename, add or rem"),
+        (["a,b,c,helthy", "1,2,3,yes"], "data.target: .* has no column 'healthy'; did you mean 'helthy'"),
+    ],
+)
+def test_csv_of_other_columns_is_refused(tmp_path, trained, lines, message):
+    with pytest.raises(DataError, match=message):
+        load_source("csv", write_csv(tmp_path, *lines), trained=trained)
+
+
+def test_csv_of_several_targets_has_them_in_the_order_of_the_training(tmp_path):
+    rows = [f"{n},{n / 2},{n / 3}" for n in range(20)]
+    trained = trained_on(write_csv(tmp_path, "a,u,v", *rows), ["v", "u"])
+    path = write_csv(tmp_path, "u,a,v", "0.5,1,1.5")
+    assert load_source("csv", path, ["u", "v"], trained=trained).targets.tolist() == [[1.5, 0.5]]
+    alone = load_source("csv", write_csv(tmp_path, "u,a", "0.5,1"), trained=trained, needs_targets=False)
+    assert (alone.targets, alone.inputs.tolist()) == (None, [[1]])
+
+
+@pytest.mark.parametrize(("header", "has_targets"), [("x,y,z", False), ("x,y,z,w", True)])
+def test_csv_for_a_model_whose_columns_have_no_names_has_a_target_if_it_has_a_column_more(
+    tmp_path, header, has_targets
+):
+    arrays = {"x": np.random.rand(20, 3), "y": np.arange(20) % 2}
+    trained = prepare(load_source("npz", write_npz(tmp_path, **arrays)), ingredient.configurations[0](), 0).preparation
+    path = write_csv(tmp_path, header, ",".join("1234"[: len(header.split(","))]))
+    source = load_source("csv", path, trained=trained, needs_targets=False)
+    assert (source.inputs.shape, source.targets is not None) == ((1, 3), has_targets)
+
+
+def test_npz_without_targets_is_read_where_none_are_needed(tmp_path):
+    x, y = np.ones((4, 2)), np.arange(4)
+    path = write_npz(tmp_path, x=x)
+    assert load_source("npz", path, needs_targets=False).targets is None
+    with pytest.raises(DataError, match="holds x; expected x and y, or x_train, y_train, x_test, y_test"):
+        load_source("npz", path)
+    source = load_source("npz", write_npz(tmp_path, x_train=x, y_train=y, x_test=x[:3]), needs_targets=False)
+    assert (source.targets, source.part.tolist()) == (None, [TEST] * 3)
+    assert load_source("npz", write_npz(tmp_path, x=x, y=y), needs_targets=False).targets.tolist() == [0, 1, 2, 3]
+    with pytest.raises(DataError, match="holds z; expected x, or x_test"):
+        load_source("npz", write_npz(tmp_path, z=x), needs_targets=False)
+
+
+def test_idx_without_labels_is_read_where_none_are_needed(tmp_path):
+    write_idx(tmp_path, "t10k", 3, labels=False)
+    assert load_source("idx", str(tmp_path), needs_targets=False).targets is None

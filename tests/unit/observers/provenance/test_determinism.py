@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from observers.provenance.determinism import read_switches, torch_versions
+from observers.provenance.determinism import read_flags, torch_versions
 
 # What is changed, and what is read differently after that. After the last one torch refuses to tell the old switch.
 CHANGES = {
@@ -25,14 +25,14 @@ CHANGES = {
 }
 SCRIPT = """
 import json, os, sys, warnings
-from observers.provenance.determinism import read_switches, torch_versions
-found = [read_switches(), torch_versions(), "torch" in sys.modules]
+from observers.provenance.determinism import read_flags, torch_versions
+found = [read_flags(), torch_versions(), "torch" in sys.modules]
 import torch
-found.append(read_switches())
+found.append(read_flags())
 for change in json.loads(sys.argv[1]):
     exec(change)
     warnings.simplefilter("error")
-    found.append(read_switches())
+    found.append(read_flags())
     warnings.resetwarnings()
 print(json.dumps(found))
 """
@@ -49,27 +49,27 @@ def readings():
     return json.loads(done.stdout)
 
 
-def test_read_switches_without_torch_does_not_import_it(readings):
+def test_read_flags_without_torch_does_not_import_it(readings):
     assert readings[:3] == [{"PYTHONHASHSEED": "7", "CUBLAS_WORKSPACE_CONFIG": None}, {}, False]
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_read_switches_tells_what_changed_and_only_that(readings, change):
+def test_read_flags_tells_what_changed_and_only_that(readings, change):
     position = list(CHANGES).index(change)
     before, after = readings[3 + position : 5 + position]
     assert {name: value for name, value in after.items() if value != before[name]} == CHANGES[change]
 
 
-def test_read_switches_sees_threads_set_after_another_thread_asked():
+def test_read_flags_sees_threads_set_after_another_thread_asked():
     import torch
 
     before, asked, changed, seen = torch.get_num_threads(), threading.Event(), threading.Event(), []
 
     def beat():
-        read_switches()
+        read_flags()
         asked.set()
         changed.wait()
-        seen.append(read_switches()["num_threads"])
+        seen.append(read_flags()["num_threads"])
 
     thread = threading.Thread(target=beat)
     thread.start()
@@ -81,11 +81,11 @@ def test_read_switches_sees_threads_set_after_another_thread_asked():
     assert seen == [before + 1]
 
 
-def test_read_switches_while_torch_is_being_imported_leaves_it_alone(monkeypatch):
+def test_read_flags_while_torch_is_being_imported_leaves_it_alone(monkeypatch):
     half = types.ModuleType("torch")
     half.__spec__ = types.SimpleNamespace(_initializing=True)
     monkeypatch.setitem(sys.modules, "torch", half)
-    assert set(read_switches()) == {"PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"}
+    assert set(read_flags()) == {"PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"}
     assert torch_versions() == {}
 
 

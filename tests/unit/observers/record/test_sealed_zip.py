@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import io
 import zipfile
 
@@ -8,6 +9,11 @@ import pytest
 from observers.errors import SealError
 from observers.record.sealed_zip import MAX_NOTE_BYTES, SealingStream, check_seal, read_note
 
+OLD = (
+    "UEsDBBQAAAAAAAAAIQCpMMX+BwAAAAcAAAABAAAAbmNvbnRlbnRQSwECFAMUAAAAAAAAACEAqTDF/gcAAAAHAAAAAQAAAAAAAAAA"
+    "AAAAgAEAAAAAblBLBQYAAAAAAQABAC8AAAAmAAAAQwBkZDcyY2NmNGZjZWFkMzNiYzZmMmJjZTk2ZDJkMDIzMTIzMDI4NTFhNGFk"
+    "MmQ0Y2QzZDU2ZWFhYmRiZWM5MDI5b2xk"
+)
 LONG = b"x" * MAX_NOTE_BYTES
 
 
@@ -53,6 +59,24 @@ def test_sealed_file_cut_short_is_not_good(tmp_path, length):
     path = sealed(tmp_path / "x.zip")
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(SealError, match="it has no SHA-256 at its end: it was cut short"):
+        check_seal(path)
+
+
+def test_file_sealed_by_earlier_versions_is_good(tmp_path):
+    # Bytes of the ZIP file `n` with the text `content`, sealed with the note `old` before zipfile read the comment.
+    (tmp_path / "x.zip").write_bytes(base64.b64decode(OLD))
+    assert check_seal(tmp_path / "x.zip") == b"old"
+
+
+def test_seal_covers_what_testzip_does_not(tmp_path):
+    path = sealed(tmp_path / "x.zip", b"note")
+    raw = bytearray(path.read_bytes())
+    place = raw.rindex(b"PK\x01\x02") + 12  # the time of an entry, in the directory
+    raw[place] ^= 1
+    path.write_bytes(raw)
+    with zipfile.ZipFile(path) as zipped:
+        assert zipped.testzip() is None
+    with pytest.raises(SealError, match="its SHA-256 is another"):
         check_seal(path)
 
 

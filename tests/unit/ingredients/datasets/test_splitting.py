@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingredients.datasets.preparation import split
-from ingredients.datasets.sources import TEST, TRAIN, VAL, load_source
+from ingredients.datasets.sources import load_source
+from ingredients.datasets.splitting import TEST, TRAIN, VAL, Split, split
 from ingredients.errors import DataError
 
 
@@ -101,3 +101,44 @@ def test_split_fraction_out_of_range_is_refused(name, fraction):
 def test_split_that_leaves_nothing_to_train_on_is_refused():
     with pytest.raises(DataError, match=r"data.val_fraction.*: nothing is left to train on: of 10 samples, all went"):
         split(np.arange(10) % 2, None, 0.6, 0.5, True, 0)
+
+
+# one split and another
+
+CONFIG = {"limit": None, "val_fraction": 0.15, "test_fraction": 0.15, "stratify": True, "split_seed": None}
+
+
+def test_split_of_a_config_has_the_seed_of_the_experiment_unless_there_is_one_of_its_own():
+    assert (Split.of(CONFIG, 3).seed, Split.of(CONFIG, 3).split_seed) == (3, 3)
+    assert (Split.of(CONFIG | {"split_seed": 7}, 3).seed, Split.of(CONFIG | {"split_seed": 7}, 3).split_seed) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("changed", "differing"),
+    [
+        ({}, []),
+        ({"split_seed": 3}, []),
+        ({"split_seed": 4}, ["data.split_seed=3"]),
+        ({"val_fraction": 0.2, "limit": 9}, ["data.limit=None", "data.val_fraction=0.15"]),
+        ({"test_fraction": 0.2, "stratify": False}, ["data.test_fraction=0.15", "data.stratify=True"]),
+    ],
+)
+def test_settings_that_make_another_split_are_named_with_our_values(changed, differing):
+    assert Split.of(CONFIG, 3).differing(CONFIG | changed) == differing
+
+
+def test_splits_are_alike_where_the_same_samples_are_in_the_same_parts():
+    labels = np.arange(40) % 2
+
+    def drawn(seed, data="d", **changed):
+        split = Split.of(CONFIG | changed, seed)
+        return split.drawn(data, split.indices(labels, None, "classification"))
+
+    assert drawn(1).digest != drawn(2).digest != drawn(2, stratify=False).digest
+    assert drawn(1).is_like(drawn(1))
+    assert not drawn(1).is_like(drawn(2))
+    assert not drawn(1).is_like(drawn(1, "other"))
+    assert drawn(5, split_seed=1).is_like(drawn(1))
+    asked = Split.of(CONFIG, 1)
+    assert asked.is_like(drawn(1))
+    assert not asked.is_like(drawn(2))

@@ -1,0 +1,58 @@
+"""A summary of data, as `data.stats` shows it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ingredients.datasets.preparation import Prepared
+
+__all__ = ["describe"]
+
+
+def describe(prepared: Prepared) -> dict[str, Any]:
+    """Return what `data.stats` shows: per split the count, shape, type, targets, mean, deviation, missing values.
+
+    Means and deviations are those of the inputs as trained on, over all their values.
+    """
+    by = prepared.preparation
+    return {
+        "task": by.task,
+        "classes": list(by.classes),
+        "input_shape": list(by.input_shape),
+        "dtype": "float32",
+        "fingerprint": prepared.fingerprint,
+        "splits": {name: _describe_split(prepared, index) for name, index in prepared.indices.items()},
+    }
+
+
+def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
+    missing, count, total, squares = 0, 0, 0.0, 0.0
+    for part in np.array_split(index, max(1, math.ceil(len(index) / 256))):
+        values = _normalized(prepared, part)
+        good = values[np.isfinite(values)].astype(np.float64)
+        missing += values.size - good.size
+        count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
+    mean = total / count if count else math.nan
+    std = math.sqrt(max(squares / count - mean**2, 0)) if count else math.nan
+    row: dict[str, Any] = {"count": len(index), "mean": mean, "std": std, "missing": missing}
+    targets, by = prepared.targets[index], prepared.preparation
+    if by.task == "classification":
+        row["classes"] = np.bincount(targets, minlength=len(by.classes)).tolist()
+    elif by.task == "multilabel":
+        row["classes"] = targets.sum(0).astype(int).tolist()
+    elif len(index):
+        if by.target_std is not None:
+            targets = targets * by.target_std + by.target_mean
+        row["targets"] = [float(targets.min()), float(targets.max())]
+    return row
+
+
+def _normalized(prepared: Prepared, index: np.ndarray) -> np.ndarray:
+    if isinstance(prepared.inputs, np.ndarray):
+        return prepared.inputs[index]
+    by = prepared.preparation
+    values = np.array([prepared.inputs[i][0] for i in index]) if len(index) else np.zeros((0, *by.input_shape))
+    return values if by.mean is None else (values - by.mean) / by.std

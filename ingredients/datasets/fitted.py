@@ -1,0 +1,118 @@
+"""`Preparation`: what inputs and targets of a model are made by; a checkpoint keeps it with the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ingredients.datasets.splitting import Split
+from ingredients.errors import DataError
+
+__all__ = ["Preparation"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Preparation:
+    """What data were prepared by before a model was trained on them. Other data are to be prepared alike.
+
+    Attributes:
+        task: classification, regression or multilabel.
+        input_shape: Shape of one input.
+        classes: Names of the classes; empty for regression.
+        class_counts: Training samples of each class or label; empty for regression.
+        features: Names of the inputs' columns, if they have any.
+        target_names: Names of the targets' columns, if they have any.
+        mean, std: What inputs are normalised by, float32, shaped to broadcast with one input; None for no normalising.
+        target_mean, target_std: The same for regression targets, float32 (outputs,).
+        num_targets: Number of classes, labels, or target values.
+        image_size: Height and width that images of a folder were resized to; None if they were not.
+        split: Which samples it was fitted on.
+    """
+
+    task: str
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    class_counts: tuple[int, ...]
+    features: tuple[str, ...] | None
+    target_names: tuple[str, ...] | None
+    mean: np.ndarray | None
+    std: np.ndarray | None
+    target_mean: np.ndarray | None
+    target_std: np.ndarray | None
+    num_targets: int
+    image_size: int | None
+    split: Split
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it as tensors and plain values, which a checkpoint may hold."""
+        import torch
+
+        state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        arrays = {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
+        return state | arrays | {"split": dataclasses.asdict(self.split)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Preparation:
+        """Return what `state_dict` was made of; entries of a later version are left out.
+
+        Raises:
+            TypeError: If an entry is missing.
+        """
+        known = {field.name for field in dataclasses.fields(cls)}
+        entries = {name: value for name, value in state.items() if name in known}
+        arrays = {
+            name: entries[name].numpy()
+            for name in ("mean", "std", "target_mean", "target_std")
+            if entries.get(name) is not None
+        }
+        return cls(**entries | arrays | {"split": Split(**state["split"])})
+
+    def column_order(self, columns: Sequence[str], where: str) -> list[int]:
+        """Return the places of our features among `columns`.
+
+        Args:
+            columns: Names of the columns of other inputs.
+            where: The setting that names those, for the message.
+
+        Raises:
+            DataError: If columns are missing, or there are others.
+        """
+        ours = self.features or ()
+        missing = [name for name in ours if name not in columns]
+        extra = [name for name in columns if name not in ours]
+        if missing or extra:
+            faults = [
+                f"{what} {_listed(names)}" for what, names in (("missing:", missing), ("not known:", extra)) if names
+            ]
+            raise DataError(
+                f"{where}: the columns are not those that the checkpoint was trained on; {'; '.join(faults)}; rename, "
+                "add or remove them (their order does not matter)"
+            )
+        return [list(columns).index(name) for name in ours]
+
+    def check_shape(self, shape: Sequence[int], where: str) -> None:
+        """Check that inputs have the shape of those that the model was trained on.
+
+        Raises:
+            DataError: If not.
+        """
+        if tuple(shape) == self.input_shape:
+            return
+        hint = ""
+        if len(shape) == len(self.input_shape) == 3 and len({*self.input_shape[1:]}) == 1:
+            hint = f"; images of a folder are resized by data.image_size={self.input_shape[1]}"
+        raise DataError(
+            f"{where}: got inputs of shape {_shape(shape)}, expected {_shape(self.input_shape)} as the checkpoint was "
+            f"trained on{hint}"
+        )
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")

@@ -1,0 +1,139 @@
+"""`RunEvents`: the event file of one run. It is loaded when a run starts, because it needs the extra `tensorboard`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from observers.record.media_entry import MediaEntry
+from observers.record.schema import read_metrics
+from observers.tensorboard import events
+from observers.tensorboard.event_file import EventFile
+from observers.tensorboard.model_graph import graph_of
+from observers.tensorboard.recorded_media import recorded_media
+
+__all__ = ["RunEvents"]
+
+_log = logging.getLogger(__name__)
+
+
+class RunEvents:
+    """Writes what happens in a run to an event file, behind those of earlier sessions.
+
+    Args:
+        folder: The folder of the run's event files.
+        uid: The run's uid, which is in the files' names.
+        config: The run's config: TensorBoard's hyper-parameters.
+        start: When the session started.
+    """
+
+    def __init__(self, folder: Path, uid: str, config: Mapping[str, Any], start: datetime) -> None:
+        at = start.timestamp()
+        self._folder = folder
+        self._uid = uid
+        # TensorBoard takes the first of these for the start of a run, and only those after it for a restart.
+        begun = events.restart(events.LAST_STEP, at)
+        self._head = [events.file_version(at), begun, events.session_start(config, at)]
+        self._graph: bytes | None = None
+        self._kinds: dict[str, str] = {}
+        self._last_step = 0
+        self._file = EventFile(self._new_path(at))
+        self._begin()
+        self.flush()
+
+    def _new_path(self, at: float) -> Path:
+        """Return a file that is not there, behind those of earlier sessions."""
+        earlier = len(list(self._folder.glob("*tfevents*")))
+        return self._folder / f"events.out.tfevents.{int(at)}.{self._uid}{f'.{earlier}' if earlier else ''}"
+
+    def _begin(self) -> None:
+        self._kinds, self._last_step = {}, 0
+        for event in self._head:
+            self._file.add(event)
+
+    def add_scalars(self, name: str, rows: Iterable[tuple[Any, Any, float]]) -> None:
+        """Add points of a metric: step, value, and seconds since 1970 of each; values that are no numbers are left out.
+
+        Steps of the machine's metrics, `system/...`, are seconds, and no steps of the training.
+        """
+        tag = self._tag(name, "scalar")
+        for step, value, at in rows:
+            event = events.scalar_event(tag, value, step, at)
+            if event is not None:
+                self._file.add(event)
+                if not tag.startswith("system/"):
+                    self._last_step = max(self._last_step, events.as_step(step))
+
+    def add_result(self, result: float, at: datetime) -> None:
+        """Add a result that is a number as the metric `result`, at the last step of all."""
+        self.add_scalars("result", [(self._last_step, result, at.timestamp())])
+
+    def add_media(self, entries: Iterable[MediaEntry]) -> None:
+        """Add images, figures, histograms, texts and tables; those that could not be made are left out."""
+        for entry in entries:
+            if entry.content is not None:
+                for event in events.media_events(self._tag(entry.name, entry.kind), entry, entry.content):
+                    self._file.add(event)
+
+    def _tag(self, name: str, kind: str) -> str:
+        """Return the tag of a series; TensorBoard shows one kind a tag, so that a second one gets a tag of its own."""
+        return name if self._kinds.setdefault(name, kind) == kind else f"{name}/{kind}"
+
+    def add_graph(self, model: Any, inputs: Any) -> None:
+        """Add the graph of a model; one that cannot be traced is told of, and left out."""
+        try:
+            graph = graph_of(model, inputs)
+        except Exception as error:
+            reason = (str(error).splitlines() or [""])[0]
+            _log.warning("the graph of %s cannot be drawn: %s: %s", type(model).__name__, type(error).__name__, reason)
+            return
+        self._graph = events.graph_event(graph, time.time())
+        self._file.add(self._graph)
+
+    def rewrite(self, record: Path, start: datetime) -> None:
+        """Write a new file from the record, in the place of all others.
+
+        Args:
+            record: The run's folder.
+            start: When the run started.
+        """
+        self._file.close()
+        earlier, path = list(self._folder.glob("*tfevents*")), self._new_path(time.time())
+        temporary = self._folder / "rewinding.tmp"
+        temporary.unlink(missing_ok=True)
+        self._file = EventFile(temporary)
+        self._begin()
+        # A TensorBoard that looks on forgets what it has read so far.
+        self._file.add(events.restart(-events.LAST_STEP, time.time()))
+        if self._graph is not None:
+            self._file.add(self._graph)
+        self._add_recorded(record, start.timestamp())
+        self._file.close()
+        temporary.rename(path)
+        for file in earlier:
+            os.truncate(file, 0)  # where one is gone, TensorBoard does not get to the next
+        self._file = EventFile(path)
+
+    def _add_recorded(self, record: Path, began: float) -> None:
+        """Add all points and media of a record."""
+        for name, series in read_metrics(record).items():
+            times = (series.times + began).tolist()
+            self.add_scalars(name, zip(series.steps.tolist(), series.values.tolist(), times, strict=True))
+            self.flush()
+        for entry in recorded_media(record, began):
+            self.add_media([entry])
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added, and what could not be written before."""
+        self._file.flush()
+
+    def end(self, at: datetime, *, completed: bool) -> None:
+        """Write how the run ended, and close the file."""
+        self._file.add(events.session_end(completed, at.timestamp()))
+        self._file.close()
