@@ -15,6 +15,7 @@ from sacred.utils import get_by_dotted_path, join_paths
 from ingredients.errors import ConfigError
 from observers.file.observer import FileObserver
 from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
+from observers.record.numbered_folder import as_number
 from observers.record.schema import CONFIG, INFO, RUN
 
 __all__ = ["folder_to_resume", "recorded_data"]
@@ -71,7 +72,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
         return
     ours, sizes = _comparable(flatten(run.config), ignored), _sizes(flatten(run.config), ignored)
     parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
-    numbers = sorted((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), reverse=True)
+    numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
     for folder in (base / str(number) for number in numbers):
         try:
             # A look at the size spares the reading of nearly all the others.

@@ -20,7 +20,7 @@ from typing import Any
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint, split_of
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
-from observers.record.atomic_file import replacing
+from observers.record.atomic_file import replacing, sync_folder
 
 __all__ = ["CheckpointFolder", "best_epoch"]
 
@@ -258,6 +258,7 @@ def stand_for(path: Path, alias: Path) -> None:
         temporary.replace(alias)
         # Where both are one file already, replacing does nothing.
         temporary.unlink(missing_ok=True)
+        sync_folder(alias.parent)
     except OSError:
         with path.open("rb") as source, replacing(alias) as target:
             shutil.copyfileobj(source, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import shutil
 import stat
 import tempfile
@@ -16,8 +17,9 @@ from typing import BinaryIO, NoReturn
 
 from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
 from observers.errors import ArtifactError
+from observers.record.atomic_file import sync_folder
 
-__all__ = ["Incoming", "take_tree"]
+__all__ = ["Incoming", "make_read_only", "take_tree"]
 
 # What a killed process left is removed by a later one, when nothing of it changed for this long.
 _ABANDONED_S = 24 * 3600.0
@@ -66,18 +68,18 @@ class Incoming:
 
         What gives more than `expected_bytes` is not read to its end, which a file that grows may not have.
         """
-        handle, name = tempfile.mkstemp(dir=self.folder)
+        path = self.folder / f"taken-{secrets.token_hex(8)}"
         sha256, num_bytes = hashlib.sha256(), 0
-        with os.fdopen(handle, "wb") as copy:
+        with path.open("xb") as copy:
             while num_bytes <= expected_bytes and (chunk := _read(stream)):
                 sha256.update(chunk)
                 num_bytes += len(chunk)
                 copy.write(chunk)
         digest = sha256.hexdigest()
         if self.holds(digest, num_bytes):
-            Path(name).unlink()
+            path.unlink()
         else:
-            Path(name).replace(self.folder / digest)
+            path.replace(self.folder / digest)
             self._taken.add(digest)
         return digest, num_bytes
 
@@ -92,9 +94,15 @@ class Incoming:
         for digest in sorted(self._taken):
             path, target = self.folder / digest, content_path(self.contents, digest)
             target.parent.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o444)
+            make_read_only(path)
             path.replace(target)
+            sync_folder(target.parent)
         self._taken.clear()
+
+
+def make_read_only(path: Path) -> None:
+    """Let nobody write a file; who may read it is as it was."""
+    path.chmod(path.stat().st_mode & 0o444)
 
 
 def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]] = ()) -> list[ArtifactFile]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from observers.artifacts.version import ArtifactVersion, from_manifest
 from observers.errors import ArtifactDamagedError
+from observers.record.atomic_file import sync_folder
 
 __all__ = ["Manifests"]
 
@@ -131,6 +132,7 @@ class Manifests:
             if self._digest_when_written(name, number) == digest:
                 return number
             number += 1
+        sync_folder(folder)
         return number
 
     def _digest(self, name: str, number: int, stamp: tuple[int, int, int] | None) -> str | None:
@@ -173,7 +175,7 @@ def _put(manifest: Path, target: Path) -> bool:
     else:
         return True
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except FileExistsError:
         return False
     manifest.replace(target)

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from observers.artifacts.intake import Incoming, take_tree
+from observers.artifacts.intake import Incoming, make_read_only, take_tree
 from observers.artifacts.manifests import Manifests
 from observers.artifacts.version import ArtifactFile, ArtifactVersion, check_name, digest_of, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
@@ -200,7 +200,7 @@ class ArtifactStore:
             stream.write(version.manifest())
             stream.flush()
             os.fsync(stream.fileno())
-        manifest.chmod(0o444)
+        make_read_only(manifest)
         incoming.flush()
         incoming.publish()
         number = self._manifests.add(manifest, version.name, version.digest)

@@ -30,6 +30,7 @@ from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
 from observers.record.identity import new_uid
+from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
 
 __all__ = ["MongoObserver"]
@@ -258,4 +259,4 @@ class MongoObserver(RunObserver):
 
 
 def _as_number(wanted: Any) -> Any:
-    return int(wanted) if isinstance(wanted, str) and wanted.isdigit() else wanted if isinstance(wanted, int) else None
+    return as_number(wanted) if isinstance(wanted, str) else wanted if isinstance(wanted, int) else None

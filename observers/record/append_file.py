@@ -6,7 +6,7 @@ import logging
 import os
 from pathlib import Path
 
-from observers.record.atomic_file import replacing
+from observers.record.atomic_file import replacing, sync_folder
 
 __all__ = ["MAX_PENDING_BYTES", "AppendFile"]
 
@@ -29,6 +29,7 @@ class AppendFile:
         self._pending = bytearray()
         self._fd: int | None = None
         self._size = 0
+        self._is_named_on_disk = False
 
     @property
     def num_pending_bytes(self) -> int:
@@ -73,7 +74,7 @@ class AppendFile:
         return True
 
     def _open(self) -> int:
-        fd = self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         size = os.fstat(fd).st_size
         self._size = self._whole(fd, size)
         if self._size != size:
@@ -125,6 +126,9 @@ class AppendFile:
         """Wait until what is written is on the disk."""
         if self._fd is not None:
             os.fsync(self._fd)
+            if not self._is_named_on_disk:
+                sync_folder(self.path.parent)
+                self._is_named_on_disk = True
 
     def _forget(self) -> None:
         if self._fd is not None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replacing"]
+__all__ = ["replacing", "sync_folder"]
+
+# What file systems say that cannot do this, or need not.
+_NOT_POSSIBLE = (errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTSUP)
 
 
 @contextlib.contextmanager
@@ -25,17 +29,38 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     Raises:
         OSError: If the file cannot be written.
     """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    # Mode and group are up to the umask and the folder, as of any new file.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             if durable:
                 os.fsync(stream.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk: without that, a power cut can take a file that is there.
+
+    Raises:
+        OSError: If the disk fails.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:  # on Windows, and where a folder may be written but not read
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_POSSIBLE:
+            raise
+    finally:
+        os.close(descriptor)

@@ -291,7 +291,7 @@ def _mapped(path: Path, size: int) -> mmap.mmap:
         raise OSError(None, f"the file system {kind} is not known to keep what is mapped")
     # Whoever has an old one mapped keeps it.
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.posix_fallocate(descriptor, 0, size)
         return mmap.mmap(descriptor, size)

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import RecordError
+from observers.record.atomic_file import sync_folder
 from observers.record.schema import OWN_FILES
 
-__all__ = ["artifact_path", "make_numbered_folder", "make_run_folder"]
+__all__ = ["artifact_path", "as_number", "make_numbered_folder", "make_run_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +43,20 @@ def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
     Raises:
         OSError: If nothing can be made there.
     """
-    base.mkdir(parents=True, exist_ok=True)
+    if not base.is_dir():
+        base.mkdir(parents=True, exist_ok=True)
+        sync_folder(base.parent)
+    folder, number = _make_folder(base, wanted)
+    sync_folder(base)
+    return folder, number
+
+
+def _make_folder(base: Path, wanted: Any) -> tuple[Path, Any]:
     if wanted is not None:
         with contextlib.suppress(FileExistsError):
             (base / str(wanted)).mkdir()
             return base / str(wanted), wanted
-    number = 1 + max((int(entry.name) for entry in os.scandir(base) if entry.name.isdigit()), default=0)
+    number = 1 + max(filter(None, (as_number(entry.name) for entry in os.scandir(base))), default=0)
     while True:
         try:
             (base / str(number)).mkdir()
@@ -55,6 +64,11 @@ def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
             number += 1
         else:
             return base / str(number), str(number) if wanted is None else wanted
+
+
+def as_number(name: str) -> int | None:
+    """Return the number that a text is, in the digits 0 to 9; None if it is none, or longer than any run's."""
+    return int(name) if name.isascii() and name.isdecimal() and len(name) < 256 else None
 
 
 def artifact_path(folder: Path, name: str) -> Path:

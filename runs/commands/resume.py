@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def _steps(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of steps, at least 1")
     return int(text)
 

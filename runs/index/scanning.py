@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from observers.record.numbered_folder import as_number
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOL, SPOOLED
@@ -74,7 +75,7 @@ def _stamp_of(store: Path, name: str) -> str | None:
         try:
             inner = os.stat(f"{folder}/{RUN}")  # noqa: PTH116
         except FileNotFoundError:
-            return f"{outer.st_mtime_ns} {outer.st_ctime_ns}" if name.isdigit() else None
+            return f"{outer.st_mtime_ns} {outer.st_ctime_ns}" if as_number(name) is not None else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.locking import locked
+from observers.record.numbered_folder import as_number
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, run_folders
@@ -105,7 +106,7 @@ def _sweep_leftovers(store: Path, oldest: float) -> None:
     with contextlib.suppress(OSError):
         for path in store.iterdir():
             # A number that was taken for a run which never came.
-            if path.name.isdigit() and path.is_dir() and path.stat().st_mtime < oldest:
+            if as_number(path.name) is not None and path.is_dir() and path.stat().st_mtime < oldest:
                 with contextlib.suppress(OSError):
                     path.rmdir()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pymongo
 
+from observers.record.numbered_folder import as_number
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, holds
 from runs.query.names import TIMES, full_name
 from runs.query.times import DURATION
@@ -76,8 +77,10 @@ def _condition(condition: Condition) -> dict[str, Any]:
     if operator == "!=":
         return {"$nor": [_condition(Condition(condition.name, "==", value))]}
     if condition.name == "_id" and operator == "==":
-        both = [value, int(value)] if isinstance(value, str) and value.isdigit() else [value, str(value)]
-        return {"_id": {"$in": both}}
+        number = as_number(value) if isinstance(value, str) else None
+        # No number beyond 64 bits is in a database, and none can be asked for.
+        other = str(value) if number is None or number >= 2**63 else number
+        return {"_id": {"$in": [value, other]}}
     if condition.name == DURATION:
         return _on_duration(operator, value)
     if condition.name in TIMES and isinstance(value, str) and operator != "~":

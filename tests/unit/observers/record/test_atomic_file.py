@@ -1,10 +1,16 @@
 """A file is replaced as a whole or not at all."""
 
+import errno
+import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from observers.record.atomic_file import replacing
+from observers import ArtifactStore
+from observers.record.append_file import AppendFile
+from observers.record.atomic_file import replacing, sync_folder
+from observers.record.numbered_folder import make_numbered_folder
 
 
 @pytest.fixture
@@ -29,10 +35,99 @@ def test_replacing_makes_a_file_that_was_not_there(tmp_path):
     assert (tmp_path / "a.bin").read_bytes() == b"new"
 
 
-def test_replacing_writes_what_everyone_may_read(path):
+@pytest.fixture
+def umask():
+    """Set the umask: `umask(0o077)`; as before when the test ends."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_mode_that_the_umask_leaves(tmp_path, umask, mask, mode):
+    umask(mask)
+    with replacing(tmp_path / "new") as stream:
+        stream.write(b"new")
+    AppendFile(tmp_path / "appended").create()
+    source = tmp_path / "data.csv"
+    source.write_text("1")
+    version = ArtifactStore(tmp_path).log("data", source, "dataset", None, None)
+    manifest = tmp_path / "_artifacts" / "versions" / "data" / "v1.json"
+    [content] = (path for path in (tmp_path / "_artifacts" / "contents").rglob("*") if path.is_file())
+    assert version.version == 1
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new", tmp_path / "appended", content, manifest)]
+    assert modes == [mode, mode, mode & 0o444, mode & 0o444]
+
+
+def test_files_in_a_shared_folder_belong_to_its_group(tmp_path):
+    try:
+        os.chown(tmp_path, -1, 12345)
+    except PermissionError:
+        pytest.skip("only root may give a folder to another group")
+    tmp_path.chmod(0o2775)
+    with replacing(tmp_path / "new") as stream:
+        stream.write(b"new")
+    AppendFile(tmp_path / "appended").create()
+    assert [(tmp_path / name).stat().st_gid for name in ("new", "appended")] == [12345, 12345]
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The names of what was waited for, each once, in the order of the first time; those of a file as it was then."""
+    names, sync = [], os.fsync
+
+    def spy(descriptor):
+        names.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    return names
+
+
+def test_replacing_waits_for_the_content_and_then_for_the_name(path, synced):
     with replacing(path) as stream:
         stream.write(b"new")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert len(synced) == 2
+    assert synced[0].startswith(".a.bin.")
+    assert synced[1] == path.parent.name
+
+
+def test_replacing_that_need_not_be_durable_waits_for_nothing(path, synced):
+    with replacing(path, durable=False) as stream:
+        stream.write(b"new")
+    assert synced == []
+
+
+def test_append_file_waits_for_its_name_once(tmp_path, synced):
+    file = AppendFile(tmp_path / "a.bin")
+    for _ in range(2):
+        file.append(b"\n")
+        file.sync()
+    assert synced == ["a.bin", tmp_path.name, "a.bin"]
+
+
+def test_new_folder_of_a_run_waits_for_its_name(tmp_path, synced):
+    make_numbered_folder(tmp_path / "my_runs")
+    assert synced == [tmp_path.name, "my_runs"]
+    make_numbered_folder(tmp_path / "my_runs")
+    assert synced[2:] == ["my_runs"]
+
+
+def test_folder_that_cannot_be_synced_is_passed_over(monkeypatch, path):
+    def refuse(descriptor):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    sync_folder(path.parent)
+
+
+def test_folder_that_the_disk_fails_to_sync_raises(monkeypatch, path):
+    def fail(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        sync_folder(path.parent)
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt("no")])
