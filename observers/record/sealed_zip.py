@@ -13,6 +13,7 @@ after which the file would have to be read again for its SHA-256.
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import zipfile
 from pathlib import Path
@@ -27,6 +28,8 @@ _DIGEST_BYTES = 64
 _CHUNK_BYTES = 2**20
 # What the length of a ZIP file's comment takes, before the comment.
 _LENGTH_BYTES = 2
+# A comment has at most 65,535, and the directory's end before it 22.
+_END_BYTES = 2**16 + 22
 _NO_SEAL = "it has no SHA-256 at its end: it was cut short there, or damaged, or saved by something else"
 
 
@@ -102,6 +105,11 @@ def check_seal(path: Path) -> bytes:
 
 def _comment(path: Path) -> bytes:
     """Return the comment of a ZIP file, which a seal is."""
+    with path.open("rb") as stream:
+        # zipfile takes an error of the disk for damage; so what it looks at is read first.
+        stream.read(1)
+        stream.seek(max(0, stream.seek(0, os.SEEK_END) - _END_BYTES))
+        stream.read()
     try:
         with zipfile.ZipFile(path) as archive:
             comment = archive.comment

@@ -151,7 +151,9 @@ def test_run_whose_record_lacks_its_last_points_goes_back_to_the_state_before_th
     os.truncate(folder / "metrics.bin", 24 * last)
     done = lab.runs("resume", folder.name)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"last\.pt: \d+ entries of the record up to this state are missing; trying the state before it", done.stderr)
+    assert re.search(
+        r"last\.pt: \d+ entries of the record up to this state are missing; trying the state before it", done.stderr
+    )
     before = next(state["step"] for state in states if state["step"] < states[0]["step"])
     assert lab.record(folder.name)["sessions"][1]["step"] == before
     assert lab.record(folder.name)["status"] == "COMPLETED"
