@@ -22,6 +22,7 @@ import_sacred()
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import (
     CheckpointError,
+    ConcurrentRunError,
     ConfigError,
     DataError,
     DeviceError,
@@ -44,6 +45,7 @@ __all__ = [
     "Batches",
     "CheckpointError",
     "Checkpointer",
+    "ConcurrentRunError",
     "ConfigError",
     "Data",
     "DataError",

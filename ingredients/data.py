@@ -151,6 +151,10 @@ def make_test_data(
 
     Raises:
         DataError: If they are missing, empty, or have other inputs or classes than those that the model was trained on.
+
+    Example:
+        preparation = checkpoint.load_preparation() if _config.checkpoint.path else None
+        batches = data.make_test_data(seed, where, preparation)
     """
     from ingredients.datasets.batches import make_batches
 

@@ -26,7 +26,7 @@ ex = Experiment("recorded")
 class Recorded:
     """A process that runs an experiment; its output goes to files in its folder."""
 
-    def __init__(self, root: Path, folder: Path, body: str, arguments: tuple[str, ...]) -> None:
+    def __init__(self, root: Path, folder: Path, body: str, arguments: tuple[str, ...], cold: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / "recorded.py"
         if not script.exists():  # another process may be reading it
@@ -34,7 +34,7 @@ class Recorded:
         self.out, self.err = folder / "stdout.txt", folder / "stderr.txt"
         with self.out.open("w") as out, self.err.open("w") as err:
             command = [sys.executable, str(script), *arguments]
-            self.process = Process(command, cwd=folder, stdin=DEVNULL, stdout=out, stderr=err)
+            self.process = Process(command, cwd=folder, stdin=DEVNULL, stdout=out, stderr=err, cold=cold)
 
     def finish(self, timeout_s: float = 120.0) -> str:
         """Wait for a good end, and return what it wrote to stderr."""
@@ -47,8 +47,8 @@ class Recorded:
 def _starting(root: Path) -> Iterator[Callable[..., Recorded]]:
     started: list[Recorded] = []
 
-    def begin(folder: Path, body: str, *arguments: str) -> Recorded:
-        started.append(Recorded(root, folder, body, arguments))
+    def begin(folder: Path, body: str, *arguments: str, cold: bool = False) -> Recorded:
+        started.append(Recorded(root, folder, body, arguments, cold))
         return started[-1]
 
     yield begin

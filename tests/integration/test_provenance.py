@@ -91,7 +91,7 @@ def main(_run):
 
 
 def test_switches_of_a_killed_run_that_imported_torch_late_are_recorded(tmp_path, start, wait_for):
-    recorded = start(tmp_path, KILLED, "-b", "0.1")
+    recorded = start(tmp_path, KILLED, "-b", "0.1", cold=True)
     path = tmp_path / "runs" / "1" / "provenance.json"
 
     def deterministic():
@@ -106,7 +106,7 @@ def test_switches_of_a_killed_run_that_imported_torch_late_are_recorded(tmp_path
 
 def test_run_without_torch_has_the_switches_of_the_environment_and_no_torch(tmp_path, start):
     body = "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(): return 'torch' in sys.modules\n"
-    start(tmp_path, body).finish()
+    start(tmp_path, body, cold=True).finish()
     assert load(tmp_path / "runs" / "1")["result"] is False
     found = load(tmp_path / "runs" / "1", "provenance.json")
     assert set(found["determinism"]) == {"PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"}

@@ -122,7 +122,8 @@ class Lab:
         # Without the tests' search path: the lab's own packages have to be found by themselves.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [sys.executable, *map(str, words)]
-        options = {"capture_output": True, "text": True, "timeout": 120, "stdin": DEVNULL}
+        # What has imported torch has other flags than what `reproduce` starts, which is cold.
+        options = {"capture_output": True, "text": True, "timeout": 120, "stdin": DEVNULL, "cold": True}
         return run(command, cwd=self.folder, env=environment, **options)
 
 

@@ -206,7 +206,8 @@ def test_duration_filters_and_sorts_as_computed_from_the_times(store):
         assert store.find(nothing) == []
     found = store.find(sort="-duration", columns=["duration"])
     assert [run["duration"] for run in found] == sorted(durations.values(), reverse=True)
-    assert ids(store.find(sort="duration", limit=2)) == ids(found[::-1])[:2]
+    shortest = [durations[id] for id in ids(store.find(sort="duration", limit=2))]
+    assert shortest == sorted(durations.values())[:2]
     frame = store.frame([("duration", ">=", middle)], sort="duration", columns=["duration", "lr"])
     assert frame["duration"].tolist() == sorted(durations.values())[3:]
 

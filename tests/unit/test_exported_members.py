@@ -31,6 +31,7 @@ EXPORTED = {
         "CNN",
         "CheckpointError",
         "Checkpointer",
+        "ConcurrentRunError",
         "ConfigError",
         "Data",
         "DataError",
