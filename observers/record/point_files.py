@@ -34,8 +34,8 @@ class PointFiles(PointLog):
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
-        super().__init__()
-        self.folder = folder
+        super().__init__(folder)
+        self.folder: Path = folder
         self._say = say
         self._points = AppendFile(folder / POINTS, POINT.itemsize)
         self._names = AppendFile(folder / NAMES)

@@ -22,7 +22,7 @@ from sacred.observers import RunObserver
 
 from observers.errors import MissingExtraError
 from observers.file.recording import recording_of
-from observers.record.guarding import guarded
+from observers.record.guarding import Owned, guarded
 from observers.record.identity import new_uid
 from observers.record.media_entry import MediaEntry
 from observers.record.rewinding import Position
@@ -35,7 +35,7 @@ __all__ = ["TensorBoardObserver"]
 _log = logging.getLogger(__name__)
 
 
-class TensorBoardObserver(RunObserver):
+class TensorBoardObserver(Owned, RunObserver):
     """Writes event files, one for each run.
 
     It hears of a run after the `FileObserver`, whose folder it writes to, and before the `MongoObserver`, whose spool
@@ -77,7 +77,6 @@ class TensorBoardObserver(RunObserver):
     def queued_event(self, *args: Any, **kwargs: Any) -> None:
         """Write nothing of a run that is to be started by somebody else."""
 
-    @guarded
     def started_event(
         self,
         ex_info: dict,
@@ -89,6 +88,11 @@ class TensorBoardObserver(RunObserver):
         _id: Any,
     ) -> None:
         """Begin the event file of a run, with its hyper-parameters."""
+        self._own()
+        self._begin_run(start_time, config, meta_info)
+
+    @guarded
+    def _begin_run(self, start_time: datetime, config: dict, meta_info: dict) -> None:
         from observers.tensorboard import events
 
         uid = meta_info.setdefault("uid", new_uid())
