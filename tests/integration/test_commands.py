@@ -325,44 +325,52 @@ PARTS += ["resources", "fail_trace", "command_line", "tags", "note", "parent", "
 OF_FILES = ["config", "info", "summary", "provenance"]
 
 
-@pytest.mark.parametrize("name", [*PARTS, *OF_FILES, "captured_out"])
-def test_odd_documents_hide_nothing_and_end_no_command(where, runs, tmp_path, mongo_url, name, capsys, monkeypatch):
-    good = {"status": "COMPLETED", "experiment": {"name": "good"}, "uid": "f" * 32}
-    database = f"odd_{uuid.uuid4().hex}"
+ODD_RUNS = {
+    str(number): (name, value)
+    for number, (name, value) in enumerate(
+        ((name, value) for name in [*PARTS, *OF_FILES, "captured_out"] for value in ODD), start=1
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def odd_store(where, tmp_path_factory, mongo_url):
+    """A store of runs with one odd part each, by their numbers in `ODD_RUNS`, and of a good one, 1000."""
+    good = {"status": "COMPLETED", "experiment": {"name": "good"}}
     if where.startswith("mongodb"):
-        monkeypatch.setenv("SACRISTAN_STORE", f"{mongo_url}/{database}")
+        rows = [{"_id": int(id), **good, "uid": f"{id:0>32}", name: value} for id, (name, value) in ODD_RUNS.items()]
+        database = f"odd_{uuid.uuid4().hex}"
         with pymongo.MongoClient(mongo_url) as client:
-            rows = [{"_id": i + 1, **good, "uid": f"{i:032}", name: value} for i, value in enumerate(ODD)]
-            extra = {"_id": 100, **good, "start_time": datetime(2026, 1, 1)}
-            client[database]["runs"].insert_many([*rows, extra])
-    else:
-        monkeypatch.setenv("SACRISTAN_STORE", str(tmp_path))
-        for i, value in enumerate([*ODD, None]):
-            folder = tmp_path / str(i + 1 if i < len(ODD) else 100)
-            folder.mkdir()
-            run = {**good, "uid": f"{i:032}"}
-            if i < len(ODD):
-                if name in OF_FILES or name == "lease":
-                    (folder / f"{name}.json").write_text(json.dumps(value))
-                else:
-                    run[name] = value
-            (folder / "run.json").write_text(json.dumps(run))
-    try:
-        for sort in ("id", "-start", "result", "-duration"):
-            rows = json.loads(runs("ls", "--json", "--sort", sort))
-            assert {"100"} < {row["id"] for row in rows}
-            assert len(rows) == len(ODD) + 1
-        for id in [str(i + 1) for i in range(len(ODD))]:
-            for command in (["show", id], ["config", id], ["log", id], ["metrics", id], ["diff", "100", id]):
-                for form in ([], ["--json"]):
-                    code = main([*command, *form])
-                    printed = capsys.readouterr()
-                    assert code == 0 or (code == 1 and printed.err.startswith("error: ")), (command, printed.err)
-                    assert printed.err.count("\n") <= 1
-    finally:
-        if where.startswith("mongodb"):
-            with pymongo.MongoClient(mongo_url) as client:
-                client.drop_database(database)
+            client[database]["runs"].insert_many([*rows, {"_id": 1000, **good, "start_time": datetime(2026, 1, 1)}])
+            yield f"{mongo_url}/{database}"
+            client.drop_database(database)
+        return
+    store = tmp_path_factory.mktemp("odd")
+    for id, (name, value) in {**ODD_RUNS, "1000": ("status", "COMPLETED")}.items():
+        (store / id).mkdir()
+        run = {**good, "uid": f"{id:0>32}"}
+        if name in OF_FILES or name == "lease":
+            (store / id / f"{name}.json").write_text(json.dumps(value))
+        else:
+            run[name] = value
+        (store / id / "run.json").write_text(json.dumps(run))
+    yield str(store)
+
+
+@pytest.mark.parametrize("sort", ["id", "-start", "result", "-duration"])
+def test_odd_documents_hide_no_run_from_ls(odd_store, runs, sort):
+    rows = json.loads(runs("ls", "--json", "--sort", sort, "--store", odd_store))
+    assert sorted(row["id"] for row in rows) == sorted([*ODD_RUNS, "1000"])
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("command", [["show"], ["config"], ["log"], ["metrics"], ["diff", "1000"]], ids=" ".join)
+def test_odd_documents_end_no_command(odd_store, command, form, capsys):
+    for id, odd in ODD_RUNS.items():
+        code = main([*command, id, *form, "--store", odd_store])
+        printed = capsys.readouterr()
+        assert code == 0 or (code == 1 and printed.err.startswith("error: ")), (odd, printed.err)
+        assert printed.err.count("\n") <= 1, odd
 
 
 def test_unreadable_runs_are_listed_with_the_reason(where, runs, tmp_path, mongo_url, monkeypatch):

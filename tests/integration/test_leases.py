@@ -16,6 +16,7 @@ import pytest
 from observers.record.identity import is_alive, read_lease, true_status
 from observers.record.schema import read_metrics, read_points
 from runs.transfer.syncing import reap, sync
+from tests.processes import DEVNULL, Process
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 LOGS_FOR_EVER = """
@@ -69,11 +70,11 @@ def in_namespace(request, tmp_path):
     def begin(*arguments, **environment):
         number = len(started)
         with (tmp_path / f"out-{number}").open("w") as out, (tmp_path / f"err-{number}").open("w") as err:
-            process = subprocess.Popen(
+            process = Process(
                 [*UNSHARE, sys.executable, *arguments],
                 cwd=tmp_path,
                 env={**os.environ, "PYTHONPATH": str(request.config.rootpath), **environment},
-                stdin=subprocess.DEVNULL,
+                stdin=DEVNULL,
                 stdout=out,
                 stderr=err,
             )
@@ -83,8 +84,7 @@ def in_namespace(request, tmp_path):
 
     yield begin
     for process in started:
-        process.kill()
-        process.wait()
+        process.close()
 
 
 def ended(process, code=0):

@@ -27,6 +27,7 @@ import gridfs
 import pytest
 
 from runs.mongod import _free_port
+from tests.processes import Process
 
 VERSION = "2.16.1"
 FIRST_SELECT = (
@@ -262,15 +263,14 @@ def omniboard(lab, omniboard_folder, tmp_path_factory, wait_for):
     command += ["--mu", f"{lab.url}/{lab.database.name}"]
     with log.open("w") as stream:
         environment = {**os.environ, "PORT": str(port)}
-        process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
+        process = Process(command, stdout=stream, stderr=stream, env=environment)
     try:
         wait_for(lambda: "established successfully" in log.read_text() or process.poll() is not None, "Omniboard")
         assert process.poll() is None, log.read_text()
         yield Omniboard(port)
         assert process.poll() is None, f"Omniboard ended: {log.read_text()[-2000:]}"
     finally:
-        process.terminate()
-        process.wait(30)
+        process.close()
 
 
 @pytest.mark.nightly

@@ -17,6 +17,7 @@ from observers.artifacts.store import ArtifactStore, Lineage
 from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.identity import new_uid
+from tests.processes import PIPE, Process
 
 
 @pytest.fixture
@@ -244,6 +245,7 @@ GROWS = """
 import os, sys, threading
 sys.path.insert(0, {root!r})
 from observers.artifacts.store import ArtifactStore
+from tests.processes import PIPE, Process
 stream = open({path!r}, "ab", buffering=0)
 def grow():
     while True: stream.write(b"x" * 1000)
@@ -444,7 +446,7 @@ def test_eight_processes_at_once_count_without_gaps_and_doubles(store, tmp_path,
     home.mkdir()
     root = str(request.config.rootpath)
     script = RACE.format(root=root, store=str(store.basedir), home=str(home), turns=turns, no_links=no_links)
-    processes = [subprocess.Popen([sys.executable, "-c", script, str(me)]) for me in range(8)]
+    processes = [Process([sys.executable, "-c", script, str(me)]) for me in range(8)]
     while len(list(home.glob("ready*"))) < 8:
         assert all(process.poll() is None for process in processes)
         time.sleep(0.01)
@@ -491,7 +493,7 @@ while True:
 def test_kill_in_the_middle_leaves_whole_versions_only(store, tmp_path, request, delay_s):
     folder = make(tmp_path / "in", {"small": b""})
     script = KILLED.format(root=str(request.config.rootpath), store=str(store.basedir), folder=str(folder))
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    process = Process([sys.executable, "-c", script], stdout=PIPE, text=True)
     for _ in range(3):
         last = int(process.stdout.readline())
     deadline = time.monotonic() + delay_s
