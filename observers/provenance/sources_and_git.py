@@ -136,7 +136,7 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
             continue
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.stat().st_size <= left:
-                found[name] = path.read_text(encoding="utf-8")
+                found[name] = path.read_bytes().decode()  # read as text, line ends would change
                 left -= len(found[name].encode())
     return found
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import os
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
+from runs.rerun.checkout import check_out, has_commit
 from runs.rerun.record import Record, mapping
 from runs.rerun.wording import some
 from runs.stores.content import Content
@@ -122,10 +121,8 @@ def find_repository(record: Record, git: GitState) -> Path | None:
     if git.commit is None:
         return None
     for place in (Path(git.root) if git.root else None, record.base, Path.cwd()):
-        if place is not None and place.is_dir():
-            done = _git(["-C", str(place), "cat-file", "-e", f"{git.commit}^{{commit}}"])
-            if done is not None and done.returncode == 0:
-                return place
+        if place is not None and place.is_dir() and has_commit(place, git.commit):
+            return place
     return None
 
 
@@ -162,26 +159,10 @@ def _without_repository(run: Run, git: GitState) -> str:
 
 
 def _take_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]:
-    """Write the files of a commit, and what was not committed over them; yield what could not be."""
-    found = _git(["-C", str(repository), "rev-parse", "--absolute-git-dir"])
-    git_dir = "" if found is None else found.stdout.decode(errors="surrogateescape").strip()
+    """Write the files of a commit with what was not committed, and yield what could not be."""
     folder.mkdir(parents=True, exist_ok=True)
-    # An index and a work tree of its own: those of the repository stay as they are. An archive might leave files out.
-    options = ["-c", "core.sparseCheckout=false", "-c", "core.splitIndex=false"]
-    index = folder.absolute().with_name(f".{folder.name}.index")
-    try:
-        for words in (["read-tree", str(git.commit)], ["checkout-index", "--all", "--force"]):
-            where = [f"--git-dir={git_dir}", f"--work-tree={folder.resolve()}"]
-            done = _git([*where, *options, *words], folder, GIT_INDEX_FILE=str(index))
-            if done is None or done.returncode != 0:
-                raise LaunchError(f"git {words[0]} in {repository} failed: {_said(done)}")
-    finally:
-        index.unlink(missing_ok=True)
-    if git.diff:
-        done = _git(["apply", "--binary", "--whitespace=nowarn", "-"], folder, git.diff)
-        if done is None or done.returncode != 0:
-            yield f"the changes that were not committed cannot be applied ({_said(done)}); recorded sources have them"
-    elif git.diff is None and git.is_dirty:
+    yield from check_out(repository, str(git.commit), folder, git.diff or "")
+    if git.diff is None and git.is_dirty:
         yield "changes that were not committed are not in its record, except those in recorded sources"
     contents = [_content(name, text) for name, text in git.untracked.items()]
     yield from fetch(contents, folder, overwrite=True).refused
@@ -189,27 +170,6 @@ def _take_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]
 
 def _content(name: str, text: str) -> Content:
     return Content(name, lambda: io.BytesIO(text.encode(errors="surrogateescape")))
-
-
-def _git(
-    words: Iterable[str], folder: Path | None = None, text: str | None = None, **environment: str
-) -> subprocess.CompletedProcess[bytes] | None:
-    # In a folder that lies in a repository, `git apply` would pass over all files without a word.
-    limits = {} if folder is None else {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
-    everything = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **limits, **environment}
-    for name in ("GIT_DIR", "GIT_WORK_TREE"):
-        everything.pop(name, None)
-    data = None if text is None else text.encode(errors="surrogateescape")
-    try:
-        return subprocess.run(["git", *words], cwd=folder, input=data, capture_output=True, env=everything, check=False)
-    except OSError:
-        return None
-
-
-def _said(done: subprocess.CompletedProcess[bytes] | None) -> str:
-    if done is None:
-        return "git is not installed"
-    return " ".join(done.stderr.decode(errors="replace").split())[:300]
 
 
 # ---------------------------------------------------------------------- recorded sources
@@ -229,7 +189,7 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
         if in_git and target is not None:
             if not target.is_file():
                 missing.append(name)
-            elif target.read_bytes() != data:
+            elif _lines(target.read_bytes()) != _lines(data):  # line ends are a setting of the repository
                 differing.append(name)
         contents.append(Content(name, content.open))
     refused = fetch(contents, base, overwrite=True).refused
@@ -239,6 +199,10 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
         yield f"recorded sources differ from the commit with its changes, and are taken: {some(differing)}"
     if missing:
         yield f"recorded sources are not in the commit with its changes: {some(missing)}"
+
+
+def _lines(data: bytes) -> bytes:
+    return data.replace(b"\r\n", b"\n")
 
 
 def _checked(run: Run, content: Content) -> bytes:

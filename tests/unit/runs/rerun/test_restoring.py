@@ -102,6 +102,49 @@ def test_settings_of_the_user_do_not_spoil_the_recorded_changes(lab, record, tmp
     assert (tmp_path / "clean" / "sub" / "pack" / "__init__.py").read_text() == "value = 2\n"
 
 
+def test_changes_in_a_work_tree_with_other_line_ends_are_applied(lab, record, tmp_path):
+    (lab / "table.txt").write_bytes(b"a\nb\n")
+    git(lab, "add", "-A")
+    git(lab, "commit", "-qm", "a table")
+    git(lab, "config", "core.autocrlf", "true")
+    (lab / "table.txt").write_bytes(b"a\r\nc\r\n")
+    (lab / "new.txt").write_bytes(b"d\r\n")
+    restored = restore(record(lab, ["exp.py"]), tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "table.txt").read_bytes() == b"a\r\nc\r\n"
+    assert (tmp_path / "clean" / "sub" / "new.txt").read_bytes() == b"d\r\n"
+    assert restored.notes == ()
+
+
+@pytest.fixture
+def submodule(lab, tmp_path):
+    """Add a submodule `sub/part`, which lies in a folder of its own in the repository, and return the submodule."""
+    git(tmp_path, "init", "-q", "part")
+    for content in (b"1", b"2"):
+        (tmp_path / "part" / "weights.bin").write_bytes(content)
+        git(tmp_path / "part", "add", ".")
+        git(tmp_path / "part", "commit", "-qm", "weights")
+    git(lab, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
+    git(lab, "commit", "-qm", "a submodule")
+    return lab / "part"
+
+
+def test_files_of_a_submodule_are_restored_as_they_were_checked_out(lab, record, submodule, tmp_path):
+    git(submodule, "checkout", "-q", "HEAD~1")
+    run = record(lab)
+    git(submodule, "checkout", "-q", "-")
+    restored = restore(run, tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "part" / "weights.bin").read_bytes() == b"1"
+    assert restored.notes == ()
+
+
+def test_submodule_that_is_not_at_hand_is_told(lab, record, submodule, tmp_path):
+    run = record(lab)
+    shutil.rmtree(submodule)
+    shutil.rmtree(lab.parent / ".git" / "modules")
+    [note] = restore(run, tmp_path / "clean").notes
+    assert "the submodule sub/part is restored without its commit" in note
+
+
 def test_repository_is_looked_for_in_the_current_folder_last(lab, record, tmp_path, monkeypatch):
     run = record(lab)
     shutil.move(lab.parent, tmp_path / "elsewhere")
