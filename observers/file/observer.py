@@ -170,7 +170,7 @@ class FileObserver(RunObserver):
             else:
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            self._started().gather_provenance(ex_info["base_dir"])
+            self._started().gather_provenance(ex_info)
             return number
 
     def _folder_beside(self, first: Recording | None) -> Path | None:

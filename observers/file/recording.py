@@ -137,10 +137,10 @@ class Recording:
         at = datetime.fromisoformat(sessions[-1]["start_time"]).isoformat(" ", "seconds")
         self.journal.add_output(f"--- session {len(sessions)}, {at} UTC ---\n".encode())
 
-    def gather_provenance(self, base_dir: str | Path) -> None:
-        """Begin to gather git, packages and machine; `base_dir` is in the repository."""
+    def gather_provenance(self, experiment: Mapping[str, Any]) -> None:
+        """Begin to gather git, packages and machine; `experiment` is what Sacred tells of it."""
         note_changes = self.run.note_environment if self.is_resumed else None
-        self._gathering = Gathering(self.journal, self._lock, base_dir, note_changes)
+        self._gathering = Gathering(self.journal, self._lock, experiment, note_changes)
 
     def _save_sources(self) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class Gathering:
     Args:
         journal: Writes `provenance.json`, under `lock`.
         lock: Held by whoever calls `look`.
-        base_dir: The folder whose repository is looked at.
+        experiment: What Sacred tells of the experiment: `base_dir`, `mainfile`.
         note_changes: Called in a resumed run with how its environment differs from that of the first session, see
             `environment_changes`; None in a run's first session.
     """
@@ -39,13 +39,14 @@ class Gathering:
         self,
         journal: Journal,
         lock: threading.RLock,
-        base_dir: str | Path,
+        experiment: Mapping[str, Any],
         note_changes: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._journal = journal
         self._note_changes = note_changes
         self._lock = lock
-        self._base_dir = base_dir
+        self._base_dir = Path(experiment["base_dir"])
+        self._mainfile = self._base_dir / experiment["mainfile"] if experiment.get("mainfile") else None
         self._nvml = load_nvml()
         self._found: dict[str, Any] | None = None
         self._first: dict[str, Any] = {}
@@ -69,7 +70,7 @@ class Gathering:
     def _gather(self) -> None:
         """Gather what takes a while; what fails is left out."""
         parts = {
-            "git": lambda: provenance.git_state(self._base_dir),
+            "git": lambda: provenance.lab_git_state(self._base_dir, self._mainfile),
             "packages": provenance.packages,
             "machine": lambda: provenance.machine(self._nvml),
         }

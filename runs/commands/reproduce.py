@@ -114,7 +114,7 @@ def _announce(plan: Plan) -> None:
 
 def _sources_text(plan: Plan) -> str:
     if plan.restored is None:
-        return f"today's sources, with {plan.launch.command[1]}"
+        return f"today's sources, with {plan.script}"
     commit = f" and commit {plan.restored.commit[:12]}" if plan.restored.commit else ""
     return f"{plan.restored.num_sources} recorded sources{commit}, restored"
 

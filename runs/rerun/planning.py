@@ -35,6 +35,7 @@ class Plan:
         store: Where it lies, and where the new run goes.
         mode: `restored` for its own sources, `in place` for today's.
         restored: Its code; None in place.
+        script: The experiment's main file.
         environment: Differences from the recorded one.
         launch: The process.
         record_to: The folder that the process records below.
@@ -46,6 +47,7 @@ class Plan:
     store: Store
     mode: str
     restored: Restored | None
+    script: Path
     environment: Environment
     launch: Launch
     record_to: Path
@@ -98,7 +100,9 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
     )
     mode = IN_PLACE if restored is None else RESTORED
     environment = compare_environment(record)
-    return Plan(record.run, store, mode, restored, environment, launch, record_to, is_staged, (*notes, *launch.notes))
+    return Plan(
+        record.run, store, mode, restored, script, environment, launch, record_to, is_staged, (*notes, *launch.notes)
+    )
 
 
 def _refuse(run: Run) -> None:
@@ -182,7 +186,7 @@ def _compare_resources(record: Record, restored: Restored | None) -> Iterator[st
         if restored is not None and record.base is not None and Path(content.name).is_relative_to(record.base):
             path = relative_path(Path(content.name).relative_to(record.base).as_posix())
             if path is not None:
-                there.insert(0, restored.script.parents[len(record.mainfile.parts) - 1] / path)
+                there.insert(0, restored.base / path)
         found = [path for path in there if path.is_file()]
         try:
             recorded = content.sha256()

@@ -29,6 +29,7 @@ from runs.rerun.planning import IN_PLACE, RESTORED, Plan
 from runs.rerun.record import fingerprint_of
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
+from runs.stores.content import Content
 from runs.stores.folder import FolderStore
 from runs.stores.run import Run
 from runs.transfer.copying import copy
@@ -83,7 +84,7 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
         )
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
-    changed = diff(old, new).sources
+    changed = _changed_sources(plan, old, new)
     flags = tuple(compare_flags(old, new))
     notes = list(verdict.notes)
     if changed and plan.mode == RESTORED:
@@ -93,6 +94,31 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
     entry = _entry(plan, new, verdict)
     store.note_reproduction(old, entry)
     return Reproduction(plan, store.note_reproduction(new, entry), verdict, flags, changed, tuple(notes))
+
+
+def _changed_sources(plan: Plan, old: Run, new: Run) -> dict[str, str]:
+    """Return the unified diff of each source that was not the same; nothing if the same ones were only not imported.
+
+    Which ones a run imports depends on how it is recorded, too.
+    """
+    ours, theirs = old.sources, new.sources
+    base = None if plan.restored is None else plan.restored.base
+
+    def is_other(name: str) -> bool:
+        if name in ours:
+            return name in theirs
+        # What was restored from git is of the record, imported or not.
+        return base is None or not _has_content(base / name, theirs[name])
+
+    found = diff(old, new).sources
+    return found if any(is_other(name) for name in found) else {}
+
+
+def _has_content(path: Path, content: Content) -> bool:
+    try:
+        return path.read_bytes() == content.read()
+    except (StoreError, OSError):
+        return False
 
 
 def _fetch_used_versions(run: Run, record_to: Path) -> None:

@@ -33,6 +33,7 @@ class Restored:
 
     Attributes:
         folder: Where all of it is; of a run in a repository, what stands for its root.
+        base: What stands for the folder that the sources are below.
         script: The experiment's main file.
         commit: The commit that it was taken from; None without a repository.
         num_sources: How many recorded sources there are.
@@ -40,6 +41,7 @@ class Restored:
     """
 
     folder: Path
+    base: Path
     script: Path
     commit: str | None
     num_sources: int
@@ -103,8 +105,8 @@ def restore(record: Record, folder: Path) -> Restored:
     repository = find_repository(record, git)
     base = folder
     if repository is not None:
-        base = folder / _below_root(git.root, record.base)
-        notes += _take_commit(git, repository, folder)
+        base = folder / _below(git.root, record.base)
+        notes += _take_commit(git, repository, folder / _below(record.base, git.root))
     else:
         notes.append(_without_repository(run, git))
     notes += _write_sources(run, sources, base, in_git=repository is not None)
@@ -113,7 +115,7 @@ def restore(record: Record, folder: Path) -> Restored:
             f"run {run.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
         )
     commit = git.commit if repository is not None else None
-    return Restored(folder, base / mainfile, commit, len(sources), tuple(notes))
+    return Restored(folder, base, base / mainfile, commit, len(sources), tuple(notes))
 
 
 def find_repository(record: Record, git: GitState) -> Path | None:
@@ -126,13 +128,13 @@ def find_repository(record: Record, git: GitState) -> Path | None:
     return None
 
 
-def _below_root(root: str | None, base: Path | None) -> PurePosixPath:
-    """Return where below the root of its repository the experiment was."""
-    if root is None or base is None:
+def _below(upper: str | Path | None, lower: str | Path | None) -> PurePosixPath:
+    """Return where below one folder another one is; nothing if it is not."""
+    if upper is None or lower is None:
         return PurePosixPath()
-    for path in (base, base.resolve()):
-        if path.is_relative_to(root):
-            return relative_path(path.relative_to(root).as_posix()) or PurePosixPath()
+    for path in (Path(lower), Path(lower).resolve()):
+        if path.is_relative_to(upper):
+            return relative_path(path.relative_to(upper).as_posix()) or PurePosixPath()
     return PurePosixPath()
 
 
@@ -182,11 +184,15 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
         LaunchError: If one has not its recorded content.
     """
     differing, missing, contents = [], [], []
+    replaced: list[str] = []
     for name, content in sources.items():
         data = _checked(run, content)
         path = relative_path(name)
         target = base / path if path is not None else None
         if in_git and target is not None:
+            replaced += _without_links_out(base, target)
+            if target.is_file() and _leads_into(base, target) and target.read_bytes() == data:
+                continue  # and a link stays one
             if not target.is_file():
                 missing.append(name)
             elif _lines(target.read_bytes()) != _lines(data):  # line ends are a setting of the repository
@@ -195,10 +201,25 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
     refused = fetch(contents, base, overwrite=True).refused
     if refused:
         raise LaunchError(f"run {run.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")
+    if replaced:
+        yield f"links out of the lab are restored as folders of the recorded sources alone: {some(replaced)}"
     if differing:
         yield f"recorded sources differ from the commit with its changes, and are taken: {some(differing)}"
     if missing:
         yield f"recorded sources are not in the commit with its changes: {some(missing)}"
+
+
+def _leads_into(folder: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _without_links_out(base: Path, target: Path) -> list[str]:
+    """Remove a link on the way from `base` to a file that leads out of `base`; return its name."""
+    for parent in reversed(target.relative_to(base).parents[:-1]):
+        if (base / parent).is_symlink() and not _leads_into(base, base / parent):
+            (base / parent).unlink()
+            return [parent.as_posix()]
+    return []
 
 
 def _lines(data: bytes) -> bytes:

@@ -212,7 +212,7 @@ def test_names_that_leave_the_folder_are_refused(lab, record, tmp_path, name):
     assert not (tmp_path / "out.py").exists()
 
 
-def test_links_of_the_commit_do_not_lead_sources_out(lab, record, tmp_path):
+def test_links_out_of_the_commit_make_room_for_recorded_sources(lab, record, tmp_path):
     (tmp_path / "outside").mkdir()
     (lab / "link").symlink_to(tmp_path / "outside")
     git(lab, "add", "-A")
@@ -221,9 +221,34 @@ def test_links_of_the_commit_do_not_lead_sources_out(lab, record, tmp_path):
     document = json.loads((run.folder / "run.json").read_text())
     document["experiment"]["sources"].append(["link/out.py", document["experiment"]["sources"][0][1]])
     (run.folder / "run.json").write_text(json.dumps(document))
-    with pytest.raises(LaunchError, match="a link leads out"):
-        restore(run.store.get("1"), tmp_path / "clean")
+    restored = restore(run.store.get("1"), tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "link" / "out.py").read_text() == "import pack\n"
+    assert any("links out of the lab are restored as folders" in note and "link" in note for note in restored.notes)
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_links_within_the_commit_stay_links(lab, record, tmp_path):
+    (lab / "main.py").symlink_to("exp.py")
+    git(lab, "add", "main.py")
+    git(lab, "commit", "-qm", "a link")
+    restored = restore(record(lab, ["exp.py", "main.py"]), tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "main.py").is_symlink()
+    assert restored.notes == ()
+
+
+def test_repository_below_the_folder_of_the_sources_is_restored_there(lab, record, tmp_path):
+    """As of `python -m repository.sub.exp`, whose modules are named from the folder above."""
+    run = record(lab)
+    document = json.loads((run.folder / "run.json").read_text())
+    document["experiment"] |= {"base_dir": str(tmp_path), "mainfile": "repository/sub/exp.py"}
+    document["experiment"]["sources"] = [
+        [f"repository/sub/{name}", kept] for name, kept in document["experiment"]["sources"]
+    ]
+    (run.folder / "run.json").write_text(json.dumps(document))
+    restored = restore(run.store.get("1"), tmp_path / "clean")
+    assert restored.script == tmp_path / "clean" / "repository" / "sub" / "exp.py"
+    assert (tmp_path / "clean" / "repository" / "sub" / "data.bin").read_bytes() == bytes(range(255))
+    assert restored.notes == ()
 
 
 def test_run_without_sources_or_main_file_is_refused(lab, record, tmp_path):
