@@ -12,6 +12,7 @@ from typing import Any
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.determinism import read_flags, torch_versions
 from observers.provenance.gpus import load_nvml
+from observers.provenance.libraries import Libraries
 from observers.record.journal import Journal
 from observers.record.resuming import environment_changes
 from observers.record.schema import PROVENANCE
@@ -22,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class Gathering:
-    """Gathers git, packages and machine in a thread, and looks at the determinism flags when told to.
+    """Gathers git, packages, libraries and machine in a thread, and looks at the determinism flags when told to.
 
     The flags are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
-    only then. So they are looked at when the run is made, with each beat, and at its end.
+    only then. So they are looked at when the run is made, with each beat, and at its end; and so are libraries.
 
     Args:
         journal: Writes `provenance.json`, under `lock`.
@@ -52,11 +53,18 @@ class Gathering:
         self._first: dict[str, Any] = {}
         self._flags: dict[str, Any] = {}
         self.look()
-        self._thread = threading.Thread(target=self._gather, name="sacristan-provenance", daemon=True)
-        self._thread.start()
+        self._libraries = Libraries(self._base_dir)
+        self._thread = self._begin(self._gather)
+
+    def _begin(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, name="sacristan-provenance", daemon=True)
+        thread.start()
+        return thread
 
     def look(self) -> None:
-        """Look at the flags, and write down what changed."""
+        """Look at the flags, and write down what changed; see to libraries that were imported since."""
+        if self._found is not None and self._libraries.is_stale and not self._thread.is_alive():
+            self._thread = self._begin(self._gather_libraries)
         flags = read_flags()
         if flags != self._flags:
             self._first = {**flags, **self._first}
@@ -64,14 +72,17 @@ class Gathering:
             self._write()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until git, packages and machine are gathered; not to be called under the lock."""
+        """Wait until all is gathered; not to be called under the lock."""
         self._thread.join(timeout_s)
+        if not self._thread.is_alive() and self._libraries.is_stale:
+            self._gather_libraries()
 
     def _gather(self) -> None:
         """Gather what takes a while; what fails is left out."""
         parts = {
             "git": lambda: provenance.lab_git_state(self._base_dir, self._mainfile),
             "packages": provenance.packages,
+            "libraries": self._find_libraries,
             "machine": lambda: provenance.machine(self._nvml),
         }
         found = {}
@@ -83,6 +94,21 @@ class Gathering:
         with self._lock:
             self._found = found
             self._write()
+
+    def _find_libraries(self) -> dict[str, Any]:
+        self._libraries.look()
+        return self._libraries.found
+
+    def _gather_libraries(self) -> None:
+        try:
+            is_new = self._libraries.look()
+        except Exception:
+            _log.exception("libraries: could not be gathered; provenance.json goes without the latest")
+            return
+        with self._lock:
+            if is_new and self._found is not None:
+                self._found = {**self._found, "libraries": self._libraries.found}
+                self._write()
 
     def _write(self) -> None:
         if self._found is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from observers.provenance.gpus import describe_gpus
 
-__all__ = ["git_state", "imported_sources", "lab_git_state", "machine", "packages", "source_name"]
+__all__ = ["commit_of", "git_state", "imported_sources", "lab_git_state", "machine", "packages", "source_name"]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
 # A diff that can be applied, whatever the user's settings make of his own.
@@ -122,6 +122,12 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
     """Return the state of the repository that the lab is in, or else of the one below it that its main file is in."""
     state = git_state(base_dir, content=content)
     return git_state(Path(mainfile).parent, content=content) if state is None and mainfile is not None else state
+
+
+def commit_of(folder: str | Path) -> str | None:
+    """Return the commit of the repository that a folder is in; None outside of one, or without a commit."""
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    return commit.strip() if commit else None
 
 
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:

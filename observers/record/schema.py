@@ -13,7 +13,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
-    provenance.json      git, packages, machine and determinism flags of the first session; replaced as a whole
+    provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced as a
+                         whole
     lease.json           who writes this run, and when last; replaced as a whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends

@@ -14,6 +14,7 @@ from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
 from runs.rerun.launching import OBSERVERS, Launch, recorded_launch
+from runs.rerun.libraries import with_libraries
 from runs.rerun.record import RESUME_SETTING, Record, read_record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
@@ -99,7 +100,8 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
         search=[] if restored is None else [restored.folder],
     )
     mode = IN_PLACE if restored is None else RESTORED
-    environment = compare_environment(record)
+    search = [script.parents[len(record.mainfile.parts) - 1], *([restored.folder] if restored else [])]
+    environment = with_libraries(compare_environment(record), record, search)
     return Plan(
         record.run, store, mode, restored, script, environment, launch, record_to, is_staged, (*notes, *launch.notes)
     )

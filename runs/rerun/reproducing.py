@@ -25,8 +25,9 @@ from runs.index.folders import read_json
 from runs.rerun.environment import Differing, compare_flags
 from runs.rerun.judging import judge
 from runs.rerun.launching import run_launch
+from runs.rerun.libraries import compare_libraries, has_libraries
 from runs.rerun.planning import IN_PLACE, RESTORED, Plan
-from runs.rerun.record import fingerprint_of
+from runs.rerun.record import fingerprint_of, mapping
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
 from runs.stores.content import Content
@@ -46,7 +47,7 @@ class Reproduction:
         plan: How it was done.
         run: The new run, in the store of the old one.
         verdict: Whether it is what the old one was.
-        flags: Determinism flags that were not the same.
+        flags: Determinism flags that were not the same, and libraries that only the new run showed to differ.
         sources: The unified diff of each source that was not the same, recorded to new.
         notes: What else is to be said, a sentence each.
     """
@@ -85,12 +86,14 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
     changed = _changed_sources(plan, old, new)
-    flags = tuple(compare_flags(old, new))
+    flags = tuple(compare_flags(old, new)) + _late_libraries(plan, old, new)
     notes = list(verdict.notes)
     if changed and plan.mode == RESTORED:
         notes.append(f"the new run was not made of the recorded sources alone: {some(changed)} differ")
     if plan.mode == IN_PLACE and verdict.verdict != IDENTICAL:
         notes.append(_attribution(plan, changed, flags))
+    if verdict.verdict == DIVERGED:
+        notes += _of_hash_seed(old)
     entry = _entry(plan, new, verdict)
     store.note_reproduction(old, entry)
     return Reproduction(plan, store.note_reproduction(new, entry), verdict, flags, changed, tuple(notes))
@@ -112,6 +115,22 @@ def _changed_sources(plan: Plan, old: Run, new: Run) -> dict[str, str]:
 
     found = diff(old, new).sources
     return found if any(is_other(name) for name in found) else {}
+
+
+def _of_hash_seed(old: Run) -> list[str]:
+    recorded = mapping(old.provenance.get("determinism"))
+    if recorded.get("PYTHONHASHSEED", "0") not in (None, "", "random"):
+        return []
+    return [
+        f"PYTHONHASHSEED was not set for run {old.id}, so the order of sets and hash() of texts are others in each "
+        "process; set it before a run that is to be reproduced: PYTHONHASHSEED=0 python ..."
+    ]
+
+
+def _late_libraries(plan: Plan, old: Run, new: Run) -> tuple[Differing, ...]:
+    """Return the libraries that differ though that was not seen before the run."""
+    known = {one.name for one in plan.environment.differences if one.kind == "library"}
+    return tuple(one for one in compare_libraries(old, new) if one.name not in known)
 
 
 def _has_content(path: Path, content: Content) -> bool:
@@ -197,6 +216,11 @@ def _attribution(plan: Plan, sources: Mapping[str, str], flags: tuple[Differing,
         return f"the environment is the same: it comes from the code ({some(sources)})"
     if loud:
         return f"the sources are the same: it comes from the environment ({some(loud)})"
+    if not has_libraries(plan.run):
+        return (
+            "sources, packages and machine are the same; libraries on PYTHONPATH or installed in editable form are not "
+            "in the record, and may have changed"
+        )
     return "sources and environment are the same: it comes from what is not repeated bit for bit, or from outside"
 
 

@@ -41,8 +41,8 @@ class Lab:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text or TRAIN.replace("IMPORTS", imports))
 
-    def record(self, *words):
-        done = run([sys.executable, *words], cwd=self.folder, capture_output=True, text=True, timeout=60)
+    def record(self, *words, cold=False):
+        done = run([sys.executable, *words], cwd=self.folder, capture_output=True, text=True, timeout=60, cold=cold)
         assert done.returncode == 0, done.stderr
 
     def reproduce(self, *words):
@@ -103,6 +103,27 @@ def test_source_that_is_a_link_out_of_the_lab_is_recorded_and_restored(lab, tmp_
     assert (code, out.splitlines()[0]) == (0, "IDENTICAL"), err
     assert "differ" not in out
     assert sources(lab) == ["linked.py", "train.py"]
+
+
+def test_library_that_has_changed_is_told_before_the_run_and_beside_the_verdict(lab, tmp_path):
+    lab.write("../library/shape/__init__.py", "\n")
+    lab.write("../library/shape/size.py", "factor = 1.0\n")
+    lab.write("train.py", TRAIN.replace("1 /", "shape.size.factor /"), imports="")
+    lab.write("train.py", (lab.folder / "train.py").read_text().replace("IMPORTS", "import shape.size"))
+    lab.record("train.py", cold=True)  # else it has torch's flags
+    lab.write("../library/shape/size.py", "factor = 2.0\n")
+    code, out, err = lab.reproduce("--in-place")
+    where = tmp_path / "library"
+    said = f"library shape: recorded in {where}, now shape/size.py changed in {where}"
+    assert (code, out.splitlines()[0]) == (1, "DIVERGED: loss at step 0: recorded 1.0, now 2.0"), err
+    assert f"differs: {said}" in err[: err.index("Running command")]
+    assert out.count(said) == 1
+    assert "the sources are the same: it comes from the environment (shape)" in out
+    assert "PYTHONHASHSEED was not set for run 1" in out
+    with open_store(lab.folder / "my_runs") as store:
+        entry = store.get("1").provenance["libraries"]["shape"]
+    assert (entry["folder"], entry["commit"], len(entry["digest"])) == (str(where), None, 64)
+    assert sorted(entry["files"]) == ["shape/__init__.py", "shape/size.py"]
 
 
 def test_source_that_is_not_imported_now_is_no_difference(lab):
