@@ -188,6 +188,8 @@ def _print(done: Reproduction) -> None:
     verdict = done.verdict
     print_text(verdict.text, COLOURS[verdict.verdict])
     print_text(f"run {done.plan.run.id}, reproduced by run {done.run.id} ({done.plan.mode})")
+    if verdict.verdict == DIVERGED and verdict.largest:
+        print_text(verdict.largest_text)
     if verdict.verdict != IDENTICAL:
         _print_metrics(verdict)
     shown = verdict.reasons if verdict.first is not None else verdict.reasons[1:]
