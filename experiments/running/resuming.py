@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -12,13 +13,13 @@ from typing import Any
 from sacred.serializer import flatten
 from sacred.utils import get_by_dotted_path, join_paths
 
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, DataError
 from observers.file.observer import FileObserver
-from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
+from observers.record.identity import EXPECT_RESOURCES_VARIABLE, PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
 from observers.record.numbered_folder import as_number
 from observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = ["folder_to_resume", "recorded_data"]
+__all__ = ["check_resource", "folder_to_resume", "recorded_data"]
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +98,23 @@ def recorded_data(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None
+
+
+def check_resource(path: str) -> None:
+    """Refuse a file that had another content when the run that is reproduced read it; see SACRISTAN_EXPECT_RESOURCES.
+
+    Raises:
+        DataError: If it has.
+    """
+    expected = json.loads(os.environ.get(EXPECT_RESOURCES_VARIABLE) or "{}").get(path)
+    if expected is None:
+        return
+    with Path(path).open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path}: got a file with the sha256 {found[:12]}, recorded was {expected[:12]}; put back what it was"
+        )
 
 
 def _command(run: Any) -> str:

@@ -6,10 +6,16 @@ import contextlib
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
+from observers.record.identity import (
+    EXPECT_DATA_VARIABLE,
+    EXPECT_RESOURCES_VARIABLE,
+    PARENT_VARIABLE,
+    RECORD_TO_VARIABLE,
+    RESUME_VARIABLE,
+)
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
@@ -85,7 +91,8 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
     restored = None if in_place else restore(record, folder / "code")
     script = restored.script if restored is not None else _script_of_today(record)
     notes += [] if restored is None else restored.notes
-    notes += _compare_resources(record, restored)
+    there, resources = _compare_resources(record, restored)
+    notes += there
     record_to, is_staged = _place_for_record(record, store, folder, in_place=in_place)
     launch = recorded_launch(
         record,
@@ -94,7 +101,7 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
         # Where the setting would resume whatever unfinished run there is, the run begins anew.
         updates=[f"{RESUME_SETTING}={start!r}"] if record.starts_from else [],
         options=[f"--file_storage={record_to}"] if is_staged or record.is_of_lab else [],
-        environment=_environment(record, record_to),
+        environment=_environment(record, record_to, resources),
         without=[*OBSERVERS, "--enforce_clean"],
         # What lies beside the experiment in its repository is restored, too, and may be imported from there.
         search=[] if restored is None else [restored.folder],
@@ -167,22 +174,31 @@ def _place_for_record(record: Record, store: Store, folder: Path, *, in_place: b
     return staging, True
 
 
-def _environment(record: Record, record_to: Path) -> dict[str, str]:
+def _environment(record: Record, record_to: Path, resources: Mapping[str, str]) -> dict[str, str]:
     return {
         **record.flags,
         RECORD_TO_VARIABLE: str(record_to),
         RESUME_VARIABLE: "",
         PARENT_VARIABLE: record.run.uid or "",
         EXPECT_DATA_VARIABLE: record.fingerprint or "",
+        EXPECT_RESOURCES_VARIABLE: json.dumps(resources) if resources else "",
     }
 
 
-def _compare_resources(record: Record, restored: Restored | None) -> Iterator[str]:
-    """Compare the files that the run read with what they are now; yield which of them are not there.
+def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[str], dict[str, str]]:
+    """Compare the files that the run read with what they are now.
+
+    A file of the repository is restored, too. Which of the two is read is up to the experiment, so the process is told
+    what to refuse.
+
+    Returns:
+        What is to be said of them, and the recorded SHA-256 of each path that has another content now.
 
     Raises:
-        LaunchError: If one has another content.
+        LaunchError: If one has its recorded content nowhere.
     """
+    notes: list[str] = []
+    changed: dict[str, str] = {}
     for content in record.run.stored("resources"):
         there = [Path(content.name)]
         if restored is not None and record.base is not None and Path(content.name).is_relative_to(record.base):
@@ -193,15 +209,25 @@ def _compare_resources(record: Record, restored: Restored | None) -> Iterator[st
         try:
             recorded = content.sha256()
         except (StoreError, OSError):
-            yield f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
+            notes.append(
+                f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
+            )
             continue
+        others = [path for path in found if _content_of(path).sha256() != recorded]
+        changed |= dict.fromkeys(map(str, others), recorded)
         if not found:
-            yield f"{content.name!r}, which the run read, is not there"
-        elif all(_content_of(path).sha256() != recorded for path in found):
+            notes.append(f"{content.name!r}, which the run read, is not there")
+        elif len(others) == len(found):
             raise LaunchError(
                 f"{content.name!r}, which the run read, has another content now than the recorded one (sha256 "
                 f"{recorded[:12]}); put back what it was"
             )
+        elif others:
+            same = next(path for path in found if path not in others)
+            notes.append(
+                f"{content.name!r}, which the run read, has changed: the run is refused unless it reads {same}"
+            )
+    return notes, changed
 
 
 def _content_of(path: Path) -> Content:

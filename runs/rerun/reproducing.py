@@ -196,12 +196,26 @@ def _refuse_unlike(old: Run, new: Run, code: int) -> None:
         )
     if new.status in (*CUT_OFF, "RUNNING"):
         raise LaunchError(f"run {old.id} was not run to its end again: run {new.id} is {new.status} ({end_text(code)})")
+    # An experiment of stock Sacred does not look itself.
+    read = {content.name: content for content in new.stored("resources")}
+    for content in old.stored("resources"):
+        if content.name in read and _differ(content, read[content.name]):
+            raise LaunchError(
+                f"run {new.id} read another {content.name!r} than run {old.id}: it has changed; put back what it was"
+            )
     recorded, now = fingerprint_of(old), fingerprint_of(new)
     if recorded and now and recorded != now:
         raise LaunchError(
             f"run {new.id} was trained on other data than run {old.id}: the fingerprint is {now[:12]}, recorded "
             f"{recorded[:12]}; put back what was there"
         )
+
+
+def _differ(one: Content, other: Content) -> bool:
+    try:
+        return one.sha256() != other.sha256()
+    except (StoreError, OSError):
+        return False  # said before the run
 
 
 def _attribution(plan: Plan, sources: Mapping[str, str], flags: tuple[Differing, ...]) -> str:

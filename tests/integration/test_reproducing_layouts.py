@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -124,6 +125,34 @@ def test_library_that_has_changed_is_told_before_the_run_and_beside_the_verdict(
         entry = store.get("1").provenance["libraries"]["shape"]
     assert (entry["folder"], entry["commit"], len(entry["digest"])) == (str(where), None, 64)
     assert sorted(entry["files"]) == ["shape/__init__.py", "shape/size.py"]
+
+
+@pytest.mark.parametrize("is_stock", [False, True])
+def test_resource_that_has_changed_is_refused_in_a_repository_too(lab, is_stock):
+    body = "    print('read', _run.open_resource('table.csv').read())\n    for step"
+    text = TRAIN.replace("IMPORTS", "").replace("    for step", body)
+    if is_stock:
+        text = text.replace("from experiments import Experiment", "from sacred import Experiment")
+        text = text.replace(", system_metrics_s=None", "")
+    lab.write("train.py", text)
+    lab.write("table.csv", "1,2\n")
+    lab.write(".gitignore", "my_runs\n")
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first"],
+    ):
+        subprocess.run(["git", *words], check=True)
+    lab.record("train.py")
+    lab.write("table.csv", "1,3\n")
+    code, out, err = lab.reproduce()
+    assert (code, out) == (2, ""), err
+    assert "has changed: the run is refused unless it reads" in err
+    assert err.splitlines()[-1].startswith("error: ")
+    assert "read another" in err.splitlines()[-1] if is_stock else "DataError: " in err.splitlines()[-1]
+    assert ("read 1,3" in err) == is_stock
+    with open_store(lab.folder / "my_runs") as store:
+        assert store.get("1").reproductions == []
 
 
 def test_source_that_is_not_imported_now_is_no_difference(lab):
