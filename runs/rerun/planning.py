@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,6 +48,8 @@ class Plan:
         launch: The process.
         record_to: The folder that the process records below.
         is_staged: Whether the new run goes from there into the store.
+        own_store: The folder of runs that the new run goes into where the store cannot be written to.
+        is_read_only: Whether that is known already.
         notes: What could not be taken over, a sentence each.
     """
 
@@ -59,6 +62,8 @@ class Plan:
     launch: Launch
     record_to: Path
     is_staged: bool
+    own_store: Path
+    is_read_only: bool
     notes: tuple[str, ...]
 
 
@@ -80,10 +85,11 @@ def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None
     _refuse(run)
     record = read_record(run)
     with contextlib.ExitStack() as stack:
-        yield _plan(record, store, _working_folder(keep, stack), in_place=in_place)
+        own_store = (keep or Path(f"reproduce-{run.id}")).absolute() / "runs"
+        yield _plan(record, store, _working_folder(keep, stack), own_store, in_place=in_place)
 
 
-def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan:
+def _plan(record: Record, store: Store, folder: Path, own_store: Path, *, in_place: bool) -> Plan:
     """Return the plan of a run, with its code restored below `folder`."""
     start, notes = _start(record)
     config = folder / "config.json"
@@ -93,7 +99,10 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
     notes += [] if restored is None else restored.notes
     there, resources = _compare_resources(record, restored)
     notes += there
-    record_to, is_staged = _place_for_record(record, store, folder, in_place=in_place)
+    is_read_only = store.recording_folder is not None and not _is_writable(store.recording_folder)
+    if is_read_only:
+        notes.append(f"{store.where} cannot be written to: the new run goes into {own_store}")
+    record_to, is_staged = _place_for_record(record, None if is_read_only else store, folder, in_place=in_place)
     launch = recorded_launch(
         record,
         script=script,
@@ -110,8 +119,23 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
     search = [script.parents[len(record.mainfile.parts) - 1], *([restored.folder] if restored else [])]
     environment = with_libraries(compare_environment(record), record, search)
     return Plan(
-        record.run, store, mode, restored, script, environment, launch, record_to, is_staged, (*notes, *launch.notes)
+        record.run,
+        store,
+        mode,
+        restored,
+        script,
+        environment,
+        launch,
+        record_to,
+        is_staged,
+        own_store,
+        is_read_only,
+        (*notes, *launch.notes),
     )
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _refuse(run: Run) -> None:
@@ -162,12 +186,12 @@ def _script_of_today(record: Record) -> Path:
     )
 
 
-def _place_for_record(record: Record, store: Store, folder: Path, *, in_place: bool) -> tuple[Path, bool]:
-    """Return the folder that the process is to record below, and whether the run goes from there into the store."""
+def _place_for_record(record: Record, store: Store | None, folder: Path, *, in_place: bool) -> tuple[Path, bool]:
+    """Return the folder that the process is to record below, and whether the run goes from there into a store."""
     # Sources from before a record said `cwd`, and stock Sacred, do not look at the variable.
     document = record.run.document
     is_heard = record.run.uid is not None and "copied_from" not in document and (in_place or "cwd" in document)
-    if store.recording_folder is not None and is_heard:
+    if store is not None and store.recording_folder is not None and is_heard:
         return store.recording_folder, False
     staging = folder / "record"
     staging.mkdir()

@@ -9,12 +9,13 @@ The new run is one of the same store, with the old one as its parent; the verdic
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
@@ -32,7 +33,9 @@ from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
 from runs.stores.content import Content
 from runs.stores.folder import FolderStore
+from runs.stores.opening import open_store
 from runs.stores.run import Run
+from runs.stores.store import Store
 from runs.transfer.copying import copy
 from runs.transfer.uids import uid_of
 
@@ -45,7 +48,7 @@ class Reproduction:
 
     Attributes:
         plan: How it was done.
-        run: The new run, in the store of the old one.
+        run: The new run, in the store of the old one, or in a folder of its own where that cannot be written to.
         verdict: Whether it is what the old one was.
         flags: Determinism flags that were not the same, and libraries that only the new run showed to differ.
         sources: The unified diff of each source that was not the same, recorded to new.
@@ -73,12 +76,24 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
             found other data. What it recorded is in the store.
         StoreError: If the store cannot be read or written.
     """
+    with contextlib.ExitStack() as stack:
+        return _carry_out(plan, tolerance, output, stack)
+
+
+def _carry_out(
+    plan: Plan, tolerance: Tolerance | None, output: int | None, stack: contextlib.ExitStack
+) -> Reproduction:
     old, store = plan.run, plan.store
+    own = stack.enter_context(open_store(plan.own_store, create=True)) if plan.is_read_only else None
     if plan.is_staged:
         _fetch_used_versions(old, plan.record_to)
     before = {run.id for run in store.find(columns=())}
     pid, code = run_launch(plan.launch, output)
-    new = _find_staged(plan, pid, before) if plan.is_staged else _find_recorded(plan, pid, before)
+    notes: list[str] = []
+    if plan.is_staged:
+        new, notes = _find_staged(plan, pid, before, own, stack)
+    else:
+        new = _find_recorded(plan, pid, before)
     if new is None:
         raise LaunchError(
             f"run {old.id} could not be run again: its process recorded no run, and ended with {end_text(code)}"
@@ -87,7 +102,7 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
     verdict = judge(old, new, tolerance)
     changed = _changed_sources(plan, old, new)
     flags = tuple(compare_flags(old, new)) + _late_libraries(plan, old, new)
-    notes = list(verdict.notes)
+    notes += verdict.notes
     if changed and plan.mode == RESTORED:
         notes.append(f"the new run was not made of the recorded sources alone: {some(changed)} differ")
     if plan.mode == IN_PLACE and verdict.verdict != IDENTICAL:
@@ -95,8 +110,10 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
     if verdict.verdict == DIVERGED:
         notes += _of_hash_seed(old)
     entry = _entry(plan, new, verdict)
-    store.note_reproduction(old, entry)
-    return Reproduction(plan, store.note_reproduction(new, entry), verdict, flags, changed, tuple(notes))
+    if new.store is store:
+        store.note_reproduction(old, entry)
+    new = cast(Store, new.store).note_reproduction(new, entry)
+    return Reproduction(plan, new, verdict, flags, changed, tuple(notes))
 
 
 def _changed_sources(plan: Plan, old: Run, new: Run) -> dict[str, str]:
@@ -158,13 +175,18 @@ def _find_recorded(plan: Plan, pid: int, before: set[str]) -> Run | None:
     return plan.store.get(own[0].id) if own else None
 
 
-def _find_staged(plan: Plan, pid: int, before: set[str]) -> Run | None:
-    """Return the run that the process recorded beside the store, copied into it."""
+def _find_staged(
+    plan: Plan, pid: int, before: set[str], own: Store | None, stack: contextlib.ExitStack
+) -> tuple[Run | None, list[str]]:
+    """Return the run that the process recorded beside the store, copied into it, and what is to be said of that.
+
+    Where the store refuses, it is copied into a folder of its own, which `stack` closes.
+    """
     old = plan.run
     with FolderStore(plan.record_to) as staging:
         recorded = staging.find(sort="start_time")
         if not recorded:
-            return None
+            return None, []
         # It may have started others, which are recorded beside it.
         run = next((one for one in recorded if (one.lease or {}).get("pid") == pid), recorded[0])
         if old.uid and not run["parent"]:
@@ -173,8 +195,15 @@ def _find_staged(plan: Plan, pid: int, before: set[str]) -> Run | None:
         for new in plan.store.find():
             is_stock = new.uid is None and new.name == old.name
             if new.id not in before and (is_stock or (old.uid and new["parent"] == old.uid)):
-                return new
-        return copy(staging.get(run.id), plan.store).run
+                return new, []
+        if own is None:
+            try:
+                return copy(staging.get(run.id), plan.store).run, []
+            except StoreError as error:
+                own = stack.enter_context(open_store(plan.own_store, create=True))
+                note = f"the new run could not be put into {plan.store.where} ({error}); it is in {own.where}"
+                return copy(staging.get(run.id), own).run, [note]
+        return copy(staging.get(run.id), own).run, []
 
 
 def _adopt(path: Path, parent: str) -> None:

@@ -1,9 +1,11 @@
 """`runs` on folders of somebody else: such that cannot be read, and such that cannot be written."""
 
+import contextlib
 import importlib
 import json
 import os
 import pkgutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -12,6 +14,10 @@ import pytest
 import runs
 from runs.__main__ import main
 from runs.commands import COMMANDS
+from runs.rerun.planning import planned
+from runs.rerun.reproducing import carry_out
+from runs.stores.opening import open_store
+from tests.processes import run
 
 
 @pytest.fixture
@@ -54,6 +60,46 @@ def as_nobody():
     return call
 
 
+SCRIPT = """
+from experiments import Experiment
+from observers import file_observer
+
+ex = Experiment("small", system_metrics_s=None)
+ex.observers.append(file_observer("my_runs"))
+
+
+@ex.automain
+def main(_run):
+    _run.log_scalar("loss", 0.5, 0)
+"""
+
+
+def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    (place / "small.py").write_text(SCRIPT)
+    run([sys.executable, "small.py"], cwd=place, check=True, capture_output=True, timeout=60)
+    store = place / "my_runs"
+    with open_store(store) as opened, contextlib.ExitStack() as stack:
+        with planned(opened.get("1"), opened) as plan:
+            assert not plan.is_read_only
+        before = sorted(map(str, store.glob("[!.]*/**/*")))  # the index is a cache, which root may write
+        store.chmod(0o555)
+        if os.geteuid() == 0:
+            stack.callback(os.seteuid, 0)
+            os.seteuid(65534)
+        with planned(opened.get("1"), opened) as plan:
+            stack.close()  # nobody may not start the Python of root
+            done = carry_out(plan, output=2)
+            assert done.verdict.verdict == "IDENTICAL"
+        assert sorted(map(str, store.glob("[!.]*/**/*"))) == before
+        assert opened.get("1").reproductions == []
+    store.chmod(0o755)
+    assert f"{store} cannot be written to: the new run goes into {place}/reproduce-1/runs" in plan.notes
+    with open_store("reproduce-1/runs") as own:
+        new = own.get("1")
+        assert (new["parent"], [entry["verdict"] for entry in new.reproductions]) == (plan.run.uid, ["IDENTICAL"])
+
+
 # What is typed behind each command; those that are left out use no store.
 WORDS = {
     "compare": ["--by", "lr", "--metric", "loss"],
@@ -65,10 +111,7 @@ WORDS = {
     "tag": ["1", "good"],
     **{name: [] for name in ("gc", "ls", "reap", "reindex", "sync")},
     **{name: ["ls", "1"] for name in ("artifacts", "sources")},
-    **{
-        name: ["1"]
-        for name in ("config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")
-    },
+    **{name: ["1"] for name in ("config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},
 }
 
 
