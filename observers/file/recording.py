@@ -25,7 +25,7 @@ from observers.record.point_log import PointLog
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
-__all__ = ["Recording", "folder_of", "recording_of"]
+__all__ = ["Recording", "folder_of", "recording_of", "uid_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +43,16 @@ def recording_of(uid: str | None) -> Recording | None:
 
 def folder_of(base: Path, uid: str) -> Path | None:
     """Return the folder below `base` that holds the record of the run `uid`; None if there is none."""
-    for path in base.glob(f"*/{RUN}"):
-        try:
-            if json.loads(path.read_bytes())["uid"] == uid:
-                return path.parent
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s: passed over, it cannot be read (%s)", path, error)
-    return None
+    return next((path.parent for path in base.glob(f"*/{RUN}") if uid_in(path.parent) == uid), None)
+
+
+def uid_in(folder: Path) -> str | None:
+    """Return the uid of the run that a folder holds; None if it cannot be read."""
+    try:
+        return json.loads((folder / RUN).read_bytes())["uid"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
+        return None
 
 
 class Recording:

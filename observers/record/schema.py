@@ -20,7 +20,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
-`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
+recorded in several folders, the others name the one that has the states of its training as `states_folder`. That of a
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
 rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
