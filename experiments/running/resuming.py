@@ -85,10 +85,22 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
             same = theirs == (run.experiment_info["name"], _command(run), parent)
-            if same and record["status"] not in _NOT_UNFINISHED and not _is_living(folder, record):
-                yield folder
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
+            if not same or record["status"] in _NOT_UNFINISHED:
+                continue
+            if _is_living(folder, record):
+                _log.warning("resume=auto: %s is passed over, because a process is at work on it", folder)
+                continue
+            yield folder
+        except FileNotFoundError as error:
+            _log.debug("%s: passed over, it is no run yet, or none any more (%s)", folder, error)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _log.warning(
+                "resume=auto: %s may be of this config, but is passed over, because it cannot be read (%s: %s); "
+                "mend or remove it",
+                folder,
+                type(error).__name__,
+                error,
+            )
 
 
 def recorded_data(folder: Path) -> str | None:
