@@ -32,7 +32,7 @@ from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
-from observers.options import file_option, mongo_option, tensorboard_option
+from observers.options import environment_option, file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
 from observers.record.redaction import redact
 
@@ -48,7 +48,8 @@ _OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
 
 # Command-line options that the lab applies itself, once a run has passed its checks.
 _OPTIONS = {
-    option.get_flag(): option for option in (file_option, mongo_option, tensorboard_option, enforce_clean_option)
+    option.get_flag(): option
+    for option in (file_option, mongo_option, tensorboard_option, environment_option, enforce_clean_option)
 }
 
 
@@ -120,7 +121,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("save_git_info", False)
         self._module = _module_of(caller)
         options.setdefault("base_dir", _base_dir(mainfile, self._module))
-        options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
+        ours = (tensorboard_option, environment_option)
+        options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases = Aliases()

@@ -33,6 +33,7 @@ _OTHER_DEEDS = ("--queue", "--print-config", "--pdb", "--debug", "--id", "--unob
 # Sacred's short names, and the lab's.
 _LONG = {
     "-C": "--capture",
+    "-E": "--environment",
     "-F": "--file_storage",
     "-P": "--priority",
     "-S": "--s3",
