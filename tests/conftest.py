@@ -50,6 +50,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(clean_up)
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than there are cores: many tests wait, for a server that is away or a process that ends."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _warm_process() -> Iterator[None]:
     """End the process that others are forked from, if a test has needed it."""
