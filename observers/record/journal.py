@@ -129,6 +129,7 @@ class Journal:
         """
         self.points.recover()
         self.points.recall()
+        self.points.recover_children()
 
     def clear(self) -> None:
         """Remove what a process that was killed had written half of a file; nobody else may write here meanwhile."""

@@ -12,10 +12,21 @@ from typing import Any
 import numpy as np
 
 from observers.record.append_file import AppendFile
+from observers.record.child_points import ChildPoints
 from observers.record.live_points import HALF_POINTS, Metric
 from observers.record.point_log import PointLog
 from observers.record.rewinding import read_position
-from observers.record.schema import LIVE, NAMES, POINT, POINTS, VALUES, read_live, read_names, read_points
+from observers.record.schema import (
+    LIVE,
+    NAMES,
+    POINT,
+    POINTS,
+    TICKS_PER_S,
+    VALUES,
+    read_live,
+    read_names,
+    read_points,
+)
 from observers.record.summaries import add_to_summaries, summaries
 
 __all__ = ["PointFiles", "as_text"]
@@ -34,8 +45,8 @@ class PointFiles(PointLog):
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
-        super().__init__()
-        self.folder = folder
+        super().__init__(folder)
+        self.folder: Path = folder
         self._say = say
         self._points = AppendFile(folder / POINTS, POINT.itemsize)
         self._names = AppendFile(folder / NAMES)
@@ -206,6 +217,26 @@ class PointFiles(PointLog):
             self._points.append(points[max(0, self._num_points() - base) :].tobytes())
         self._points.sync()
         (self.folder / LIVE).unlink()
+
+    def recover_children(self) -> None:
+        """Append what forked children of a process that was killed have left; to be called after `recall`.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        with ChildPoints(self.folder).taken(last=True) as points:
+            series: dict[str, tuple[list, list, list]] = {}
+            for name, step, value, seconds in points:
+                steps, values, ticks = series.setdefault(name, ([], [], []))
+                before = steps[-1] if steps else self.metrics[name].last if name in self.metrics else -1
+                steps.append(before + 1 if step is None else step)
+                values.append(value)
+                ticks.append(max(0, int(seconds * TICKS_PER_S)))
+            for name, (steps, values, ticks) in series.items():
+                self.add_batch(name, steps, values, np.array(ticks))
+            self.sync()
+        if points:
+            self.recall()
 
     def recall(self) -> None:
         """Take over what is in the folder: ids, summaries, counts.
