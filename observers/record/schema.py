@@ -8,6 +8,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
     metrics.live         the latest points of a run that goes on or was killed, see `observers.record.live_points`
+    metrics.children.jsonl  points of forked children that the run has yet to take over; only while there are any
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
@@ -54,6 +55,7 @@ __all__ = [
     "TICKS_PER_S",
     "MediaRecord",
     "Series",
+    "has_latest_points",
     "media_path",
     "points_in",
     "read_all_points",
@@ -85,13 +87,14 @@ FORMAT = "sacristan-1"
 MAX_SACRED_POINTS = 200_000
 
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
+CHILD_POINTS = "metrics.children.jsonl"
 POINTS, LIVE, NAMES, VALUES = "metrics.bin", "metrics.live", "metrics.names.jsonl", "values.jsonl"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS, LIVE, LOCK}
+OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
@@ -214,6 +217,11 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
         if len(points):
             halves.append((base, points))
     return sorted(halves, key=operator.itemgetter(0))
+
+
+def has_latest_points(folder: Path) -> bool:
+    """Tell whether there are points that the writer of a record has yet to move to `metrics.bin`."""
+    return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
 
 
 def read_all_points(folder: Path) -> np.ndarray:
