@@ -244,6 +244,13 @@ class MongoObserver(Owned, RunObserver):
             self._spool.let_go()
         if delivered:
             return
+        if shipper.was_removed:
+            _log.warning(
+                "MongoDB at %s: this run was removed there, and stays away; its record is kept in %s",
+                self.destination.label,
+                self._folder,
+            )
+            return
         delivery = shipper.delivery
         _log.error(
             "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "

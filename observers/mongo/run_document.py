@@ -165,6 +165,16 @@ class DocumentDelivery:
         self._gone: list[str] = []
         self._large_files_at = 0.0
 
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """The entries that were sent, as they are stored."""
+        return self._sent
+
+    def restart(self) -> None:
+        """Forget what was sent: somebody took something away."""
+        self._sent.clear()
+        self._sent_output = None
+
     def find(self) -> bool:
         """Look for the document by the run's uid; return whether it is there."""
         found = self.collections.runs.find_one({"uid": self.uid}, {"_id": 1})
