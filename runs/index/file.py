@@ -19,7 +19,7 @@ __all__ = ["IndexFile", "clear", "transaction"]
 Result = TypeVar("Result")
 
 # Raised with every change of the tables or of what is put into them.
-VERSION = 3
+VERSION = 4
 # Tells the file from what other programs keep in SQLite.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """
