@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from observers.record.atomic_file import replacing, sync_folder
@@ -20,14 +21,21 @@ class AppendFile:
     Args:
         path: The file; made when the first record is written.
         record_bytes: Length of a record; None for lines; 0 for a stream without records.
+        note: Called with what has been written, and where it begins.
     """
 
-    def __init__(self, path: Path, record_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        record_bytes: int | None = None,
+        note: Callable[[int, memoryview], None] | None = None,
+    ) -> None:
         self.path = path
         self.record_bytes = record_bytes
         self.num_lost_bytes = 0
         self._pending = bytearray()
         self._fd: int | None = None
+        self._note = note
         self._size = 0
         self._is_named_on_disk = False
 
@@ -91,6 +99,9 @@ class AppendFile:
         return written - written % (self.record_bytes or 1)
 
     def _drop_written(self, written: int) -> None:
+        if self._note is not None and written:
+            with memoryview(self._pending) as view:
+                self._note(self._size, view[:written])
         self._size += written
         del self._pending[:written]
 

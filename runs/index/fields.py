@@ -17,6 +17,7 @@ from typing import Any
 
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
 from runs.query.names import TIMES
+from runs.query.serialized import read_serialized
 from runs.query.times import DURATION, duration_s, time_text
 
 __all__ = [
@@ -163,7 +164,8 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
                 break
             continue
         flat: dict[str, Any] = {}
-        if not flatten(document, prefix, flat, LEFT_OUT if origin == OF_RUN else frozenset()):
+        of_run = origin == OF_RUN
+        if not flatten(document, prefix, flat, LEFT_OUT if of_run else frozenset(), twice=of_run):
             problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
         if name == RUN:
             flat.pop(DURATION, None)
@@ -196,24 +198,36 @@ def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, An
     return None
 
 
-def flatten(document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset = frozenset()) -> bool:
+def flatten(
+    document: dict[str, Any],
+    prefix: str,
+    into: dict[str, Any],
+    left_out: frozenset = frozenset(),
+    *,
+    twice: bool = False,
+) -> bool:
     """Put the entries of nested mappings into `into` by their dotted names; return whether all found room.
 
-    A mapping that is empty or `MAX_DEPTH` levels down is a value like a list.
+    A mapping that is empty or `MAX_DEPTH` levels down is a value like a list; one that stands for a tuple or a number
+    of NumPy is that (see `runs.query.serialized`, of `twice`, too).
     """
-    return _flatten(document, prefix, into, left_out, MAX_DEPTH)
+    return _flatten(document, prefix, into, left_out, twice, MAX_DEPTH)
 
 
-def _flatten(document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset, depth: int) -> bool:
+def _flatten(
+    document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset, twice: bool, depth: int
+) -> bool:
     whole = True
     for key, value in document.items():
         name = prefix + key
         if name in left_out:
             continue
+        if type(value) is dict and ("dtype" in value or "py/tuple" in value):
+            value = read_serialized(value, twice=twice)
         if len(name) > MAX_NAME or len(into) >= MAX_FIELDS:
             whole = False
         elif type(value) is dict and value and depth:
-            whole &= _flatten(value, name + ".", into, left_out, depth - 1)
+            whole &= _flatten(value, name + ".", into, left_out, twice, depth - 1)
         else:
             into[name if name.isascii() else _clean(name)] = value
     return whole

@@ -22,12 +22,13 @@ from observers.mongo.fetch import fetch
 from observers.record.identity import true_status
 from observers.record.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
 from runs.errors import StoreError
+from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_removing import Remover
 from runs.stores.run import Run, RunStore
-from runs.stores.stock_sacred import series_of, without_pickles
+from runs.stores.stock_sacred import series_of
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
@@ -63,7 +64,7 @@ class MongoRun(Run):
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
-        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))))
+        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))), twice=True)
 
     def _whole(self, value: Any) -> Any:
         """Return a value with what is too large for a document put back in its place."""
