@@ -19,7 +19,7 @@ from sacred.dependencies import gather_sources_and_dependencies
 
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
-from experiments.running.command_line import check_command_line
+from experiments.running.command_line import beat_interval_s, check_command_line
 from experiments.running.lab_run import LabRun
 from experiments.running.one_run import check_nested, only_run
 from experiments.running.resuming import folder_to_resume
@@ -252,6 +252,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._aliases.mirror(updates)
 
         given = dict(options or {})
+        interval_s = beat_interval_s(given)
         ours = {flag: given[flag] for flag in _OPTIONS if given.get(flag)}
 
         def create(wanted: dict) -> Any:
@@ -281,8 +282,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 raise ConfigError(str(error)) from error
         check_nested(run)
         folder = folder_to_resume(run, self._aliases.targets, self.default_command)
-        beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
-        return LabRun.adopt(run, beat_interval_s, self._system_metrics_s, folder)
+        return LabRun.adopt(run, interval_s, self._system_metrics_s, folder)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""

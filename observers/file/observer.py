@@ -22,7 +22,7 @@ from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import RunFile, command_line, new_entry
 from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
-from observers.record.guarding import guarded
+from observers.record.guarding import Owned, guarded
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
@@ -43,7 +43,7 @@ SACREDS_BEAT_INTERVAL_S = 10.0
 _PROVENANCE_BOUND_S = 20.0
 
 
-class FileObserver(RunObserver):
+class FileObserver(Owned, RunObserver):
     """Records runs below a folder, each in a numbered folder of its own.
 
     A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` is recorded there: in the same
@@ -239,7 +239,7 @@ class FileObserver(RunObserver):
         if self.beat_interval_s is not None:
             return self.beat_interval_s
         given = (meta_info.get("options") or {}).get("--beat-interval")
-        return float(given) if given else SACREDS_BEAT_INTERVAL_S
+        return SACREDS_BEAT_INTERVAL_S if given is None else float(given)
 
     def _record(
         self,
@@ -252,6 +252,7 @@ class FileObserver(RunObserver):
         earlier_sources: Sequence[Sequence[str]] = (),
     ) -> None:
         """Begin a session."""
+        self._own()
         store = self.source_dir if self.copy_sources else None
         sources = LabSources(ex_info, store, self.basedir, earlier_sources)
         self.dir = str(journal.folder)
@@ -296,6 +297,8 @@ class FileObserver(RunObserver):
         Raises:
             ResumeError: If it cannot be written. It can be done again.
         """
+        if self._is_copy():
+            return None
         with self._lock:
             return self._started().rewind(position, step) if self.is_recording else None
 
@@ -332,7 +335,7 @@ class FileObserver(RunObserver):
         self._end("FAILED", fail_time, fail_trace=fail_trace)
 
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
-        if not self.is_recording:  # the run was refused when it started
+        if self._is_copy() or not self.is_recording:  # the run was refused when it started
             return
         self._started().wait_for_provenance(_PROVENANCE_BOUND_S)
         try:

@@ -242,10 +242,10 @@ class Recording:
         try:
             with self.run.rewinding(next_step(position) if step is None else step):
                 reached = self.journal.rewind(position)
+                # What an earlier session could not write is recorded anew, or is missing now.
+                self.run.forget_lost_points(all_of_them=not any(position.values()))
         except OSError as error:
             raise ResumeError(f"the record in {self.folder} cannot be rewound: {error}") from error
-        if not any(position.values()):
-            self.run.entry.pop("lost_points", None)  # all of it is recorded anew
         self._note_lost_points(reached, position)
         return reached
 
@@ -278,11 +278,14 @@ class Recording:
         try:
             if self._gathering is not None:
                 self._gathering.look()
-            self.journal.flush()
             self._info.write()
-            self.journal.media.give_up()
             self._save_sources()
+            self.journal.give_up()
+            self.run.note_unwritten_points(self.journal.points.num_lost_points)
             lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+            if self.is_resumed:
+                # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
+                lost["damaged_points"] = self.journal.points.num_damaged()
             self.run.end(status, at, lost, **entries)
             self.journal.write_summary()
             if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
