@@ -21,6 +21,7 @@ from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s, check_command_line
 from experiments.running.lab_run import LabRun
+from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, only_run
 from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
@@ -119,8 +120,8 @@ class Experiment(LabFunctions, sacred.Experiment):
             name = Path(mainfile).stem
         # Sacred's look at git raises in a repository without a commit, and runs git once for every source.
         options.setdefault("save_git_info", False)
-        self._module = _module_of(caller)
-        options.setdefault("base_dir", _base_dir(mainfile, self._module))
+        self._module = module_of(caller)
+        options.setdefault("base_dir", base_dir_of(mainfile, self._module))
         ours = (tensorboard_option, environment_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
@@ -296,22 +297,6 @@ class Experiment(LabFunctions, sacred.Experiment):
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
         found = {"mainfile": mainfile, "sources": provenance.imported_sources(root, main), "repositories": repositories}
         return found | ({"module": self._module} if self._module else {})
-
-
-def _module_of(caller: Mapping[str, Any]) -> str | None:
-    """Return the name of the main module that was started as `python -m package.module`; None if it was not."""
-    name = getattr(caller.get("__spec__"), "name", None) if caller.get("__name__") == "__main__" else None
-    path = Path(str(caller.get("__file__"))).with_suffix("")
-    return name if name and path.parts[-len(name.split(".")) :] == tuple(name.split(".")) else None
-
-
-def _base_dir(mainfile: str | None, module: str | None) -> Path:
-    """Return the folder that the lab's modules are imported from, as Python finds them: links to a script resolved."""
-    if mainfile is None:
-        return Path.cwd()
-    if module is not None:
-        return (Path.cwd() / mainfile).parents[module.count(".")]
-    return Path(mainfile).resolve().parent
 
 
 def _leave(message: str, code: int) -> NoReturn:
