@@ -155,6 +155,23 @@ def test_resource_that_has_changed_is_refused_in_a_repository_too(lab, is_stock)
         assert store.get("1").reproductions == []
 
 
+def test_run_that_the_store_refuses_in_the_end_is_kept_elsewhere(lab):
+    lab.write("train.py", imports="")
+    lab.record("train.py")
+    path = lab.folder / "my_runs" / "1" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "copied_from": "elsewhere"}))
+    (lab.folder / "my_runs" / ".taking").write_text("where runs are copied to first")
+    code, out, err = lab.reproduce()
+    assert (code, out.splitlines()[0]) == (0, "IDENTICAL"), err
+    where = lab.folder / "reproduce-1" / "runs"
+    assert f"the new run could not be put into {lab.folder}/my_runs (" in out
+    assert f"; it is in {where}" in out
+    with open_store(where) as own:
+        assert [entry["verdict"] for entry in own.get("1").reproductions] == ["IDENTICAL"]
+    with open_store(lab.folder / "my_runs") as store:
+        assert store.get("1").reproductions == []
+
+
 def test_source_that_is_not_imported_now_is_no_difference(lab):
     lab.write("once.py", "\n")
     lab.write("train.py", imports="import os\nif 'ONCE' in os.environ: import once")
