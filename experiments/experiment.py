@@ -289,7 +289,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""
         root = Path(os.fsdecode(self.base_dir))
         main = root / mainfile if mainfile else None
-        if main is not None and self._file is not None and main.samefile(self._file):
+        if main is not None and main.exists() and self._file is not None and main.samefile(self._file):
             # Sacred's has all links resolved.
             mainfile = provenance.source_name(self._file, root)
             main = root / mainfile if mainfile else main

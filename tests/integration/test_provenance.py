@@ -140,6 +140,16 @@ def test_variables_that_an_option_names_are_recorded_without_secrets(tmp_path, m
     assert "hidden" not in (tmp_path / "runs" / "1" / "run.json").read_text()
 
 
+def test_main_file_that_is_gone_when_the_run_starts_is_no_error(tmp_path):
+    (tmp_path / "gone.py").write_text("")
+    names = {"__file__": str(tmp_path / "gone.py"), "Experiment": Experiment}
+    exec("ex = Experiment('gone', system_metrics_s=None)\nex.main(lambda: 1)", names)
+    (tmp_path / "gone.py").unlink()
+    names["ex"].observers.append(FileObserver(tmp_path / "runs"))
+    names["ex"].run(options={"--capture": "sys"})
+    assert load(tmp_path / "runs" / "1")["experiment"]["mainfile"] == "gone.py"
+
+
 # Parents
 
 

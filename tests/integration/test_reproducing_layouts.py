@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -170,6 +171,22 @@ def test_run_that_the_store_refuses_in_the_end_is_kept_elsewhere(lab):
         assert [entry["verdict"] for entry in own.get("1").reproductions] == ["IDENTICAL"]
     with open_store(lab.folder / "my_runs") as store:
         assert store.get("1").reproductions == []
+
+
+def test_run_that_cannot_be_written_to_gets_its_verdict_said_all_the_same(lab):
+    lab.write("train.py", imports="")
+    lab.record("train.py")
+    (lab.folder / "my_runs" / "1" / "notes.json").write_text(json.dumps({"note": "x" * 2**22}))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**21, before[1]))
+    try:
+        code, out, err = lab.reproduce()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, out.splitlines()[0]) == (0, "IDENTICAL"), err
+    assert f"the verdict is noted with run 2 alone: {lab.folder}/my_runs/1 cannot be written" in out
+    with open_store(lab.folder / "my_runs") as store:
+        assert [entry["verdict"] for entry in store.get("2").reproductions] == ["IDENTICAL"]
 
 
 def test_source_that_is_not_imported_now_is_no_difference(lab):
