@@ -220,7 +220,7 @@ def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) ->
 
 def _tell_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
     news = [
-        f"points {low:,} to {high - 1:,} are damaged (their checksum differs), these {high - low:,} are left out"
+        f"points {low:,} to {high - 1:,} are damaged: their checksum differs, {high - low:,} left out"
         for low, high in bad
     ]
     news += [f"{missing:,} points are missing at its end"] if missing > 0 else []

@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
-from runs.rerun.launching import OBSERVERS, Launch, recorded_launch
+from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from runs.rerun.record import RESUME_SETTING, Record, read_record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
@@ -54,7 +54,9 @@ class Plan:
 
 
 @contextlib.contextmanager
-def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None = None) -> Iterator[Plan]:
+def planned(
+    run: Run, store: Store, *, in_place: bool = False, keep: Path | None = None, settings: Sequence[str] = ()
+) -> Iterator[Plan]:
     """Restore a run's code and give how it is to be started; nothing runs yet. The restored code goes in the end.
 
     Args:
@@ -62,6 +64,7 @@ def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None
         store: Where it lies, and where the new run goes.
         in_place: Whether today's sources are taken in the place of its own.
         keep: An empty folder to restore into, which stays.
+        settings: Settings whose URLs were recorded without their passwords, as behind `with`.
 
     Raises:
         LaunchError: If it cannot be reproduced.
@@ -70,11 +73,12 @@ def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None
     run = store.get(run.id)
     _refuse(run)
     record = read_record(run)
+    check_passwords_alone(record, settings)
     with contextlib.ExitStack() as stack:
-        yield _plan(record, store, _working_folder(keep, stack), in_place=in_place)
+        yield _plan(record, store, _working_folder(keep, stack), settings, in_place=in_place)
 
 
-def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan:
+def _plan(record: Record, store: Store, folder: Path, settings: Sequence[str], *, in_place: bool) -> Plan:
     """Return the plan of a run, with its code restored below `folder`."""
     start, notes = _start(record)
     config = folder / "config.json"
@@ -89,7 +93,7 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
         script=script,
         config=config,
         # Where the setting would resume whatever unfinished run there is, the run begins anew.
-        updates=[f"{RESUME_SETTING}={start!r}"] if record.starts_from else [],
+        updates=[*settings, *([f"{RESUME_SETTING}={start!r}"] if record.starts_from else [])],
         options=[f"--file_storage={record_to}"] if is_staged or record.is_of_lab else [],
         environment=_environment(record, record_to),
         without=[*OBSERVERS, "--enforce_clean"],
