@@ -291,7 +291,9 @@ class FileObserver(RunObserver):
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
         stored = keep(Path(filename), self.resource_dir, self.basedir)
-        self._started().run.add_resource(filename, stored)
+        recording = self._started()
+        recording.journal.note_file(recording.base / stored)
+        recording.run.add_resource(filename, stored)
 
     @guarded
     def artifact_event(
@@ -303,6 +305,7 @@ class FileObserver(RunObserver):
         if self.copy_artifacts and Path(filename).resolve() != target:
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(Path(filename), target)
+        recording.journal.note_file(target)
         recording.run.add_artifact(name, metadata, content_type)
 
     # ------------------------------------------------------------------ a run ends

@@ -145,6 +145,8 @@ class Recording:
     def _save_sources(self) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""
         if self._sources.look():
+            for _, stored in self._sources.pairs:
+                self.journal.note_file(self.base / stored)
             self.run.note_sources(self._sources.pairs, self._sources.changed)
 
     # ------------------------------------------------------------------ a run goes on
@@ -256,9 +258,11 @@ class Recording:
                 # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
                 lost["damaged_points"] = self.journal.points.num_damaged()
             self.run.end(status, at, lost, **entries)
-            self.journal.write_summary()
+            self.journal.write_summary(durable=True)
             if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
                 self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
+            # Last: a run that says how it ended has all else on the disk by then.
+            self.journal.sync_all()
             self.run.write()
             self.journal.close()
         finally:
