@@ -32,7 +32,7 @@ _NOT_AS_THEY_ARE = (
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
     *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points", "damaged_points"),
-    *("captured_out_file", "values_file"),
+    *("unwritten_points", "captured_out_file", "values_file"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 
@@ -164,6 +164,16 @@ class DocumentDelivery:
         self._owned: set[Any] = set()
         self._gone: list[str] = []
         self._large_files_at = 0.0
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """The entries that were sent, as they are stored."""
+        return self._sent
+
+    def restart(self) -> None:
+        """Forget what was sent: somebody took something away."""
+        self._sent.clear()
+        self._sent_output = None
 
     def find(self) -> bool:
         """Look for the document by the run's uid; return whether it is there."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from observers.record.append_file import AppendFile
 from observers.record.checksums import ENTRY_BYTES, blocks_in, entries_of
+from observers.record.child_points import ChildPoints
 from observers.record.live_points import HALF_POINTS, Metric
 from observers.record.point_log import PointLog
 from observers.record.rewinding import read_position
@@ -22,6 +23,7 @@ from observers.record.schema import (
     POINT,
     POINTS,
     SUMS,
+    TICKS_PER_S,
     VALUES,
     read_intact_points,
     read_live,
@@ -46,8 +48,8 @@ class PointFiles(PointLog):
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
-        super().__init__()
-        self.folder = folder
+        super().__init__(folder)
+        self.folder: Path = folder
         self._say = say
         self._points = AppendFile(folder / POINTS, POINT.itemsize, self._note_written)
         self._sums = AppendFile(folder / SUMS, ENTRY_BYTES)
@@ -74,6 +76,11 @@ class PointFiles(PointLog):
     def num_lost_bytes(self) -> int:
         """Bytes that were given up."""
         return sum(file.num_lost_bytes for file in self.files) + self._num_lost_points * POINT.itemsize
+
+    @property
+    def num_lost_points(self) -> int:
+        """Points that were given up."""
+        return self._points.num_lost_bytes // POINT.itemsize + self._num_lost_points
 
     def begin(self, start: float, half_points: int = HALF_POINTS, path: Path | None = None, base: int = 0) -> None:
         """Take points from now on, in memory that outlives the process where that is possible; see `PointLog`."""
@@ -191,13 +198,15 @@ class PointFiles(PointLog):
             summary = add_to_summaries(summary, points, self.names)
             self._summed_up = summary, done
 
-    def _append(self, file: AppendFile, data: bytes) -> None:
-        try:
-            file.append(data)
-        except OSError as error:
-            self._say(file.path, error)
-
     def _append_points(self, data: bytes) -> None:
+        """Append points, but none ahead of its name."""
+        try:
+            with self._naming:
+                self._names.append(b"")
+        except OSError as error:
+            self._points.hold(data)
+            self._say(self._names.path, error)
+            return
         with contextlib.suppress(OSError):  # what is wrong is said below, by which nothing is lost
             self._open_points()
         self._append(self._points, data)
@@ -205,6 +214,12 @@ class PointFiles(PointLog):
             self._write_sums()
         except OSError as error:
             self._say(self._sums.path, error)
+
+    def _append(self, file: AppendFile, data: bytes) -> None:
+        try:
+            file.append(data)
+        except OSError as error:
+            self._say(file.path, error)
 
     def _note_written(self, at: int, data: memoryview) -> None:
         self._new_sums += entries_of(data, at // POINT.itemsize, POINT.itemsize)
@@ -214,13 +229,24 @@ class PointFiles(PointLog):
         entries, self._new_sums = self._new_sums, bytearray()
         self._sums.append(bytes(entries))
 
-    def close(self) -> None:
-        """Take no more points, write what is left, and close all files."""
+    def give_up(self) -> None:
+        """Take no more points, write what is left, and count as lost what cannot be written."""
         if self._live is not None:
             self._live.close()
         self.flush()
         if self._live is not None:
+            # All that was in it is appended, or waits. It gives back room on a full disk, half of it for other files.
+            is_enough = sum(file.num_pending_bytes for file in self.files) <= self._live.num_bytes // 2
             self._live.remove()
+            if is_enough:
+                self.flush()
+        with self.turn:
+            for file in self.files:
+                file.give_up()
+
+    def close(self) -> None:
+        """Take no more points, write what is left, and close all files."""
+        self.give_up()
         for file in self.files:
             file.close()
 
@@ -244,6 +270,26 @@ class PointFiles(PointLog):
         self._points.sync()
         self._sums.sync()
         (self.folder / LIVE).unlink()
+
+    def recover_children(self) -> None:
+        """Append what forked children of a process that was killed have left; to be called after `recall`.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        with ChildPoints(self.folder).taken(last=True) as points:
+            series: dict[str, tuple[list, list, list]] = {}
+            for name, step, value, seconds in points:
+                steps, values, ticks = series.setdefault(name, ([], [], []))
+                before = steps[-1] if steps else self.metrics[name].last if name in self.metrics else -1
+                steps.append(before + 1 if step is None else step)
+                values.append(value)
+                ticks.append(max(0, int(seconds * TICKS_PER_S)))
+            for name, (steps, values, ticks) in series.items():
+                self.add_batch(name, steps, values, np.array(ticks))
+            self.sync()
+        if points:
+            self.recall()
 
     def recall(self) -> None:
         """Take over what is in the folder: ids, summaries, counts.

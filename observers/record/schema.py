@@ -9,18 +9,21 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     metrics.bin          points, 24 bytes each; append-only
     metrics.sums         checksums of the points, see `observers.record.checksums`; append-only
     metrics.live         the latest points of a run that goes on or was killed, see `observers.record.live_points`
+    metrics.children.jsonl  points of forked children that the run has yet to take over; only while there are any
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
-    provenance.json      git, packages, machine and determinism flags of the first session; replaced as a whole
+    provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced as a
+                         whole
     lease.json           who writes this run, and when last; replaced as a whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
-`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
+recorded in several folders, the others name the one that has the states of its training as `states_folder`. That of a
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
 rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
@@ -57,6 +60,7 @@ __all__ = [
     "TICKS_PER_S",
     "MediaRecord",
     "Series",
+    "has_latest_points",
     "media_path",
     "points_in",
     "read_all_points",
@@ -96,6 +100,7 @@ FORMAT = "sacristan-1"
 MAX_SACRED_POINTS = 200_000
 
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
+CHILD_POINTS = "metrics.children.jsonl"
 POINTS, LIVE, NAMES, VALUES = "metrics.bin", "metrics.live", "metrics.names.jsonl", "values.jsonl"
 SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
@@ -103,7 +108,7 @@ NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS, LIVE, LOCK, SUMS}
+OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
@@ -262,6 +267,11 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
         if len(points):
             halves.append((base, points))
     return sorted(halves, key=operator.itemgetter(0))
+
+
+def has_latest_points(folder: Path) -> bool:
+    """Tell whether there are points that the writer of a record has yet to move to `metrics.bin`."""
+    return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
 
 
 def read_all_points(folder: Path) -> np.ndarray:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
+from runs.query.names import TIMES
 from runs.query.serialized import read_serialized
-from runs.query.times import DURATION, duration_s
+from runs.query.times import DURATION, duration_s, time_text
 
 __all__ = [
     "BIG",
@@ -174,9 +175,10 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
 
 
 def _computed(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what is computed from a run's document, and stands in no file: the duration."""
+    """Return what is computed from a run's document: the duration, which stands in no file, and times in one form."""
+    times = {name: time_text(document[name]) for name in TIMES if name in document}
     seconds = duration_s(document)
-    return {} if seconds is None else {DURATION: seconds}
+    return {name: text for name, text in times.items() if text} | ({} if seconds is None else {DURATION: seconds})
 
 
 def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import bson
 
+from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.index.fields import LEFT_OUT, flatten
 from runs.query.filters import Filter, in_order, matches, names_in
@@ -21,7 +22,7 @@ from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import MongoRun, plain
+from runs.stores.mongo_run import MongoRun, has_changed_keys, plain
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Removed, Store
 
@@ -202,6 +203,8 @@ def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
 
 def _row(document: Document, names: Iterable[str]) -> Document:
     row = {name: _plain_at(document, stored_path(name)) for name in names if name != "_id"}
+    if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
+        del row["summary"]  # the run looks the names up
     if "status" in row:
         row["status"] = true_status({"status": row["status"]}, document.get("lease"))
     if DURATION in row:
@@ -227,16 +230,18 @@ def _odd(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _fields_of(document: Document) -> set[str]:
     """Return the full names of a document's fields."""
-    metrics = document.pop("summary", None)
+    summary, info = document.pop("summary", None), document.get("info")
+    listed = info.get("metrics") if isinstance(info, Mapping) else None
+    metrics = [entry.get("name") for entry in listed or () if isinstance(entry, Mapping)]
+    names = {stored_key(name): name for name in metrics if isinstance(name, str)}
     found: Document = {}
     if "result" in document:
         document["result"] = without_pickles(document["result"], twice=True)
     flatten(document, "", found, LEFT_OUT)
     if duration_s(document) is not None:
         found[DURATION] = None
-    # Names of metrics have no dots here.
-    metrics = metrics if isinstance(metrics, Mapping) else {}
-    return found.keys() | {f"summary.{name.replace(',', '.')}.{each}" for name in metrics for each in STATISTICS}
+    keys = summary if isinstance(summary, Mapping) else {}
+    return found.keys() | {f"summary.{names.get(key, key)}.{each}" for key in keys for each in STATISTICS}
 
 
 def _metric_of(name: str) -> str | None:
