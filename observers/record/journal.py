@@ -60,7 +60,7 @@ class Journal:
 
     @property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """The summary of each metric, see `schema.summarize`."""
+        """The summary of each metric, see `summaries.summarize`."""
         return self.points.summary
 
     def add_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
