@@ -269,7 +269,7 @@ class FileObserver(Owned, RunObserver):
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
-        self._started().beat(info, captured_out, beat_time, result)
+        self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:

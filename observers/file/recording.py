@@ -187,19 +187,19 @@ class Recording:
         self.journal.points.begin(self.start.timestamp())
         return self.journal.points
 
-    def beat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
+    def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
         self.journal.flush()
         self._write_summary()
         if len(captured_out) > self._output_done:
             self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
             self._output_done = len(captured_out)
-        self._info.beat(info)
+        self._info.heartbeat(info)
         self._save_sources()
         if self._gathering is not None:
             self._gathering.look()
         self.lease.renew()
-        self.run.beat(at, result)
+        self.run.heartbeat(at, result)
 
     def _write_summary(self) -> None:
         """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""

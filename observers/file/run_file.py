@@ -55,7 +55,7 @@ class RunFile:
         """Replace the file, and return whether that is done."""
         return self._journal.write(RUN, plain(self.entry))
 
-    def beat(self, at: datetime, result: Any) -> None:
+    def heartbeat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
         # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
         result = plain(result)
