@@ -13,7 +13,7 @@ from ingredients.datasets.description import describe
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
 from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
-from ingredients.datasets.splitting import Split, check_fractions
+from ingredients.datasets.splitting import Split, check_fractions, other_split
 from ingredients.errors import DataError
 from observers.record.identity import EXPECT_DATA_VARIABLE
 
@@ -228,16 +228,14 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
     """
     split = Split.of(config, seed)
     if start is not None:
-        differing = start.differing(config)
-        if differing:
-            raise DataError(_other_split(f"with {', '.join(differing)}", "take those settings"))
+        start.check(config)
         split = dataclasses.replace(start, data=None, digest=None)
     source = _load_source(config, split.seed)
     prepared = prepare(source, config, seed, split=split, strict=strict)
     if start is not None:
         if start.data not in (None, prepared.fingerprint):
             raise DataError(
-                _other_split(
+                other_split(
                     f"on data with the fingerprint {start.data[:12]}, and {_where(config)} has "
                     f"{prepared.fingerprint[:12]}",
                     "take the same data",
@@ -245,7 +243,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
             )
         if start.digest not in (None, prepared.preparation.split.digest):
             raise DataError(
-                _other_split(
+                other_split(
                     "on samples that are drawn otherwise here",
                     "take the versions of the lab and of numpy that it was trained with",
                 )
@@ -256,13 +254,6 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
     given = (config.name, config.path, config.target, config.image_size, config.options)
     return load_source(*given, seed, trained, needs_targets=needs_targets)
-
-
-def _other_split(how: str, remedy: str) -> str:
-    return (
-        f"data: the state that this run starts from was trained {how}, and another split could test on samples that it "
-        f"was trained on; {remedy}, or ask for a split of its own: data.new_split=True"
-    )
 
 
 def _differing(start: Split, split: Split) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 from ingredients.config.seed import numpy_stream
 from ingredients.errors import DataError
 
-__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "split"]
+__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "other_split", "split"]
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
@@ -21,6 +21,19 @@ PARTS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TE
 
 # The settings of the data ingredient that a split follows from, beside its seed.
 _SETTINGS = ("limit", "val_fraction", "test_fraction", "stratify")
+
+
+def other_split(how: str, remedy: str) -> str:
+    """Return what to say of a state that was trained on another split.
+
+    Args:
+        how: What is other with it.
+        remedy: What to do.
+    """
+    return (
+        f"data: the state that this run starts from was trained {how}, and another split could test on samples that it "
+        f"was trained on; {remedy}, or ask for a split of its own: data.new_split=True"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +74,16 @@ class Split:
         if config["split_seed"] not in (None, self.split_seed):
             found.append(f"data.split_seed={self.split_seed}")
         return found
+
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse a config of the data ingredient that splits otherwise.
+
+        Raises:
+            DataError: If it does.
+        """
+        differing = self.differing(config)
+        if differing:
+            raise DataError(other_split(f"with {', '.join(differing)}", "take those settings"))
 
     def is_like(self, other: Split) -> bool:
         """Tell whether another split has the same samples in the same parts, as far as that is known."""
