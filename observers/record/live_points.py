@@ -141,8 +141,8 @@ class LivePoints:
         self.trouble: str | None = None
         self._path = path
         self.start = start
-        size = 2 * _SLOT_BYTES * (1 + half_points)
-        self._memory = self._map(size)
+        self._half_points = half_points
+        self._memory = self._map(2 * _SLOT_BYTES * (1 + half_points))
         self._halves = _halves(self._memory, half_points)
         # Reentrant: a signal's handler may log while its thread is in here.
         self._lock = threading.RLock()
@@ -276,6 +276,27 @@ class LivePoints:
             if self._end:
                 self._active.num_used = self._num_taken()
                 self._at = self._end = 0
+
+    def follow(self, path: Path) -> None:
+        """Note that the file was moved to `path`."""
+        self._path = path
+
+    def recreate(self, path: Path, base: int) -> Half | None:
+        """Make the file anew at `path`; return what has come since the last `swap`, to be moved away, if anything.
+
+        Args:
+            path: Where to.
+            base: How many points come before those.
+        """
+        with self._lock:
+            half = self._active
+            half.num_used = self._num_taken()
+            half.set_base(base)
+            self._path, self.trouble = path, None
+            self._memory = self._map(2 * _SLOT_BYTES * (1 + self._half_points))
+            self._halves = _halves(self._memory, self._half_points)
+            self._open(self._halves[0], base + half.num_used)
+            return half if half.num_used else None
 
     def remove(self) -> None:
         """Remove the file, once it is closed and nothing is here any more, and give its room back."""
