@@ -23,6 +23,7 @@ from experiments.running.signals import Signals
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
+from observers.file.sacred_form import plain
 from observers.media.kinds import Media
 from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
@@ -262,6 +263,19 @@ class LabRun(RecordedRun):
 
     def _execute_post_run_hooks(self) -> None:
         self._signals.interruptible(ending_children(super()._execute_post_run_hooks))()
+        try:
+            f"{self.result}"
+        except Exception as error:
+            # Sacred prints it, and would fail with it.
+            kind = type(self.result).__name__
+            self.result = plain(self.result)
+            _log.warning(
+                "the result, a %s, has no text (%s: %s); it is noted as %.200r",
+                kind,
+                type(error).__name__,
+                error,
+                self.result,
+            )
 
     def _stop_time(self) -> timedelta:
         # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sacred.serializer import flatten
 from sacred.utils import get_by_dotted_path, join_paths
 
 from ingredients.errors import ConfigError
 from observers.file.observer import FileObserver
+from observers.file.sacred_form import plain
 from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
 from observers.record.numbered_folder import as_number
 from observers.record.schema import CONFIG, INFO, RUN
@@ -70,7 +70,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
     """Yield the folders of unfinished runs like `run`, the newest first."""
     if not base.is_dir():
         return
-    ours, sizes = _comparable(flatten(run.config), ignored), _sizes(flatten(run.config), ignored)
+    ours, sizes = _comparable(plain(run.config), ignored), _sizes(plain(run.config), ignored)
     parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
     numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
     for folder in (base / str(number) for number in numbers):

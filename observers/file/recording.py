@@ -296,6 +296,9 @@ class Recording:
             self.journal.give_up()
             self.run.note_unwritten_points(self.journal.points.num_lost_points)
             lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+            if self.is_resumed:
+                # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
+                lost["damaged_points"] = self.journal.points.num_damaged()
             self.run.end(status, at, lost, **entries)
             self.journal.write_summary()
             if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:

@@ -20,7 +20,7 @@ import hashlib
 import io
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -35,7 +35,7 @@ from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_artifact_indexes
 from observers.mongo.layout import Collections
 
-__all__ = ["ArtifactDelivery", "Upload", "artifact_id", "content_id"]
+__all__ = ["ArtifactDelivery", "Upload", "artifact_id", "artifact_keys", "content_id"]
 
 _log = logging.getLogger(__name__)
 
@@ -66,10 +66,14 @@ class Upload:
 
     Args:
         collections: Where to.
+
+    Attributes:
+        incomplete: Ids of contents that the database lists, and has not all pieces of.
     """
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
+        self.incomplete: set[Any] = set()
 
     def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
         """Send what is not there, and yield after each piece.
@@ -78,7 +82,8 @@ class Upload:
             ArtifactDamagedError: If the stream does not have that SHA-256; then nothing is sent.
         """
         file_id = content_id(sha256)
-        if self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None:
+        is_listed = self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None
+        if is_listed and file_id not in self.incomplete:
             return
         found, md5, length = hashlib.sha256(), hashlib.md5(usedforsecurity=False), 0
         while piece := stream.read(_CHUNK_BYTES):
@@ -102,6 +107,7 @@ class Upload:
             self._collections.files.insert_one(
                 {**document, "filename": filename, "md5": md5.hexdigest(), "sha256": sha256}
             )
+        self.incomplete.discard(file_id)
 
 
 class ArtifactDelivery:
@@ -122,6 +128,17 @@ class ArtifactDelivery:
         self._numbers: dict[tuple, int] = {}
         self._failed: set[tuple] = set()
         self._work: tuple[tuple, Iterator[None]] | None = None
+
+    def restart(self, incomplete: Collection[Any]) -> None:
+        """Begin anew; files that are `incomplete` are sent again.
+
+        Args:
+            incomplete: Ids of files in GridFS.
+        """
+        self._numbers.clear()
+        self._work = None
+        self._upload.incomplete |= set(incomplete)
+        self._contents.forget(incomplete)
 
     def advance(self, run: Mapping[str, Any], seconds: float | None = None) -> bool:
         """Deliver the artifacts that a run's record names, for about that long at most; return whether all are done.
@@ -166,7 +183,7 @@ class ArtifactDelivery:
         wanted = {"_id": artifact_id(entry["name"], entry["digest"])}
         change = {"$addToSet": {RELATIONS[relation]: uid}}
         number = self._change(wanted, change)
-        if number is None:
+        if number is None or self._upload.incomplete:
             make_artifact_indexes(self._collections)
             version = self._store.resolve(f"{entry['name']}@{entry['digest']}")
             for file in {file.sha256: file for file in version.files}.values():
@@ -211,6 +228,14 @@ class ArtifactDelivery:
                 document["version"] = newest["version"] + 1 if newest else 1
             else:
                 return document["version"]
+
+
+def artifact_keys(run: Mapping[str, Any]) -> dict[tuple[str, Any], str]:
+    """Return what each artifact that a run logged or used is called, by relation and `_id` of its document."""
+    return {
+        (RELATIONS[relation], artifact_id(entry["name"], entry["digest"])): f"artifact {entry['name']!r}"
+        for relation, entry in _entries(run)
+    }
 
 
 def _entries(run: Mapping[str, Any]) -> Iterator[tuple[str, _Entry]]:

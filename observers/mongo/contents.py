@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import io
 import mimetypes
-from collections.abc import Container
+from collections.abc import Collection, Container
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,9 +24,10 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from observers.mongo.documents import object_id, storable_text
 from observers.mongo.layout import Collections
 
-__all__ = ["Contents"]
+__all__ = ["Contents", "incomplete_files"]
 
 _CHUNK_BYTES = 255 * 1024
+_BATCH_FILES = 10_000
 # Well within the hour for which `runs gc` keeps what was used.
 _RENEWED_S = 1200.0
 
@@ -42,6 +43,19 @@ class Contents:
         self._collections = collections
         self._ids: dict[str, bson.ObjectId] = {}
         self._stored: set[bson.ObjectId] = set()
+        # Those that are to be sent whatever the database says that it has.
+        self._incomplete: set[Any] = set()
+
+    @property
+    def stored(self) -> Collection[bson.ObjectId]:
+        """Ids of all contents that were stored, or found, by this object."""
+        return self._stored
+
+    def forget(self, incomplete: Collection[Any]) -> None:
+        """Take nothing to be stored any more, and send those that are `incomplete` again."""
+        self._ids.clear()
+        self._stored.clear()
+        self._incomplete |= set(incomplete)
 
     def store(self, path: Path, name: str, *, owner: str | None = None, **fields: Any) -> bson.ObjectId | None:
         """Store the content of a file, unless it is there, and return its id; None if there is no file to be read.
@@ -85,7 +99,7 @@ class Contents:
     def _put(self, stream: BinaryIO, file_id: bson.ObjectId, fields: dict[str, Any]) -> None:
         if file_id in self._stored:
             return
-        if not self._renew(file_id):
+        if file_id in self._incomplete or not self._renew(file_id):
             length = number = 0
             while piece := stream.read(_CHUNK_BYTES):
                 chunk = {"_id": object_id(str(file_id), number), "files_id": file_id, "n": number, "data": piece}
@@ -97,6 +111,7 @@ class Contents:
             document["uploadDate"] = datetime.now(UTC)
             with contextlib.suppress(DuplicateKeyError):
                 self._collections.files.insert_one({**document, **fields})
+        self._incomplete.discard(file_id)
         self._stored.add(file_id)
 
     def _renew(self, file_id: bson.ObjectId) -> bool:
@@ -125,3 +140,22 @@ class Contents:
         except OperationFailure as error:
             if error.code != 13:
                 raise
+
+
+def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]:
+    """Return those of `ids` that are not in GridFS, or not with all pieces; the server counts these.
+
+    Raises:
+        pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+    """
+    listed, found = list(ids), set()
+    for start in range(0, len(listed), _BATCH_FILES):
+        batch = listed[start : start + _BATCH_FILES]
+        counted = collections.file_chunks.aggregate(
+            [{"$match": {"files_id": {"$in": batch}}}, {"$group": {"_id": "$files_id", "pieces": {"$sum": 1}}}]
+        )
+        pieces = {row["_id"]: row["pieces"] for row in counted}
+        for file in collections.files.find({"_id": {"$in": batch}}, {"length": 1, "chunkSize": 1}):
+            if pieces.get(file["_id"], 0) >= -(-file["length"] // file["chunkSize"]):
+                found.add(file["_id"])
+    return set(listed) - found

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import logging
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -32,11 +33,14 @@ from observers.mongo.layout import Collections, Document
 from observers.mongo.media import MediaDelivery, len_media
 from observers.mongo.points import Behind, PointDelivery, len_points
 from observers.mongo.run_document import DocumentDelivery, is_running
+from observers.mongo.verification import Lost, find_lost
 from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid
 from observers.record.schema import RUN, read_json
 
 __all__ = ["MARKER", "Delivery"]
+
+_log = logging.getLogger(__name__)
 
 MARKER = "delivered.json"
 
@@ -53,6 +57,11 @@ class _Parts:
         """Begin anew with points and media."""
         self.points.restart()
         self.media.restart()
+
+    def restart_all(self) -> None:
+        """Begin anew with everything."""
+        self.restart()
+        self.document.restart()
 
 
 class Delivery:
@@ -93,9 +102,15 @@ class Delivery:
         self._wanted_id = wanted_id
         self._turn: Any = None
         self._parts: _Parts | None = None
+        self._is_verified = False
+        # In words, until it is sent again.
+        self._lost: list[str] = []
 
     def advance(self, *, last: bool = False) -> None:
         """Deliver what is new in the folder.
+
+        Once nobody writes to it any more, and all of it is sent, the database is asked for it. What it has lost is sent
+        again by the next call.
 
         Args:
             last: Whether nobody will write to the folder any more, whatever its status says.
@@ -103,11 +118,10 @@ class Delivery:
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
         """
+        self._is_verified = False
         run = read_json(self.folder / RUN)
-        if run is None:
-            return
-        parts = self._parts = self._parts or self._attach(run)
-        if parts is None or not self._follow_rewinding(parts, run):
+        parts = None if run is None else self._attached(run)
+        if run is None or parts is None:
             return
         # Points and media first: a document that says COMPLETED says so of what is there.
         try:
@@ -119,24 +133,42 @@ class Delivery:
         parts.media.send()
         self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
         parts.document.send(run, parts.points.counts, self.artifacts.listed(run), last=last)
-        if not is_running(run) and self.is_complete:
-            self._write_marker(parts, run)
+        if (last or not is_running(run)) and self._is_sent():
+            self._verify(parts, run)
 
     # ------------------------------------------------------------------ the run in the database
+
+    def _attached(self, run: Mapping[str, Any]) -> _Parts | None:
+        """Return what sends the parts of the run, whose document is there; None if they are not to be sent."""
+        self._parts = self._parts or self._attach(run)
+        known = self._known(run["uid"])
+        if self._parts is not None and known is None:
+            self._begin_anew(Lost(["the run's document"], set(), set()))
+            self._parts = self._attach(run)
+            known = self._known(run["uid"])
+        if self._parts is None or known is None:
+            return None
+        if self._lost:
+            what, self._lost = ", ".join(self._lost), []
+            _log.warning("MongoDB has lost %s; sent again from %s, as run %s", what, self.folder, self.run_id)
+        return self._parts if self._follow_rewinding(self._parts, run, known) else None
 
     def _attach(self, run: Mapping[str, Any]) -> _Parts | None:
         """Find the run's document by its uid, or insert it; None if the run was removed."""
         uid = run["uid"]
         make_run_indexes(self.collections)
         document = DocumentDelivery(self.folder, self.base, self.collections, self._contents, uid)
-        if not document.find():
+        is_there = document.find()
+        if not is_there:
             self.was_removed = self._is_noted_as_removed(uid)
             if self.was_removed:
                 return None
-            document.insert(run, self._wanted_id)
+            document.insert(run, self._wanted_id if self.run_id is None else self.run_id)
         self.run_id = document.run_id
         start = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
         points = PointDelivery(self.folder, self.collections, self.run_id, uid, start)
+        if not is_there:
+            points.adopt()
         return _Parts(document, points, MediaDelivery(self.folder, self.collections, self._contents, self.run_id, uid))
 
     def _is_noted_as_removed(self, uid: str) -> bool:
@@ -147,13 +179,17 @@ class Delivery:
                 raise
             return False
 
-    def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any]) -> bool:
+    def _known(self, uid: str) -> Document | None:
+        """Return how far the database's record was rewound; None if the run's document is gone."""
+        wanted = dict.fromkeys(("revision", "rewinding", "delivery_turn"), 1)
+        return self.collections.runs.find_one({"_id": self.run_id, "uid": uid}, wanted)
+
+    def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], known: Document) -> bool:
         """Take points and media out of the database that the record was rewound behind; they are sent anew.
 
         Returns whether the folder is as new as the database: an older copy of a run that went on elsewhere is not.
         """
         runs, key = self.collections.runs, {"_id": self.run_id, "uid": run["uid"]}
-        known = runs.find_one(key, dict.fromkeys(("revision", "rewinding", "delivery_turn"), 1)) or {}
         state, there = _state(run), _state(known)
         if state < there:
             return False
@@ -171,11 +207,40 @@ class Delivery:
             parts.restart()
         return True
 
+    # ------------------------------------------------------------------ what the database has lost
+
+    def _verify(self, parts: _Parts, run: Mapping[str, Any]) -> None:
+        """Ask the database for all that was sent; what it has lost is sent again by the next `advance`."""
+        lost = self._find_lost(run, parts.document.sent)
+        if lost.parts:
+            self._begin_anew(lost)
+            return
+        self._is_verified = True
+        if not is_running(run):
+            self._write_marker(parts, run)
+
+    def _find_lost(self, run: Mapping[str, Any], sent: Mapping[str, Any]) -> Lost:
+        return find_lost(self.folder, self.collections, run, self.run_id, sent, self._contents.stored)
+
+    def _begin_anew(self, lost: Lost) -> None:
+        """Forget what was sent, so that it is sent again; that changes nothing of what is there."""
+        self._lost = lost.parts
+        if lost.metrics:
+            self.collections.metrics.delete_many({"_id": {"$in": list(lost.metrics)}})
+        self.artifacts.restart(lost.files - set(self._contents.stored))
+        self._contents.forget(lost.files)
+        if self._parts is not None:
+            self._parts.restart_all()
+            self._parts.points.adopt()
+
     # ------------------------------------------------------------------ how far it got
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is in the folder now is delivered."""
+        """Whether all that is in the folder now is in the database, which was asked for it."""
+        return self._is_verified and self._is_sent()
+
+    def _is_sent(self) -> bool:
         run = read_json(self.folder / RUN)
         return (
             run is not None
@@ -209,7 +274,11 @@ class Delivery:
     # ------------------------------------------------------------------ the note of it in the folder
 
     def was_completed(self) -> bool:
-        """Tell whether an earlier delivery of the run as it is now was noted as complete."""
+        """Tell whether a delivery of the run as it is now was noted as complete, and the database still has it.
+
+        Raises:
+            pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+        """
         noted, run = read_json(self.folder / MARKER), read_json(self.folder / RUN)
         if noted is None or run is None:
             return False
@@ -218,10 +287,16 @@ class Delivery:
         if noted != self._note(noted["run_id"], run, len_points(self.folder), len_media(self.folder)):
             return False
         self.run_id = noted["run_id"]
-        return True
+        return not self._has_lost_what_was_noted(run)
+
+    def _has_lost_what_was_noted(self, run: Mapping[str, Any]) -> bool:
+        lost = self._find_lost(run, {"status": run["status"]})
+        if lost.parts:
+            self._begin_anew(lost)
+        return bool(lost.parts)
 
     def _write_marker(self, parts: _Parts, run: Mapping[str, Any]) -> None:
-        """Note that all is delivered, so that nobody has to ask the database again."""
+        """Note that all is delivered, so that nobody has to send it again."""
         note = self._note(self.run_id, run, parts.points.num_sent, parts.media.num_sent)
         if read_json(self.folder / MARKER) != note:
             with contextlib.suppress(OSError), replacing(self.folder / MARKER) as stream:

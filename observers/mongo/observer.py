@@ -244,10 +244,21 @@ class MongoObserver(Owned, RunObserver):
             self._spool.let_go()
         if delivered:
             return
+        if shipper.was_removed:
+            _log.warning(
+                "MongoDB at %s: this run was removed there, and stays away; its record is kept in %s",
+                self.destination.label,
+                self._folder,
+            )
+            return
         self._say_what_is_left(shipper.delivery)
 
+    @property
+    def _folder(self) -> Path:
+        return Path() if self._recording is None else self._recording.folder
+
     def _say_what_is_left(self, delivery: Delivery | None) -> None:
-        folder = self._recording.folder if self._recording is not None else Path()
+        folder = self._folder
         if not (folder / RUN).exists():
             _log.error(
                 "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted",

@@ -9,6 +9,8 @@ floats.
 from __future__ import annotations
 
 import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,23 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id, storable_text
 from observers.mongo.layout import Collections, Document
-from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_names, read_points, to_steps
+from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_intact_points, read_names, to_steps
 
-__all__ = ["POINTS_PER_CHUNK", "POINTS_PER_DOCUMENT", "Behind", "PointDelivery", "len_points"]
+__all__ = [
+    "POINTS_PER_CHUNK",
+    "POINTS_PER_DOCUMENT",
+    "Behind",
+    "PointDelivery",
+    "count_points",
+    "find_lost_metrics",
+    "len_points",
+]
 
 POINTS_PER_DOCUMENT = 20_000
 POINTS_PER_CHUNK = 4_096
 _BATCH_POINTS = 100_000
+_COUNTED_POINTS = 2**20
+_BATCH_DOCUMENTS = 10_000
 
 
 class Behind(Exception):  # noqa: N818 - a turn of events, no error
@@ -42,7 +54,7 @@ class PointDelivery:
         start: When the run started; times of points count from there.
 
     Attributes:
-        num_sent: How many points of the folder are delivered.
+        num_sent: How many points of the folder are delivered, or left out because they are damaged.
         counts: How many of each metric.
     """
 
@@ -60,6 +72,15 @@ class PointDelivery:
         self.counts: dict[str, int] = {}
         self._tails: dict[str, np.ndarray] = {}
 
+    def adopt(self) -> None:
+        """Give what the database has of the run's points to the run's document, which has been inserted anew."""
+        counts = count_points(self.folder)
+        ids = [object_id(self.uid, name) for name in counts]
+        chunk_ids = [key for _, key, _ in _chunks(self.uid, counts)]
+        for collection, keys in ((self.collections.metrics, ids), (self.collections.chunks, chunk_ids)):
+            for batch in _batches(keys):
+                collection.update_many({"_id": {"$in": batch}}, {"$set": {"run_id": self.run_id}})
+
     def send(self) -> bool:
         """Send a batch of points, and return whether there may be more.
 
@@ -67,8 +88,8 @@ class PointDelivery:
             Behind: If the database has fewer points than were counted on; `restart`, and send again.
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
         """
-        points = read_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
-        if not len(points):
+        points, num_read = read_intact_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
+        if not num_read:
             return False
         names = read_names(self.folder)
         by_name: dict[str, np.ndarray] = {}
@@ -77,7 +98,7 @@ class PointDelivery:
                 return False  # its name is not on the disk yet
             by_name.setdefault(names[number][0], points["metric"] == number)
             by_name[names[number][0]] = by_name[names[number][0]] | (points["metric"] == number)
-        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names) + 1)])
+        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names, default=-1) + 1)], bool)
         counts, tails = dict(self.counts), dict(self._tails)
         for name, chosen in by_name.items():
             new, start = points[chosen], self.counts.get(name, 0)
@@ -89,7 +110,7 @@ class PointDelivery:
             counts[name] = start + len(new)
         # Only now, so that a batch that was broken off is sent again as it was.
         self.counts, self._tails = counts, tails
-        self.num_sent += len(points)
+        self.num_sent += num_read
         return True
 
     def _push(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> None:
@@ -163,3 +184,70 @@ def len_points(folder: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return (folder / POINTS).stat().st_size // POINT.itemsize
     return 0
+
+
+def count_points(folder: Path) -> dict[str, int]:
+    """Return how many points of each metric are in a run's folder."""
+    counts = np.zeros(0, np.int64)
+    start = 0
+    while (found := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:
+        points, num_read = found
+        new = np.bincount(points["metric"])
+        counts = np.pad(counts, (0, max(0, len(new) - len(counts))))
+        counts[: len(new)] += new
+        start += num_read
+    by_name: dict[str, int] = {}
+    for number, (name, _) in read_names(folder).items():
+        if number < len(counts):
+            by_name[name] = by_name.get(name, 0) + int(counts[number])
+    return by_name
+
+
+def find_lost_metrics(
+    collections: Collections, run_id: Any, uid: str, counts: Mapping[str, int]
+) -> tuple[list[str], set[Any]]:
+    """Ask the database how many points it has of each metric.
+
+    Args:
+        collections: Where they were sent to.
+        run_id: The `_id` of the run's document.
+        uid: The run's uid.
+        counts: How many it should have.
+
+    Returns:
+        The metrics of which it has less, and the ids of those documents that somebody has cut short.
+    """
+    lost, cut = set(), set()
+    lengths = [{"$size": {"$ifNull": [f"${name}", []]}} for name in ("steps", "values", "timestamps")]
+    expected = {object_id(uid, name): name for name in counts}
+    for batch in _batches(expected):
+        rows = collections.metrics.aggregate(
+            [
+                {"$match": {"_id": {"$in": batch}, "run_id": run_id}},
+                {"$project": {"count": 1, "length": {"$min": lengths}}},
+            ]
+        )
+        there = {row["_id"]: row for row in rows}
+        cut |= {key for key, row in there.items() if row["length"] < row["count"]}
+        for key in batch:
+            length = there[key]["length"] if key in there else 0
+            if length < min(counts[expected[key]], POINTS_PER_DOCUMENT):
+                lost.add(expected[key])
+    for batch in _batches(list(_chunks(uid, counts))):
+        ids = {"_id": {"$in": [key for _, key, _ in batch]}, "run_id": run_id}
+        sizes = {row["_id"]: row["count"] for row in collections.chunks.find(ids, {"count": 1})}
+        lost |= {name for name, key, size in batch if sizes.get(key, 0) < size}
+    return sorted(lost), cut
+
+
+def _chunks(uid: str, counts: Mapping[str, int]) -> Iterator[tuple[str, Any, int]]:
+    """Yield metric, id and length of each chunk that so many points need."""
+    for name, count in counts.items():
+        for index, start in enumerate(range(POINTS_PER_DOCUMENT, count, POINTS_PER_CHUNK)):
+            yield name, object_id(uid, name, index), min(POINTS_PER_CHUNK, count - start)
+
+
+def _batches(items: Iterable[Any]) -> Iterator[list[Any]]:
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, _BATCH_DOCUMENTS)):
+        yield batch

@@ -31,8 +31,8 @@ _NOT_AS_THEY_ARE = (
 )
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
-    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points", "lost_artifacts"),
-    *("unwritten_points", "captured_out_file", "values_file"),
+    *("stop_time", "fail_trace", "fail_trace_file", "lost_artifacts", "lost_bytes", "lost_media", "lost_points"),
+    *("damaged_points", "unwritten_points", "captured_out_file", "values_file"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 
@@ -168,6 +168,16 @@ class DocumentDelivery:
     def follow(self, folder: Path) -> None:
         """Go on with the same record, which is in `folder` now."""
         self.folder = self._document.folder = folder
+
+    @property
+    def sent(self) -> Mapping[str, Any]:
+        """The entries that were sent, as they are stored."""
+        return self._sent
+
+    def restart(self) -> None:
+        """Forget what was sent: somebody took something away."""
+        self._sent.clear()
+        self._sent_output = None
 
     def find(self) -> bool:
         """Look for the document by the run's uid; return whether it is there."""

@@ -52,24 +52,24 @@ class Shipper(threading.Thread):
         wait_s = self.interval_s
         while True:
             stopping = self._stopping.is_set()
-            delivered = self._try()
+            delivered = self._try(last=stopping)
             self.attempted.set()
             wait_s = self.interval_s if delivered else min(2 * wait_s, _LONGEST_WAIT_S)
             if not stopping:
                 self._stopping.wait(wait_s)
                 continue
             left_s = self._deadline - time.monotonic()
-            if (delivered and self.is_complete) or self._refused or left_s <= 0:
+            if (delivered and (self.is_complete or self.was_removed)) or self._refused or left_s <= 0:
                 return
             time.sleep(min(0.2, left_s))
 
-    def _try(self) -> bool:
+    def _try(self, *, last: bool) -> bool:
         try:
             if self.delivery is None:
                 self.delivery = self._connect()
             if self.delivery.folder != self._whereabouts():
                 self.delivery.follow(self._whereabouts())
-            self.delivery.advance()
+            self.delivery.advance(last=last)
         except Exception as error:
             self._refused = is_refusal(error)
             self._warn(explain(error))
@@ -88,8 +88,13 @@ class Shipper(threading.Thread):
             )
 
     @property
+    def was_removed(self) -> bool:
+        """Whether the run was removed from the database, and so is not delivered."""
+        return self.delivery is not None and self.delivery.was_removed
+
+    @property
     def is_complete(self) -> bool:
-        """Whether all that is in the run's folder is delivered."""
+        """Whether all that is in the run's folder is in the database, which was asked for it."""
         return self.delivery is not None and self.delivery.is_complete
 
     def stop(self, bound_s: float) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from observers.record.atomic_file import replacing, sync_folder
@@ -13,7 +14,8 @@ __all__ = ["MAX_PENDING_BYTES", "AppendFile"]
 
 _log = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 64 * 2**20
-_COPIED_BYTES = 8 * 2**20
+# A multiple of a point's.
+_COPIED_BYTES = 24 * 2**18
 
 
 class AppendFile:
@@ -22,14 +24,21 @@ class AppendFile:
     Args:
         path: The file; made when the first record is written.
         record_bytes: Length of a record; None for lines; 0 for a stream without records.
+        note: Called with what has been written, and where it begins.
     """
 
-    def __init__(self, path: Path, record_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        record_bytes: int | None = None,
+        note: Callable[[int, memoryview], None] | None = None,
+    ) -> None:
         self.path = path
         self.record_bytes = record_bytes
         self.num_lost_bytes = 0
         self._pending = bytearray()
         self._fd: int | None = None
+        self._note = note
         self._size = 0
         self._is_named_on_disk = False
 
@@ -93,6 +102,9 @@ class AppendFile:
         return written - written % (self.record_bytes or 1)
 
     def _drop_written(self, written: int) -> None:
+        if self._note is not None and written:
+            with memoryview(self._pending) as view:
+                self._note(self._size, view[:written])
         self._size += written
         del self._pending[:written]
 
@@ -149,11 +161,14 @@ class AppendFile:
         except OSError:  # a server that does not answer
             return False
 
-    def recreate(self, path: Path) -> None:
-        """Make the file anew at `path`, with what it holds, which is there for as long as it is open."""
+    def recreate(self, path: Path) -> bool:
+        """Make the file anew at `path`, with what it holds, which is there for as long as it is open.
+
+        Returns whether that was to be done; a file that is there stays as it is.
+        """
         old, size, waiting = self._fd, self._size, bytes(self._pending)
         if path == self.path and not self.is_gone():
-            return
+            return False
         with contextlib.suppress(OSError):  # what somebody has put there
             path.unlink()
         self.path, self._fd, self._size, self._is_named_on_disk = path, None, 0, False
@@ -162,6 +177,7 @@ class AppendFile:
             self._copy_from(old, size)
             os.close(old)
         self.hold(waiting)
+        return True
 
     def _copy_from(self, fd: int, size: int) -> None:
         start = 0

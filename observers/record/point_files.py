@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.append_file import AppendFile
+from observers.record.checksums import ENTRY_BYTES, blocks_in, entries_of
 from observers.record.child_points import ChildPoints
 from observers.record.live_points import HALF_POINTS, Metric
 from observers.record.point_log import PointLog
@@ -21,8 +22,10 @@ from observers.record.schema import (
     NAMES,
     POINT,
     POINTS,
+    SUMS,
     TICKS_PER_S,
     VALUES,
+    read_intact_points,
     read_live,
     read_names,
     read_points,
@@ -48,7 +51,11 @@ class PointFiles(PointLog):
         super().__init__(folder)
         self.folder: Path = folder
         self._say = say
-        self._points = AppendFile(folder / POINTS, POINT.itemsize)
+        self._points = AppendFile(folder / POINTS, POINT.itemsize, self._note_written)
+        self._sums = AppendFile(folder / SUMS, ENTRY_BYTES)
+        # Whether checksums of points that are gone were removed, and those of new points on their way to the file.
+        self._is_open = False
+        self._new_sums = bytearray()
         self._names = AppendFile(folder / NAMES)
         self._values = AppendFile(folder / VALUES)
         # The summaries, and how many points of the file they are of, which change together.
@@ -63,7 +70,7 @@ class PointFiles(PointLog):
     @property
     def files(self) -> tuple[AppendFile, ...]:
         """Its files, in the order in which they are written."""
-        return self._names, self._points, self._values
+        return self._names, self._points, self._values, self._sums
 
     @property
     def num_lost_bytes(self) -> int:
@@ -79,7 +86,7 @@ class PointFiles(PointLog):
         """Take points from now on, in memory that outlives the process where that is possible; see `PointLog`."""
         with self.turn:
             with contextlib.suppress(OSError):
-                self._points.create()
+                self._open_points()
             super().begin(start, half_points, path or self.folder / LIVE, self._num_points())
         self._warn_of_memory()
 
@@ -157,7 +164,10 @@ class PointFiles(PointLog):
         with self.turn:
             with self._naming:
                 self._names.append(b"")
+            if self._points.num_pending_bytes:
+                self._open_points()
             self._points.append(b"")
+            self._write_sums()
             self._values.append(b"")
             self._sum_up()
 
@@ -199,14 +209,28 @@ class PointFiles(PointLog):
         except OSError as error:
             self._points.hold(data)
             self._say(self._names.path, error)
-        else:
-            self._append(self._points, data)
+            return
+        with contextlib.suppress(OSError):  # what is wrong is said below, by which nothing is lost
+            self._open_points()
+        self._append(self._points, data)
+        try:
+            self._write_sums()
+        except OSError as error:
+            self._say(self._sums.path, error)
 
     def _append(self, file: AppendFile, data: bytes) -> None:
         try:
             file.append(data)
         except OSError as error:
             self._say(file.path, error)
+
+    def _note_written(self, at: int, data: memoryview) -> None:
+        self._new_sums += entries_of(data, at // POINT.itemsize, POINT.itemsize)
+
+    def _write_sums(self) -> None:
+        """Append the checksums of what is written: behind the points, so that none is of points that are not there."""
+        entries, self._new_sums = self._new_sums, bytearray()
+        self._sums.append(bytes(entries))
 
     # ------------------------------------------------------------------ a folder that is moved or deleted
 
@@ -224,8 +248,15 @@ class PointFiles(PointLog):
         with self.turn, self._naming:
             self.drain()
             self.folder, lost = folder, self._points.num_lost_bytes
+            self._new_sums.clear()
+            if self._points.recreate(folder / POINTS):
+                self._sums.close()
+                self._sums = AppendFile(folder / SUMS, ENTRY_BYTES)
+                (folder / SUMS).unlink(missing_ok=True)
             for file in self.files:
                 file.recreate(folder / file.path.name)
+            self._append(self._sums, bytes(self._new_sums))
+            self._new_sums.clear()
             if self._points.num_lost_bytes > lost:
                 self._summed_up = summaries(folder), self._points.num_written
             if self._live is not None and not self._live.is_closed:
@@ -270,10 +301,12 @@ class PointFiles(PointLog):
         live = read_live(self.folder)
         if not (self.folder / LIVE).exists():
             return
-        self._points.create()
+        self._open_points()
         for base, points in live:
             self._points.append(points[max(0, self._num_points() - base) :].tobytes())
+        self._write_sums()
         self._points.sync()
+        self._sums.sync()
         (self.folder / LIVE).unlink()
 
     def recover_children(self) -> None:
@@ -303,12 +336,26 @@ class PointFiles(PointLog):
             OSError, ValueError: If it cannot be read.
         """
         with self.turn, self._naming:
-            self._points.create()
+            self._open_points()
             self._read_names()
             # A power cut may have taken the name of an id; its points are not to come under another one.
-            self._next_id = max(self._next_id, int(read_points(self.folder)["metric"].max(initial=0)) + 1)
+            self._next_id = max(self._next_id, int(read_intact_points(self.folder)[0]["metric"].max(initial=0)) + 1)
             self._summed_up = summaries(self.folder), self._points.num_written
         self.go_on_from(read_position(self.folder)["metrics"])
+
+    def _open_points(self) -> None:
+        """Open the file of points, and forget checksums of those that a power cut has taken."""
+        self._points.create()
+        if not self._is_open and self._sums.path.exists():
+            entries, count = self._sums.path.read_bytes(), self._num_points()
+            kept = b"".join(
+                entries[at : at + ENTRY_BYTES]
+                for at in range(0, len(entries), ENTRY_BYTES)
+                if any(first + length <= count for first, length, _ in blocks_in(entries[at : at + ENTRY_BYTES]))
+            )
+            if kept != entries:
+                self._sums.replace(kept)
+        self._is_open = True
 
     def _read_names(self) -> None:
         """Take the names over as they are in the file; one that is gone from there gets its number again."""
@@ -324,13 +371,25 @@ class PointFiles(PointLog):
             else:
                 self.metrics[name].tag = number + 1
 
+    def num_damaged(self) -> int:
+        """Return how many points in the file are not as they were written; all of it is read."""
+        points, count = read_intact_points(self.folder)
+        return count - len(points)
+
     def replace(self, name: str, data: bytes) -> None:
         """Put other content in the place of one of its files, which is taken over by `recall`.
 
         Raises:
             OSError: If it cannot be written.
         """
-        next(file for file in self.files if file.path.name == name).replace(data)
+        file = next(file for file in self.files if file.path.name == name)
+        if file is not self._points:
+            file.replace(data)
+            return
+        # Points without a checksum are taken as they are; those with the checksum of others would not be.
+        self._sums.replace(b"")
+        file.replace(data)
+        self._sums.replace(entries_of(data, 0, POINT.itemsize))
 
 
 def _as_points(steps: list, values: list, ticks: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
 from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import print_text
+from runs.commands.terminal.text import print_text, print_to_stderr
+
+if TYPE_CHECKING:
+    from runs.transfer.syncing import SyncResult
 
 __all__ = ["add_arguments", "main"]
 
@@ -20,18 +24,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Deliver, and print what came of each run."""
+    """Deliver, and print what came of each run; returns 1 if one of them could not be delivered."""
     from runs.transfer.syncing import deliveries
 
     found = []
     for result in deliveries(folder_of(arguments), arguments.url):
-        run_id = None if result.run_id is None else str(result.run_id)
-        found.append({**dataclasses.asdict(result), "folder": str(result.folder), "run_id": run_id})
-        if not arguments.json:
+        found.append(result)
+        if arguments.json:
+            continue
+        if result.error is not None:
+            print_to_stderr(f"{result.folder}: failed: {result.error}")
+        else:
             number = f" as run {result.run_id}" if result.run_id is not None else ""
             print_text(f"{result.folder}: {result.outcome}{number} ({result.destination})")
+    num_bad = sum(result.is_bad for result in found)
     if arguments.json:
-        print_json(found)
+        print_json([_row(result) for result in found])
     elif not found:
         print("no run here was to be delivered to a MongoDB")
-    return 0
+    if num_bad:
+        print_to_stderr(f"error: {num_bad} of {len(found)} runs could not be delivered")
+    return 1 if num_bad else 0
+
+
+def _row(result: SyncResult) -> dict[str, Any]:
+    run_id = None if result.run_id is None else str(result.run_id)
+    return {**dataclasses.asdict(result), "folder": str(result.folder), "run_id": run_id}

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pymongo
-from pymongo.errors import ConfigurationError, PyMongoError
+from pymongo.database import Database
+from pymongo.errors import ConfigurationError, ConnectionFailure, PyMongoError
 
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import DESTINATION_FILE, Destination, database_in, explain, read_destination
+from observers.mongo.destination import (
+    DESTINATION_FILE,
+    Destination,
+    database_in,
+    explain,
+    is_refusal,
+    read_destination,
+)
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
@@ -36,16 +44,23 @@ class SyncResult:
     Attributes:
         folder: The run's folder.
         outcome: `delivered`, `up to date`, `running` (its own process delivers it), `delivered by another process`,
-            `removed from the database` (somebody removed it there, so it stays away), or `incomplete` (an artifact is
-            damaged, or others deliver it at the same time).
+            `removed from the database` (somebody removed it there, so it stays away), `incomplete` (an artifact is
+            damaged, or others deliver it at the same time), or `failed`.
         run_id: Its id in the database.
-        destination: The database, without credentials.
+        destination: The database, without credentials; empty where it cannot be read.
+        error: Why it failed, and what to do next; None of one that did not.
     """
 
     folder: Path
     outcome: str
     run_id: Any
     destination: str
+    error: str | None = None
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the run should be in the database as a whole, and is not."""
+        return self.outcome in ("failed", "incomplete")
 
 
 def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
@@ -57,40 +72,95 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
             names a database, runs that were to go nowhere go there too.
 
     Returns:
-        A result for each run that is to be in a database, also if it was there before.
+        A result for each run that is to be in a database, also if it was there before, or cannot be delivered: one
+        that is damaged, or whose database is away, keeps no other from being delivered.
 
     Raises:
-        StoreError: If the database cannot be reached or refuses; what was delivered until then stays delivered.
+        StoreError: If there is no such folder, or the URL is none.
 
     Example:
         for result in sync("my_runs"):
-            print(result.folder, result.outcome, result.run_id)
+            print(result.folder, result.outcome, result.run_id, result.error or "")
     """
     return list(deliveries(Path(folder), url))
 
 
 def deliveries(folder: Path, url: str | None = None) -> Iterator[SyncResult]:
     """Do as `sync` does, and yield each result as it comes."""
-    clients: dict[str | None, pymongo.MongoClient[dict[str, Any]]] = {}
-    try:
+    given = _parse(url)
+    with contextlib.ExitStack() as stack:
+        servers: dict[str | None, _Server] = {}
         for run_folder in run_folders(folder):
-            destination = _destination(run_folder, url)
-            if destination is not None:
-                client = clients.get(destination.url) or clients.setdefault(destination.url, _connect(destination))
-                yield _sync_run(run_folder, destination, client)
-    finally:
-        for client in clients.values():
-            client.close()
+            destination = None
+            try:
+                destination = _destination(run_folder, url, given)
+                if destination is None:
+                    continue
+                if destination.url not in servers:
+                    servers[destination.url] = stack.enter_context(contextlib.closing(_Server(destination)))
+                result = _sync_run(run_folder, destination, servers[destination.url])
+            except StoreError as error:
+                result = SyncResult(run_folder, "failed", None, destination.label if destination else "", str(error))
+            yield result
 
 
-def _connect(destination: Destination) -> pymongo.MongoClient[dict[str, Any]]:
+class _Server:
+    """A server that runs are delivered to; one that is away is not waited for again with each of them.
+
+    Args:
+        destination: Names it.
+    """
+
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+        self._client: pymongo.MongoClient[dict[str, Any]] | None = None
+        self._trouble: str | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+
+    @contextlib.contextmanager
+    def database(self, destination: Destination) -> Iterator[Database[dict[str, Any]]]:
+        """Give a database.
+
+        Raises:
+            StoreError: If it cannot be reached or refuses.
+        """
+        if self._client is None and self._trouble is None:
+            try:
+                self._client = self._destination.connect()
+            except (ConfigurationError, OSError, ValueError) as error:
+                self._trouble = explain(error)
+        if self._client is None or self._trouble is not None:
+            raise _undelivered(destination, self._trouble)
+        try:
+            yield self._client[destination.db_name]
+        except PyMongoError as error:
+            if isinstance(error, ConnectionFailure) or is_refusal(error):
+                self._trouble = explain(error)
+            raise _undelivered(destination, explain(error)) from error
+
+
+def _undelivered(destination: Destination, reason: str | None) -> StoreError:
+    return StoreError(f"MongoDB at {destination.label}: {reason}; nothing is lost, try again")
+
+
+def _parse(url: str | None) -> str | None:
+    """Return the database that a URL names, if it names one.
+
+    Raises:
+        StoreError: If it is none.
+    """
     try:
-        return destination.connect()
-    except (ConfigurationError, OSError, ValueError) as error:
-        raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+        return database_in(url) if url is not None and "://" in url else None
+    except ValueError as error:
+        raise StoreError(f"--url: {error}") from error
 
 
-def _destination(folder: Path, url: str | None) -> Destination | None:
+def _destination(folder: Path, url: str | None, name: str | None) -> Destination | None:
+    """Return where a run is to be delivered to; with a `url` that names the database `name`, there."""
     try:
         recorded = read_destination(folder)
         if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
@@ -99,16 +169,12 @@ def _destination(folder: Path, url: str | None) -> Destination | None:
         raise StoreError(f"{folder / DESTINATION_FILE} cannot be read ({error}); remove it, or mend it") from error
     if url is None:
         return recorded
-    try:
-        name = database_in(url) if "://" in url else None
-    except ValueError as error:
-        raise StoreError(f"--url: {error}") from error
     if recorded is None:
         return Destination(url, name) if name else None
     return Destination(url, name or recorded.db_name, recorded.prefix)
 
 
-def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
+def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncResult:
     lease = read_lease(folder)
     run = read_json(folder / RUN)
     if isinstance(run, dict) and run.get("status") == "RUNNING" and lease is not None and is_alive(lease):
@@ -119,13 +185,13 @@ def _sync_run(folder: Path, destination: Destination, client: pymongo.MongoClien
         # Who holds the lock resumes the run, and takes these points in.
         with contextlib.suppress(BlockingIOError), locked(folder, wait=False) as lock:
             _recover(folder, lock)
-        return _deliver(folder, destination, client)
+        return _deliver(folder, destination, server)
     with locked(folder) as lock:
         # Who had it before may have delivered it, and removed it.
         if not (folder / RUN).exists():
             return SyncResult(folder, "delivered by another process", None, destination.label)
         _recover(folder, lock)
-        result = _deliver(folder, destination, client)
+        result = _deliver(folder, destination, server)
         if result.outcome == "delivered":
             shutil.rmtree(folder.parent, ignore_errors=True)
         return result
@@ -145,22 +211,25 @@ def _recover(folder: Path, lock: RecordLock) -> None:
         journal.close()
 
 
-def _deliver(folder: Path, destination: Destination, client: pymongo.MongoClient[dict[str, Any]]) -> SyncResult:
-    delivery = Delivery(folder, folder.parent, client[destination.db_name], destination.prefix)
-    if delivery.was_completed():
-        return SyncResult(folder, "up to date", delivery.run_id, destination.label)
+def _deliver(folder: Path, destination: Destination, server: _Server) -> SyncResult:
     try:
-        for _ in range(_ATTEMPTS):
-            delivery.advance(last=True)
-            if delivery.was_removed:
-                return SyncResult(folder, "removed from the database", None, destination.label)
-            if delivery.is_complete:
-                return SyncResult(folder, "delivered", delivery.run_id, destination.label)
-    except PyMongoError as error:
-        raise StoreError(f"MongoDB at {destination.label}: {explain(error)}; nothing is lost, try again") from error
+        with server.database(destination) as database:
+            delivery = Delivery(folder, folder.parent, database, destination.prefix)
+            outcome = "up to date" if delivery.was_completed() else _advance(delivery)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error
-    return SyncResult(folder, "incomplete", delivery.run_id, destination.label)
+    return SyncResult(folder, outcome, delivery.run_id, destination.label)
+
+
+def _advance(delivery: Delivery) -> str:
+    """Deliver a run, and return the outcome."""
+    for _ in range(_ATTEMPTS):
+        delivery.advance(last=True)
+        if delivery.was_removed:
+            return "removed from the database"
+        if delivery.is_complete:
+            return "delivered"
+    return "incomplete"
 
 
 class Reaped(NamedTuple):

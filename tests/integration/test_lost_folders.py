@@ -5,12 +5,14 @@ import logging
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
+from observers.record.checksums import read_blocks
 from observers.record.identity import read_lease, true_status
-from observers.record.schema import read_media, read_metrics
+from observers.record.schema import read_intact_points, read_media, read_metrics
 
 
 def record(main, *observers, **options):
@@ -47,6 +49,11 @@ def check(folder):
     assert load(folder, "info.json") == {"note": 1}
     assert "packages" in load(folder, "provenance.json")
     assert not (folder / "metrics.live").exists()
+    # Points are verified by their checksums, each once.
+    blocks = read_blocks(folder / "metrics.sums")
+    assert [first for first, _, _ in blocks] == [0, *np.cumsum([count for _, count, _ in blocks])[:-1]]
+    assert sum(count for _, count, _ in blocks) == 303
+    assert len(read_intact_points(folder)[0]) == 303
 
 
 def messages(caplog):
@@ -84,11 +91,21 @@ def replace(folder):
         (lambda folder: delete(folder.parent), "runs/1", "deleted"),
         (empty, "runs/1", "deleted"),
         (lambda folder: (folder / "metrics.bin").unlink(), "runs/1", "deleted"),
+        (lambda folder: (folder / "metrics.sums").unlink(), "runs/1", "deleted"),
         (replace, "runs/2", "deleted"),
         (move, "elsewhere", "moved"),
         (lambda folder: folder.parent.rename(folder.parent.parent / "store"), "store/1", "moved"),
     ],
-    ids=["deleted", "store deleted", "emptied", "one file deleted", "replaced", "moved", "store moved"],
+    ids=[
+        "deleted",
+        "store deleted",
+        "emptied",
+        "points deleted",
+        "checksums deleted",
+        "replaced",
+        "moved",
+        "store moved",
+    ],
 )
 def test_folder_that_is_gone_costs_no_point(tmp_path, caplog, happens, where, says):
     during = []
@@ -120,12 +137,14 @@ def test_folder_that_is_gone_costs_no_point(tmp_path, caplog, happens, where, sa
 def test_folder_that_is_deleted_behind_the_last_heartbeat_is_made_anew_at_the_end(tmp_path, caplog):
     def main(_run):
         _run.log_scalar("loss", 0.5, 0)
+        _run.flush()
         delete(_run.folder)
+        _run.log_scalar("loss", 1.5, 1)
 
     with caplog.at_level(logging.WARNING):
         record(main, FileObserver(tmp_path / "runs"))
     assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
-    assert read_metrics(tmp_path / "runs" / "1")["loss"].values.tolist() == [0.5]
+    assert read_metrics(tmp_path / "runs" / "1")["loss"].values.tolist() == [0.5, 1.5]
     assert len(messages(caplog)) == 1
 
 

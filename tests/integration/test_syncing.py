@@ -1,6 +1,8 @@
 """`runs sync` for what killed processes and outages have left, also twice at once: the same database in the end."""
 
 import json
+import re
+import shutil
 import signal
 import sys
 
@@ -8,6 +10,9 @@ import gridfs
 import pymongo
 import pytest
 
+from experiments import Experiment
+from observers import FileObserver
+from observers.mongo.destination import DESTINATION_FILE, Destination
 from observers.record.identity import lease
 from observers.record.schema import read_metrics
 from runs.__main__ import main as runs_command
@@ -52,6 +57,30 @@ def killed(tmp_path, database, mongo_url, start, wait_for):
     (folder / "values.jsonl").write_text('{"name": "words", "step": 0, "time": 1, "value": "no number", "after": 0}\n')
     database.client.drop_database(database.name)
     return tmp_path / "my_runs"
+
+
+def test_damaged_points_are_not_delivered_and_the_rest_is(tmp_path, database, mongo_url, capsys, caplog):
+    def main(_run):
+        for step in range(9):
+            _run.log_scalar("loss", step, step)
+            if step % 3 == 2:
+                _run.flush()
+
+    ex = Experiment("damaged", base_dir=tmp_path, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "my_runs"))
+    ex.main(main)
+    ex.run(options={"--capture": "no", "--beat-interval": 100})
+    folder = tmp_path / "my_runs" / "1"
+    with (folder / "metrics.bin").open("r+b") as stream:
+        stream.seek(4 * 24)
+        stream.write(b"\xff" * 4)
+    (folder / DESTINATION_FILE).write_text(json.dumps(Destination(mongo_url, database.name).written()))
+    sync(tmp_path / "my_runs")
+    assert database.metrics.find_one({"name": "loss"})["steps"] == [0, 1, 2, 6, 7, 8]
+    assert (folder / "delivered.json").exists()
+    assert runs_command(["metrics", "1", "loss", "--csv", "--store", str(tmp_path / "my_runs")]) == 0
+    assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()[1:]] == list("012678")
+    assert "points 3 to 5 are damaged" in caplog.text
 
 
 def sync_process(store, *options):
@@ -155,14 +184,22 @@ def main(_run):
         assert client.outage.runs.find_one()["status"] == "COMPLETED"
 
 
+def record(main, *observers):
+    ex = Experiment("recorded", system_metrics_s=None)
+    ex.observers.extend(observers)
+    ex.main(main)
+    return ex.run(options={"--capture": "sys"})
+
+
 @pytest.mark.parametrize("odd", ["", "[3]", "{}", '{"url": 3}', '{"a": 1}'])
 def test_damaged_destination_is_refused_by_its_name(tmp_path, odd):
     folder = tmp_path / "1"
     folder.mkdir()
     (folder / "run.json").write_text('{"status": "COMPLETED"}')
     (folder / "destination.json").write_text(odd)
-    with pytest.raises(StoreError):
-        sync(tmp_path)
+    [result] = sync(tmp_path)
+    assert (result.outcome, result.destination) == ("failed", "")
+    assert f"{folder / 'destination.json'} cannot be read" in result.error
 
 
 @pytest.mark.parametrize("odd", ["", "[3]", "3", "{}", '{"status": [3]}', '{"status": "RUNNING", "uid": 3}'])
@@ -173,8 +210,38 @@ def test_damaged_record_is_neither_delivered_nor_reaped(tmp_path, mongo_url, dat
     destination = {"url": mongo_url, "db_name": database.name, "prefix": ""}
     (folder / "destination.json").write_text(json.dumps(destination))
     assert reap(tmp_path) == []
-    with pytest.raises(StoreError, match=f"{folder}.*(cannot be read|is damaged)"):
-        sync(tmp_path)
+    [result] = sync(tmp_path)
+    assert result.outcome == "failed"
+    assert re.search(f"{folder}.*(cannot be read|is damaged)", result.error)
+
+
+def test_bad_runs_keep_no_other_from_being_delivered(tmp_path, mongo_url, database, capsys):
+    """One is damaged, one names no database, the server of two is away."""
+    away = {"url": "mongodb://127.0.0.1:9/", "db_name": "none", "prefix": ""}
+    here = {"url": mongo_url, "db_name": database.name, "prefix": ""}
+    first = tmp_path / "runs" / "1"
+    record(lambda _run: _run.log_scalar("loss", 1.0), FileObserver(first.parent))
+    for number, destination in enumerate([here, away, here, away, [3], here], 1):
+        folder = first if number == 1 else shutil.copytree(first, first.with_name(str(number)))
+        run = re.sub('"uid": "[0-9a-f]+"', f'"uid": "{number:032x}"', (folder / "run.json").read_text())
+        (folder / "run.json").write_text(run)
+        (folder / "destination.json").write_text(json.dumps(destination))
+    (tmp_path / "runs" / "3" / "metrics.names.jsonl").write_text('{"id": []}\n')
+    assert runs_command(["sync", str(tmp_path / "runs")]) == 1
+    printed = capsys.readouterr()
+    assert [line.partition(" (")[0].rpartition("/")[2] for line in printed.out.splitlines()] == [
+        "1: delivered as run 1",
+        "6: delivered as run 3",
+    ]
+    *failed, last = printed.err.splitlines()
+    assert [line.partition(": failed: ")[0].rpartition("/")[2] for line in failed] == ["2", "3", "4", "5"]
+    assert last == "error: 4 of 6 runs could not be delivered"
+    assert database.metrics.count_documents({"name": "loss"}) == 2
+    assert runs_command(["sync", "--json", str(tmp_path / "runs")]) == 1
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["outcome"] for row in rows] == ["up to date", "failed", "failed", "failed", "failed", "up to date"]
+    assert "not reachable" in rows[1]["error"]
+    assert rows[0]["error"] is None
 
 
 def test_url_that_is_none_is_refused_in_one_sentence():
