@@ -18,7 +18,7 @@ from sacred.run import Run
 from experiments.running import artifacts as run_artifacts
 from experiments.running.forking import ending_children
 from experiments.running.recorded_run import RecordedRun, reported
-from experiments.running.resuming import recorded_data
+from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
@@ -257,6 +257,10 @@ class LabRun(RecordedRun):
             error, "signal", "SIGINT" if isinstance(error, KeyboardInterrupt) else status
         )
         super()._emit_interrupted(status)
+
+    def _emit_resource_added(self, filename: str) -> None:
+        check_resource(filename)
+        super()._emit_resource_added(filename)
 
     def _execute_pre_run_hooks(self) -> None:
         self._signals.interruptible(ending_children(super()._execute_pre_run_hooks))()

@@ -18,7 +18,7 @@ from typing import Any
 from sacred.observers import RunObserver
 
 from observers.file.lease_file import LeaseFile
-from observers.file.recording import Recording, folder_of, recording_of
+from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import RunFile, command_line, new_entry
 from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
@@ -167,14 +167,26 @@ class FileObserver(Owned, RunObserver):
             ResumeError: If the run that it is to resume cannot be resumed.
         """
         with self._lock:
-            resume = meta_info.pop("resume", None) or self._folder_beside(recording_of(meta_info.get("uid")))
+            resume = self._own_of(meta_info.pop("resume", None)) or self._folder_beside(_first(meta_info))
             if resume is not None:
                 number = self._resume(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:
+                first = _first(meta_info)
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
+                entry |= {} if first is None else {"states_folder": str(first.folder.absolute())}
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            self._started().gather_provenance(ex_info["base_dir"])
+            self._started().gather_provenance(ex_info)
             return number
+
+    def _own_of(self, resume: str | Path | None) -> Path | None:
+        """Return the record below this observer's folder of the run that is to be resumed; else what was given."""
+        if resume is None:
+            return None
+        folder = Path(resume)
+        if folder.resolve().parent != Path(self.basedir).resolve():
+            uid = uid_in(folder)
+            return (folder_of(Path(self.basedir), uid) if uid else None) or folder
+        return folder
 
     def _folder_beside(self, first: Recording | None) -> Path | None:
         """Return where the run that another observer resumes is recorded below this one's folder, too."""
@@ -348,3 +360,8 @@ class FileObserver(Owned, RunObserver):
         return isinstance(other, FileObserver) and self.basedir == other.basedir
 
     __hash__ = None  # type: ignore[assignment]  # `basedir` may change
+
+
+def _first(meta_info: Mapping[str, Any]) -> Recording | None:
+    """Return the recording of the run that another observer began before; None if there is none."""
+    return recording_of(meta_info.get("uid"))

@@ -15,13 +15,15 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
-    provenance.json      git, packages, machine and determinism flags of the first session; replaced as a whole
+    provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced as a
+                         whole
     lease.json           who writes this run, and when last; replaced as a whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
-`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
+recorded in several folders, the others name the one that has the states of its training as `states_folder`. That of a
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
 rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
