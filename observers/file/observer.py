@@ -354,7 +354,7 @@ class FileObserver(Owned, RunObserver):
     def _release(self) -> None:
         """Let others write the record, which is as it should be."""
         if self.recording is not None:
-            self.recording.lease.release()
+            self.recording.release()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir

@@ -305,6 +305,11 @@ class Recording:
 
     # ------------------------------------------------------------------ a run ends
 
+    def release(self) -> None:
+        """Let others write the record, and hold its folder no longer."""
+        self._whereabouts.close()
+        self.lease.release()
+
     def wait_for_provenance(self, timeout_s: float) -> None:
         """Wait until git, packages and machine are written down; not to be called under the lock, which that takes."""
         if self._gathering is not None:
@@ -337,5 +342,4 @@ class Recording:
             self.run.write()
             self.journal.close()
         finally:
-            self._whereabouts.close()
             _recordings.pop(self.uid, None)

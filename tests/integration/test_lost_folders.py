@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from experiments import Experiment
-from observers import FileObserver, MongoObserver, Text
+from observers import FileObserver, MongoObserver, TensorBoardObserver, Text
 from observers.record.checksums import read_blocks
 from observers.record.identity import read_lease, true_status
 from observers.record.schema import read_intact_points, read_media, read_metrics
@@ -165,6 +166,27 @@ def test_contents_that_are_gone_with_the_folder_are_told_as_lost(tmp_path, caplo
     assert "without 1 media, 1 artifacts" in caplog.text
     assert [media.path.read_text() for media in read_media(folder)] == ["a", "a", "b"]
     assert (folder / "again.py").exists()
+
+
+@pytest.mark.parametrize("is_moved", [True, False], ids=["moved", "deleted"])
+def test_event_files_go_with_the_folder(tmp_path, is_moved):
+    observer = TensorBoardObserver()
+
+    def main(_run):
+        log(_run, 0, 100)
+        _run._emit_heartbeat()
+        (move if is_moved else delete)(_run.folder)
+        log(_run, 100, 200)
+        _run._emit_heartbeat()
+        log(_run, 200, 300)
+
+    record(main, FileObserver(tmp_path / "runs"), observer)
+    folder = tmp_path / ("elsewhere" if is_moved else "runs/1")
+    assert observer.dir == folder / "tensorboard"
+    [path] = observer.dir.iterdir()
+    tags = [value.tag for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
+    assert tags.count("loss") == 300
+    assert (tmp_path / "runs" / "1").exists() != is_moved
 
 
 @pytest.mark.parametrize("files", [True, False], ids=["files and MongoDB", "MongoDB alone"])
