@@ -275,6 +275,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         if not force:
             strictness.check_known(self, run)
         if not run.unobserved:
+            strictness.check_settings(self, run.config)
+        if not run.unobserved:
             run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
         for flag, value in ours.items():
             try:

@@ -12,8 +12,8 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.datasets.description import describe
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
-from ingredients.datasets.sources import load_source
-from ingredients.datasets.splitting import Split, other_split
+from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
+from ingredients.datasets.splitting import Split, check_fractions, other_split
 from ingredients.errors import DataError
 from observers.record.identity import EXPECT_DATA_VARIABLE
 
@@ -32,10 +32,11 @@ ingredient = Ingredient("data")
 
 @ingredient.config
 def config() -> None:
-    # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, torchvision:NAME or package.module:factory
-    name = "digits"
     # file or folder that npz, csv, idx, image_folder and torchvision read
     path: str | None = None
+    # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, torchvision:NAME or package.module:factory;
+    # by default what the ending of the path says
+    name = kind_of(path)
     # target column or columns of a csv; None takes the last
     target: str | list[str] | None = None
     # arguments of the factory or of torchvision's class
@@ -62,6 +63,7 @@ def config() -> None:
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
     image_size: int | None = None
+    check_options(name, path=path, target=target, options=options, image_size=image_size)
     # random changes to training images
     augment = {
         # mirror left and right
@@ -79,6 +81,16 @@ def config() -> None:
     num_workers = 0
     # read batches into page-locked memory, for quicker copies to a GPU
     pin_memory = True
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse data that are not there, and parts and batches that cannot be, before anything is read."""
+    check_source(config.name, config.path)
+    check_fractions(config.val_fraction, config.test_fraction)
+    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1)):
+        if config[name] is not None and config[name] < least:
+            raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
 
 
 @ingredient.named_config

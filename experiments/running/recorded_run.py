@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sacred.observers import RunObserver
-from sacred.run import Run
-from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
 from experiments.running.captured_output import read_new
-from experiments.running.forking import watch
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.owned_run import OwnedRun
 from experiments.running.system_metrics import Sampler
 from observers.errors import ResumeError
 from observers.record.protocols import (
@@ -41,7 +38,7 @@ _log = logging.getLogger(__name__)
 BEAT_INTERVAL_S = 1.0
 
 
-class RecordedRun(Run):
+class RecordedRun(OwnedRun):
     """A run as its observers see it.
 
     Attributes:
@@ -60,14 +57,11 @@ class RecordedRun(Run):
     config: dict[str, Any]
     info: dict[str, Any]
     meta_info: dict[str, Any]
-    observers: list[RunObserver]
     status: str | None
     start_time: datetime | None
     stop_time: datetime | None
     result: Any
     beat_interval: float
-    _metrics: MetricsBuffer  # type: ignore[assignment]  # in the place of Sacred's, which is slow and cannot be rewound
-    _output_file: CapturedStdout | None
     _heartbeat: IntervalTimer | None
 
     system_metrics_s: float | None
@@ -77,12 +71,9 @@ class RecordedRun(Run):
     # Whether all observers have begun.
     _is_begun: bool
     # Held by each heartbeat, and by what may not happen meanwhile.
-    _beating: threading.RLock
+    _heartbeat_lock: threading.RLock
     # Ids of the observers that were said to keep no media.
     _deaf: set[int]
-    # Whether this is the copy of a forked child, and whether it was said what that means.
-    _is_child: bool
-    _has_told: bool
 
     def _set_up(self, beat_interval_s: float | None, system_metrics_s: float | None) -> None:
         """Set what Sacred's constructor does not; see `LabRun.adopt`."""
@@ -94,45 +85,14 @@ class RecordedRun(Run):
         self._media = MediaBuffer()
         self._sampler = None
         self._was_rewound = self._is_begun = False
-        self._beating = threading.RLock()
+        self._heartbeat_lock = threading.RLock()
         self._deaf = set()
-        self._is_child = self._has_told = False
-
-    # ------------------------------------------------------------------ forked children
-
-    def before_fork(self) -> None:
-        """Get ready for a child: where its points come by."""
-        self._metrics.before_fork()
 
     def after_fork_in_child(self) -> None:
         """Let go of the record, which is the parent's; threads are gone, and what they held is not to be waited for."""
-        self._is_child = True
-        self.observers, self._heartbeat, self._sampler = [], None, None
-        self._beating = threading.RLock()
-        self._metrics.after_fork_in_child()
-        # The file of the parent's captured output is not to go with the child's copy of what has it open.
-        with contextlib.suppress(AttributeError):
-            self._output_file.buffer._closer.delete = False  # type: ignore[union-attr]
-
-    def _is_left_to_parent(self, what: str) -> bool:
-        """Tell whether this is a forked child, whose `what` is not recorded, which is said once."""
-        if self._is_child and not self._has_told:
-            self._has_told = True
-            _log.warning(
-                "process %d is a forked child of the run: %s is not recorded, nor is anything else of a child but "
-                "metrics; record it in the parent",
-                os.getpid(),
-                what,
-            )
-        return self._is_child
-
-    def _emit_resource_added(self, filename: str) -> None:
-        if not self._is_left_to_parent(f"the resource {filename}"):
-            super()._emit_resource_added(filename)
-
-    def _emit_artifact_added(self, name: str, filename: str, metadata: Any, content_type: str | None) -> None:
-        if not self._is_left_to_parent(f"the artifact {name!r}"):
-            super()._emit_artifact_added(name, filename, metadata, content_type)
+        super().after_fork_in_child()
+        self._heartbeat = self._sampler = None
+        self._heartbeat_lock = threading.RLock()
 
     @property
     def folder(self) -> Path | None:
@@ -163,11 +123,11 @@ class RecordedRun(Run):
     def flush(self) -> None:
         """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.
 
-        Any thread may call it. What cannot be written is said, and tried again with each beat.
+        Any thread may call it. What cannot be written is said, and tried again with each heartbeat.
         """
         if self._is_child:  # each of its points is written when it is logged
             return
-        with self._beating:
+        with self._heartbeat_lock:
             self._write_down()
             for observer in self.observers:
                 if isinstance(observer, BufferedObserver):
@@ -187,13 +147,10 @@ class RecordedRun(Run):
         Raises:
             ResumeError: If the record cannot be written. It is whole, and can be rewound again.
         """
-        if self._is_child:
-            raise ResumeError(
-                f"process {os.getpid()} is a forked child of the run and cannot rewind its record; rewind in the parent"
-            )
+        self._refuse_in_child("rewind its record", ResumeError)
         position = position or {"metrics": {}, "media": {}}
         self._was_rewound = True
-        with self._beating:
+        with self._heartbeat_lock:
             self._write_down()
             reached, deaf = position, []
             for observer in self.observers:
@@ -203,19 +160,18 @@ class RecordedRun(Run):
                     deaf.append(type(observer).__name__)
             if deaf:
                 _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(deaf))
-            self._go_on_from(position, reached)
+            self._count_from(position, reached)
 
-    def _go_on_from(self, position: Position, reached: Position) -> None:
+    def _count_from(self, position: Position, reached: Position) -> None:
         """Count on from what the record has, and step on from what it should have."""
         counts = {kind: {name: entry[0] for name, entry in reached[kind].items()} for kind in ("metrics", "media")}
         for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
-            buffer.go_on_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
+            buffer.count_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
 
     # ------------------------------------------------------------------ heartbeats
 
     def _emit_started(self) -> None:
         super()._emit_started()
-        watch(self)
         found = (observer.open_points() for observer in self.observers if isinstance(observer, PointObserver))
         logs = [log for log in found if log is not None]
         self._metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self.observers)))
@@ -249,20 +205,20 @@ class RecordedRun(Run):
 
     def _write_down(self, *, last: bool = False) -> None:
         """Give the observers all that was logged up to now."""
-        self._beat(last=last)
+        self._send_heartbeat(last=last)
         self._emit_media(math.inf)
 
     def _emit_heartbeat(self) -> None:
-        with self._beating:
+        with self._heartbeat_lock:
             try:
-                self._beat()
-                # After the beat, and for no longer than one, so that the run is seen to live.
+                self._send_heartbeat()
+                # After the heartbeat, and for no longer than one, so that the run is seen to live.
                 self._emit_media(time.monotonic() + self.beat_interval)
             except Exception:
                 # Sacred's thread would end with it, and the record with that thread.
                 _log.exception("a heartbeat failed; the run goes on, and so does its record")
 
-    def _beat(self, *, last: bool = False) -> None:
+    def _send_heartbeat(self, *, last: bool = False) -> None:
         """Do what Sacred's heartbeat does, but for points: the logs of the observers that have one write them."""
         if self._is_child:
             return
@@ -301,30 +257,30 @@ class RecordedRun(Run):
             _log.warning("media are not recorded by %s; attach an observers.FileObserver", names)
 
     def _stop_heartbeat(self) -> None:
-        # Its last sample goes with the last beat.
+        # Its last sample goes with the last heartbeat.
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None
-        # Sacred gives the last beat two seconds, and then ends the record without what it still had to write.
+        # Sacred gives the last heartbeat two seconds, and then ends the record without what it still had to write.
         if self._heartbeat is not None:
             self._stop_heartbeat_event.set()
             self._heartbeat.join()
             self._heartbeat = None
-        with self._beating:
+        with self._heartbeat_lock:
             if self._is_begun:
                 self._write_down(last=True)  # Without a heartbeat all of it; one that failed has left what came since.
 
     def _alone(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return `function`, which waits for a beat that is under way: Sacred closes what that may be reading."""
+        """Return `function`, which waits for a heartbeat that is under way: Sacred closes what that may be reading."""
 
         def alone() -> None:
-            with self._beating:
+            with self._heartbeat_lock:
                 function()
 
         return alone
 
     def _get_captured_output(self) -> None:
-        with self._beating:
+        with self._heartbeat_lock:
             new = "" if self._output_file is None else read_new(self._output_file)
             if new:
                 self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)

@@ -26,6 +26,7 @@ from ingredients.errors import ConfigError, ModelError
 from ingredients.losses.building import Loss, check_loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
+from ingredients.training import check_lengths
 
 __all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
 
@@ -364,9 +365,7 @@ def _check(
     scheduler: Schedule | None,
 ) -> None:
     """Refuse, before the first step, what would fail or surprise later."""
-    for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
-        if value < 1:
-            raise ConfigError(f"training.{name}: got {value}, expected at least 1")
+    check_lengths(epochs, val_interval, log_interval)
     if not data.val.num_samples and monitor.patience is not None:
         raise ConfigError(
             "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"

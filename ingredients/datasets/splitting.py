@@ -107,6 +107,17 @@ class Split:
         return dataclasses.replace(self, data=data, digest=total.hexdigest())
 
 
+def check_fractions(val_fraction: float, test_fraction: float) -> None:
+    """Refuse shares that are none.
+
+    Raises:
+        DataError: If one is not at least 0 and below 1.
+    """
+    for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
+        if not 0 <= fraction < 1:
+            raise DataError(f"data.{name}: got {fraction}, expected at least 0 and below 1")
+
+
 def split(
     targets: np.ndarray, part: np.ndarray | None, val_fraction: float, test_fraction: float, stratify: bool, seed: int
 ) -> dict[str, np.ndarray]:
@@ -126,9 +137,7 @@ def split(
     Raises:
         DataError: If the fractions leave nothing to train on.
     """
-    for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
-        if not 0 <= fraction < 1:
-            raise DataError(f"data.{name}: got {fraction}, expected at least 0 and below 1")
+    check_fractions(val_fraction, test_fraction)
     where = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()
     rng = numpy_stream(seed, "split")
     for code, fraction in ((TEST, test_fraction), (VAL, val_fraction)):

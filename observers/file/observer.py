@@ -62,7 +62,6 @@ class FileObserver(Owned, RunObserver):
         copy_sources: Whether sources are copied into `source_dir`.
 
     Attributes:
-        dir: The folder of the run, as text; None before it starts.
         recording: The run; None before it starts.
         num_errors: Events that failed.
         beat_interval_s: Seconds between two heartbeats, told by a run of the lab before it starts; None is what Sacred
@@ -91,7 +90,6 @@ class FileObserver(Owned, RunObserver):
         self.priority = priority
         self.copy_artifacts = copy_artifacts
         self.copy_sources = copy_sources
-        self.dir: str | None = None
         self.recording: Recording | None = None
         self.num_errors = 0
         self.beat_interval_s: float | None = None
@@ -100,6 +98,11 @@ class FileObserver(Owned, RunObserver):
     def _elsewhere(self) -> str | None:
         """Return the folder to record below in the place of the one given."""
         return os.environ.get(RECORD_TO_VARIABLE) or None
+
+    @property
+    def dir(self) -> str | None:
+        """The folder of the run, as text; None before it starts."""
+        return None if self.recording is None else str(self.recording.folder)
 
     @property
     def is_resumed(self) -> bool:
@@ -255,7 +258,6 @@ class FileObserver(Owned, RunObserver):
         self._own()
         store = self.source_dir if self.copy_sources else None
         sources = LabSources(ex_info, store, self.basedir, earlier_sources)
-        self.dir = str(journal.folder)
         self.recording = Recording(Path(self.basedir), journal, lease, run, start, sources, self._lock)
         self.recording.begin(config)
 
@@ -269,7 +271,7 @@ class FileObserver(Owned, RunObserver):
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
-        self._started().beat(info, captured_out, beat_time, result)
+        self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:
@@ -285,6 +287,7 @@ class FileObserver(Owned, RunObserver):
     def flush_event(self) -> None:
         """Wait until all points and media so far are on the disk."""
         if self.is_recording:
+            self._started().stay_in_folder()
             self._started().journal.sync()
 
     def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
@@ -306,7 +309,9 @@ class FileObserver(Owned, RunObserver):
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
         stored = keep(Path(filename), self.resource_dir, self.basedir)
-        self._started().run.add_resource(filename, stored)
+        recording = self._started()
+        recording.journal.note_file(recording.base / stored)
+        recording.run.add_resource(filename, stored)
 
     @guarded
     def artifact_event(
@@ -314,11 +319,13 @@ class FileObserver(Owned, RunObserver):
     ) -> None:
         """Keep a file that the run made, under `name` in the run's folder."""
         recording = self._started()
+        recording.stay_in_folder()
         target = artifact_path(recording.folder, name)
         if self.copy_artifacts and Path(filename).resolve() != target:
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(Path(filename), target)
-        recording.run.add_artifact(name, metadata, content_type)
+        recording.journal.note_file(target)
+        recording.add_artifact(name, metadata, content_type, is_stored=self.copy_artifacts)
 
     # ------------------------------------------------------------------ a run ends
 
@@ -350,7 +357,7 @@ class FileObserver(Owned, RunObserver):
     def _release(self) -> None:
         """Let others write the record, which is as it should be."""
         if self.recording is not None:
-            self.recording.lease.release()
+            self.recording.release()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir

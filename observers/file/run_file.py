@@ -18,7 +18,7 @@ from typing import Any
 from observers.file.sacred_form import plain
 from observers.record.identity import new_uid, parent_uid
 from observers.record.journal import Journal
-from observers.record.redaction import redact
+from observers.record.redaction import hide_passwords, redact
 from observers.record.schema import FORMAT, RUN
 
 __all__ = ["RunFile", "command_line", "new_entry"]
@@ -55,7 +55,12 @@ class RunFile:
         """Replace the file, and return whether that is done."""
         return self._journal.write(RUN, plain(self.entry))
 
-    def beat(self, at: datetime, result: Any) -> None:
+    def follow(self) -> None:
+        """Note that the folder is another one."""
+        self.entry["folder"] = str(self._journal.folder.absolute())
+        self.write()
+
+    def heartbeat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
         # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
         result = plain(result)
@@ -146,7 +151,7 @@ class RunFile:
             **entries: What else there is to tell of it.
         """
         lost = {name: number for name, number in lost.items() if number}
-        if (lost or "lost_points" in self.entry) and status == "COMPLETED":
+        if (lost or "lost_points" in self.entry or "lost_artifacts" in self.entry) and status == "COMPLETED":
             status = "COMPLETED_WITH_LOSS"
         self.entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries, **lost}
         if self.session is not None:
@@ -195,4 +200,4 @@ def new_entry(
 
 def command_line() -> list[str]:
     """Return the words that this process was started with, without passwords."""
-    return [redact(word) for word in sys.argv]
+    return [hide_passwords(redact(word)) for word in sys.argv]
