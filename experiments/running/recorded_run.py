@@ -21,7 +21,9 @@ from experiments.running.captured_output import read_new
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.system_metrics import Sampler
+from observers.errors import ArtifactError
 from observers.record.protocols import (
+    ArtifactObserver,
     BufferedObserver,
     HasFolder,
     MediaObserver,
@@ -159,6 +161,29 @@ class RecordedRun(Run):
         counts = {kind: {name: entry[0] for name, entry in reached[kind].items()} for kind in ("metrics", "media")}
         for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
             buffer.go_on_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
+
+    # ------------------------------------------------------------------ files
+
+    def _emit_artifact_added(
+        self, name: str, filename: str, metadata: dict[str, Any] | None, content_type: str | None
+    ) -> None:
+        """Give a file to all observers.
+
+        Raises:
+            ArtifactError: If one of them cannot keep it; the others have it.
+        """
+        errors = []
+        for observer in self.observers:
+            if not isinstance(observer, ArtifactObserver):
+                event = {"name": name, "filename": filename, "metadata": metadata, "content_type": content_type}
+                self._safe_call(observer, "artifact_event", **event)
+                continue
+            try:
+                observer.keep_artifact(name, filename, metadata, content_type)
+            except ArtifactError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     # ------------------------------------------------------------------ heartbeats
 

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["guarded"]
+from observers.errors import ObserversError
+
+__all__ = ["guarded", "guarded_without_lock"]
 
 _log = logging.getLogger(__name__)
 
@@ -18,15 +20,29 @@ def guarded(method: Callable) -> Callable:
     Args:
         method: An event of an observer with a `_lock`, which is held meanwhile, and `num_errors`, which counts.
     """
+    event = guarded_without_lock(method)
+
+    @functools.wraps(method)
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._lock:
+            return event(self, *args, **kwargs)
+
+    return locked
+
+
+def guarded_without_lock(method: Callable) -> Callable:
+    """Do as `guarded` does for an event that may take long: recording goes on meanwhile."""
 
     @functools.wraps(method)
     def event(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._lock:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception:
-                self.num_errors += 1
-                _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
-                return None
+        try:
+            return method(self, *args, **kwargs)
+        except ObserversError as error:
+            self.num_errors += 1
+            _log.error("%s; the run goes on", error)
+        except Exception:
+            self.num_errors += 1
+            _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
+        return None
 
     return event

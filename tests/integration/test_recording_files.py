@@ -237,21 +237,6 @@ def test_identical_runs_keep_each_content_once(tmp_path):
     assert load(tmp_path / "runs" / "5")["resources"] == [[str(resource), f"_resources/{kept[0].name}"]]
 
 
-@pytest.mark.parametrize("name", ["../outside", "run.json", "/etc/passwd_"])
-def test_artifact_name_outside_the_folder_is_refused_and_the_run_goes_on(tmp_path, name, caplog):
-    def main(_run):
-        _run.add_artifact(__file__, name)
-        _run.add_artifact(__file__, "fine.py")
-        return 1
-
-    record(tmp_path, main)
-    run = load(tmp_path / "runs" / "1")
-    assert run["artifacts"] == ["fine.py"]
-    assert run["result"] == 1
-    assert "expected a name within the run's folder" in caplog.text
-    assert not (tmp_path / "runs" / "outside").exists()
-
-
 def test_large_info_is_written_rarely_and_whole_at_the_end(tmp_path):
     ex = Experiment("large", system_metrics_s=None)
     ex.observers.append(FileObserver(tmp_path / "runs"))
