@@ -17,7 +17,7 @@ from sacred.run import Run
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
-from experiments.running.captured_output import read_new
+from experiments.running.captured_output import Spill, read_parts, take_from_memory
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.system_metrics import Sampler
@@ -27,6 +27,7 @@ from observers.record.protocols import (
     BufferedObserver,
     HasFolder,
     MediaObserver,
+    OutputObserver,
     PointObserver,
     ResumableObserver,
     RewindableObserver,
@@ -71,6 +72,7 @@ class RecordedRun(Run):
 
     system_metrics_s: float | None
     _media: MediaBuffer
+    _output: Spill
     _sampler: Sampler | None
     _was_rewound: bool
     # Held by each heartbeat, and by what may not happen meanwhile.
@@ -86,10 +88,23 @@ class RecordedRun(Run):
         self.system_metrics_s = system_metrics_s
         self._metrics = MetricsBuffer()
         self._media = MediaBuffer()
+        self._output = Spill()
         self._sampler = None
         self._was_rewound = False
         self._beating = threading.RLock()
         self._deaf = set()
+
+    @property
+    def captured_out(self) -> str:
+        """What the run printed; it is kept in a file, and read from there."""
+        with self._beating:
+            return self._output.text()
+
+    @captured_out.setter
+    def captured_out(self, text: str) -> None:
+        with self._beating:
+            self._output = Spill()
+            self._output.append(text)
 
     @property
     def folder(self) -> Path | None:
@@ -199,7 +214,8 @@ class RecordedRun(Run):
             # Output that is no UTF-8 would end the run where Sacred decodes it.
             with contextlib.suppress(AttributeError, OSError):
                 out.buffer.reconfigure(errors="replace")
-            out.finalize = self._alone(out.finalize)  # type: ignore[method-assign]  # Sacred makes it by itself
+            take_from_memory(out)
+            out.finalize = self._after_reading(out)  # type: ignore[method-assign]  # Sacred makes it by itself
         if self.beat_interval > 0:
             self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
             # What raises where Sacred ends a run, such as somebody's own time limit, is not to keep the process alive.
@@ -239,6 +255,7 @@ class RecordedRun(Run):
         beat_time = datetime.now(UTC).replace(tzinfo=None)
         self._get_captured_output()
         metrics = self._metrics.take()
+        whole = "" if all(isinstance(o, OutputObserver) for o in self.observers) else self.captured_out
         for observer in self.observers:
             if _takes_sacreds_metrics(observer):
                 self._safe_call(observer, "log_metrics", metrics_by_name=metrics, info=self.info)
@@ -246,7 +263,7 @@ class RecordedRun(Run):
                 observer,
                 "heartbeat_event",
                 info=self.info,
-                captured_out=self.captured_out,
+                captured_out="" if isinstance(observer, OutputObserver) else whole,
                 beat_time=beat_time,
                 result=self.result,
             )
@@ -285,20 +302,30 @@ class RecordedRun(Run):
         with self._beating:
             self._emit_media(math.inf)
 
-    def _alone(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return `function`, which waits for a beat that is under way: Sacred closes what that may be reading."""
+    def _after_reading(self, out: CapturedStdout) -> Callable[[], None]:
+        """Return Sacred's closing of the output, which reads all that is left at once, for when nothing is.
 
-        def alone() -> None:
+        It waits for a beat that is under way, which may be reading.
+        """
+        finalize = out.finalize
+
+        def close() -> None:
             with self._beating:
-                function()
+                out.flush()
+                self._get_captured_output()
+                finalize()
 
-        return alone
+        return close
 
     def _get_captured_output(self) -> None:
         with self._beating:
-            new = "" if self._output_file is None else read_new(self._output_file)
-            if new:
-                self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
+            for part in () if self._output_file is None else read_parts(self._output_file):
+                new = part if self.captured_out_filter is None or not part else self.captured_out_filter(part)
+                for observer in self.observers if new else ():
+                    if isinstance(observer, OutputObserver):
+                        with reported(observer, "output_event"):
+                            observer.output_event(new)
+                self._output.append(new)
 
 
 def _takes_sacreds_metrics(observer: RunObserver) -> bool:

@@ -262,6 +262,11 @@ class FileObserver(RunObserver):
         self._started().beat(info, captured_out, beat_time, result)
 
     @guarded
+    def output_event(self, text: str) -> None:
+        """Append what was printed; a run of Sacred's own gives all of it with each heartbeat."""
+        self._started().add_output(text)
+
+    @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:
         """Append new points."""
         self._started().add_metrics(metrics_by_name)

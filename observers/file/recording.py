@@ -159,7 +159,7 @@ class Recording:
         self.journal.flush()
         self._write_summary()
         if len(captured_out) > self._output_done:
-            self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
+            self.add_output(captured_out[self._output_done :])
             self._output_done = len(captured_out)
         self._info.beat(info)
         self._save_sources()
@@ -167,6 +167,10 @@ class Recording:
             self._gathering.look()
         self.lease.renew()
         self.run.beat(at, result)
+
+    def add_output(self, text: str) -> None:
+        """Append what was printed."""
+        self.journal.add_output(text.encode("utf-8", "replace"))
 
     def _write_summary(self) -> None:
         """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""

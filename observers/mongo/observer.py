@@ -198,6 +198,7 @@ class MongoObserver(RunObserver):
     # ------------------------------------------------------------------ a run goes on, and ends
 
     heartbeat_event = _spooled(FileObserver.heartbeat_event)
+    output_event = _spooled(FileObserver.output_event)
     log_metrics = _spooled(FileObserver.log_metrics)
     media_event = _spooled(FileObserver.media_event)
     resource_event = _spooled(FileObserver.resource_event)

@@ -243,7 +243,7 @@ class DocumentDelivery:
             changed = self._without_early(changed)
         self._store_entries(changed)
         self._update(document, changed)
-        self._sent |= changed
+        self._sent = {name: value for name, value in {**self._sent, **changed}.items() if name in document}
         self._sent_output = size
         owned: set[Any] = {
             *own_files,

@@ -5,6 +5,7 @@ Sacred calls `started_event`, `heartbeat_event`, `log_metrics`, `resource_event`
 observer with `isinstance` for more:
 
     PointObserver         open_points       has a log that points are packed into when they are logged; no `log_metrics`
+    OutputObserver        output_event      takes output in parts; its heartbeats have an empty `captured_out`
     MediaObserver         media_event       keeps images, figures, histograms, texts and tables
     ArtifactObserver      keep_artifact     keeps files that the run made, or raises; no `artifact_event`
     GraphObserver         graph_event       draws the graph of a model
@@ -37,6 +38,7 @@ __all__ = [
     "HasFolder",
     "LeasedObserver",
     "MediaObserver",
+    "OutputObserver",
     "PointObserver",
     "ResumableObserver",
     "RewindableObserver",
@@ -57,6 +59,14 @@ class MediaObserver(Protocol):
 
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
         """Keep media, in the order in which they were logged; one whose content is None could not be made."""
+
+
+@runtime_checkable
+class OutputObserver(Protocol):
+    """Takes what a run prints as it comes; other observers are given all of it with each heartbeat."""
+
+    def output_event(self, text: str) -> None:
+        """Take the next part, of about a megabyte at most."""
 
 
 @runtime_checkable

@@ -141,6 +141,9 @@ class TensorBoardObserver(RunObserver):
         if self._events is not None:
             self._events.flush()
 
+    def output_event(self, text: str) -> None:
+        """Leave output to others."""
+
     # ------------------------------------------------------------------ a run ends
 
     @guarded

@@ -385,17 +385,17 @@ def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code,
 def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monkeypatch):
     ex, reading, closed = Experiment("beaten", system_metrics_s=None), threading.Event(), threading.Event()
     ex.observers.append(FileObserver(tmp_path))
-    whole = captured_output.read_new
+    whole = captured_output.read_parts
 
     def slow(out):
         if threading.current_thread() is threading.main_thread() or out.closed:
-            return whole(out)
+            return list(whole(out))
         reading.set()
         # In vain, as long as the one who closes waits for this beat.
         closed.wait(0.3)
-        return str(os.fstat(out.buffer.fileno()).st_size)[:0]
+        return [str(os.fstat(out.buffer.fileno()).st_size)[:0]]
 
-    monkeypatch.setattr("experiments.running.recorded_run.read_new", slow)
+    monkeypatch.setattr("experiments.running.recorded_run.read_parts", slow)
 
     @ex.main
     def main(_run):
