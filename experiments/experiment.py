@@ -19,7 +19,7 @@ from sacred.dependencies import gather_sources_and_dependencies
 
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
-from experiments.running.command_line import check_command_line
+from experiments.running.command_line import beat_interval_s, check_command_line
 from experiments.running.lab_run import LabRun
 from experiments.running.one_run import check_nested, only_run
 from experiments.running.resuming import folder_to_resume
@@ -113,12 +113,13 @@ class Experiment(LabFunctions, sacred.Experiment):
         **options: Any,
     ) -> None:
         caller = sys._getframe(1).f_globals
-        mainfile = caller.get("__file__")
+        self._file = mainfile = caller.get("__file__")
         if name is None and mainfile is not None and not options.get("interactive"):
             name = Path(mainfile).stem
         # Sacred's look at git raises in a repository without a commit, and runs git once for every source.
         options.setdefault("save_git_info", False)
-        options.setdefault("base_dir", Path(mainfile).parent if mainfile else Path.cwd())
+        self._module = _module_of(caller)
+        options.setdefault("base_dir", _base_dir(mainfile, self._module))
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
@@ -249,6 +250,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._aliases.mirror(updates)
 
         given = dict(options or {})
+        interval_s = beat_interval_s(given)
         ours = {flag: given[flag] for flag in _OPTIONS if given.get(flag)}
 
         def create(wanted: dict) -> Any:
@@ -278,16 +280,36 @@ class Experiment(LabFunctions, sacred.Experiment):
                 raise ConfigError(str(error)) from error
         check_nested(run)
         folder = folder_to_resume(run, self._aliases.targets, self.default_command)
-        beat_interval_s = float(given["--beat-interval"]) if given.get("--beat-interval") else None
-        return LabRun.adopt(run, beat_interval_s, self._system_metrics_s, folder)
+        return LabRun.adopt(run, interval_s, self._system_metrics_s, folder)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""
         root = Path(os.fsdecode(self.base_dir))
         main = root / mainfile if mainfile else None
-        git = provenance.git_state(root, content=False)
+        if main is not None and self._file is not None and main.samefile(self._file):
+            # Sacred's has all links resolved.
+            mainfile = provenance.source_name(self._file, root)
+            main = root / mainfile if mainfile else main
+        git = provenance.lab_git_state(root, main, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
-        return {"sources": provenance.imported_sources(root, main), "repositories": repositories}
+        found = {"mainfile": mainfile, "sources": provenance.imported_sources(root, main), "repositories": repositories}
+        return found | ({"module": self._module} if self._module else {})
+
+
+def _module_of(caller: Mapping[str, Any]) -> str | None:
+    """Return the name of the main module that was started as `python -m package.module`; None if it was not."""
+    name = getattr(caller.get("__spec__"), "name", None) if caller.get("__name__") == "__main__" else None
+    path = Path(str(caller.get("__file__"))).with_suffix("")
+    return name if name and path.parts[-len(name.split(".")) :] == tuple(name.split(".")) else None
+
+
+def _base_dir(mainfile: str | None, module: str | None) -> Path:
+    """Return the folder that the lab's modules are imported from, as Python finds them: links to a script resolved."""
+    if mainfile is None:
+        return Path.cwd()
+    if module is not None:
+        return (Path.cwd() / mainfile).parents[module.count(".")]
+    return Path(mainfile).resolve().parent
 
 
 def _leave(message: str, code: int) -> NoReturn:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
@@ -15,6 +20,39 @@ import torch
 from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
 from tests import processes
+
+# Records and databases ask the disk for their durability, which takes a third of the time of the tests that make them.
+MEMORY = Path("/dev/shm")
+NEEDED_BYTES = 8 * 2**30
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the folders of tests lie in memory, where there is enough of it; those of killed sessions are removed."""
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or config.option.basetemp or not MEMORY.is_dir():
+        return
+    for folder in MEMORY.glob("sacristan-tests-*"):
+        with contextlib.suppress(OSError), (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder)
+    if shutil.disk_usage(MEMORY).free < NEEDED_BYTES:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="sacristan-tests-", dir=MEMORY))
+    lock = (folder / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    config.option.basetemp = folder / "tests"
+
+    def clean_up() -> None:
+        lock.close()
+        if not any((folder / "tests").rglob("test_*")):  # what is there was kept for a look at a failure
+            shutil.rmtree(folder)
+
+    config.add_cleanup(clean_up)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One worker more than there are cores: many tests wait, for a server that is away or a process that ends."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,11 +83,12 @@ def database(mongo_url) -> Iterator[pymongo.database.Database]:
 
 
 @pytest.fixture
-def mongod(tmp_path) -> Iterator[Mongod]:
-    """A server of the test's own, to be stopped and started; not started yet."""
-    server = Mongod(tmp_path / "mongod")
-    yield server
-    server.stop()
+def mongod() -> Iterator[Mongod]:
+    """A server of the test's own, to be stopped, killed and started; not started yet. Its data lie on a disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Mongod(Path(folder) / "mongod")
+        yield server
+        server.stop()
 
 
 @pytest.fixture

@@ -77,6 +77,7 @@ class OutputFile:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed by `close`
         self._lock = threading.Lock()
+        self._position = 0
         self._is_full = False
 
     def write(self, text: str) -> int:
@@ -100,16 +101,20 @@ class OutputFile:
         return self._file.fileno()
 
     def seek(self, position: int) -> int:
-        """Go to a position, to read from there."""
-        return self._file.seek(position)
+        """Read from a position on; where is written stays as it is, which a forked child shares."""
+        self._position = position
+        return position
 
     def read(self) -> str:
         """Return what comes behind the position."""
-        return self._file.read().decode("utf-8", "replace")
+        end = os.fstat(self._file.fileno()).st_size
+        data = os.pread(self._file.fileno(), max(0, end - self._position), self._position)
+        self._position += len(data)
+        return data.decode("utf-8", "replace")
 
     def tell(self) -> int:
         """Return the position."""
-        return self._file.tell()
+        return self._position
 
     @property
     def closed(self) -> bool:
@@ -130,14 +135,16 @@ class Spill:
     """A text that grows: in memory at first, in a temporary file when it gets long."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(PART_BYTES)  # noqa: SIM115 - it lives as long as this object
+        self._file = tempfile.SpooledTemporaryFile(PART_BYTES, buffering=0)  # noqa: SIM115 - it lives as long as this object
         self._is_full = False
 
     def append(self, text: str) -> None:
         """Append a text; what the disk refuses is left out, and that is said once."""
+        view = memoryview(text.encode("utf-8", "surrogatepass"))
         try:
             self._file.seek(0, os.SEEK_END)
-            self._file.write(text.encode("utf-8", "surrogatepass"))
+            while view:
+                view = view[self._file.write(view) :]
         except OSError as error:
             if not self._is_full:
                 self._is_full = True
@@ -146,7 +153,7 @@ class Spill:
     def text(self) -> str:
         """Return all of it."""
         self._file.seek(0)
-        return self._file.read().decode("utf-8", "surrogatepass")
+        return self._file.read().decode("utf-8", "replace")
 
     def __del__(self) -> None:
         self._file.close()

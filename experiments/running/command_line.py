@@ -6,7 +6,8 @@ import itertools
 import logging
 import math
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from sacred.commandline_options import CLIOption
 from sacred.utils import iter_prefixes
@@ -14,7 +15,7 @@ from sacred.utils import iter_prefixes
 from ingredients.config.entry_types import nearest
 from ingredients.errors import ConfigError
 
-__all__ = ["check_command_line"]
+__all__ = ["beat_interval_s", "check_command_line"]
 
 
 def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
@@ -31,6 +32,24 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
     words = shlex.split(argv) if isinstance(argv, str) else list(argv)
     _check_options(iter(words[1:]), options)
     _check_assignments(words)
+
+
+def beat_interval_s(options: Mapping[str, Any]) -> float | None:
+    """Return the seconds between two heartbeats that the options of a call ask for; 0 is none at all, None not given.
+
+    Raises:
+        ConfigError: If that is no number of seconds.
+    """
+    given = options.get("--beat-interval")
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"--beat-interval: got {given!r}, expected seconds, more than 0, or 0 for no heartbeats")
+    return seconds
 
 
 def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,12 +16,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from sacred.run import Run
 
 from experiments.running import artifacts as run_artifacts
+from experiments.running.forking import ending_children
 from experiments.running.recorded_run import RecordedRun, reported
-from experiments.running.resuming import recorded_data
+from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
-from observers.errors import MediaError, MetricError, ResumeError
+from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
+from observers.file.sacred_form import plain
 from observers.media.kinds import Media
 from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
 
@@ -110,7 +113,8 @@ class LabRun(RecordedRun):
         Raises:
             MediaError: If it is something else, the name no string, or the step no number.
         """
-        self._media.add(name, media, step)
+        if not self._is_left_to_parent(f"the {type(media).__name__} {name!r}"):
+            self._media.add(name, media, step)
 
     def log_artifact(
         self, name: str, path: str | Path, type: str = "dataset", metadata: Mapping[str, Any] | None = None
@@ -130,6 +134,7 @@ class LabRun(RecordedRun):
         Raises:
             ArtifactError: If the run is not recorded, or the artifact cannot be read or kept.
         """
+        self._refuse_in_child("log")
         return run_artifacts.log_artifact(self, name, path, type, metadata)
 
     def use_artifact(self, reference: str) -> ArtifactVersion:
@@ -143,7 +148,14 @@ class LabRun(RecordedRun):
         Raises:
             ArtifactError: If there is no such version, it is damaged, or the run is not recorded.
         """
+        self._refuse_in_child("use")
         return run_artifacts.use_artifact(self, reference)
+
+    def _refuse_in_child(self, verb: str) -> None:
+        if self._is_child:
+            raise ArtifactError(
+                f"process {os.getpid()} is a forked child of the run and cannot {verb} artifacts; do it in the parent"
+            )
 
     def log_graph(self, model: Any, inputs: Any) -> None:
         """Give a model to the observers that draw its graph, such as a TensorBoardObserver; without any it is free.
@@ -160,6 +172,11 @@ class LabRun(RecordedRun):
                     observer.graph_event(model, inputs)
 
     # ------------------------------------------------------------------ how it begins and ends
+
+    def after_fork_in_child(self) -> None:
+        """Let go of what is the parent's."""
+        super().after_fork_in_child()
+        self._signals.after_fork_in_child()
 
     def _emit_started(self) -> None:
         wanted = self.meta_info.get("resume")
@@ -179,7 +196,7 @@ class LabRun(RecordedRun):
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
-        self.main_function = self._signals.interruptible(self._freeing(self.main_function))
+        self.main_function = self._signals.interruptible(ending_children(self._freeing(self.main_function)))
         with self._signals.handled():
             result = super().__call__(*args)
         if self.is_resumed and not self._was_rewound:
@@ -241,11 +258,28 @@ class LabRun(RecordedRun):
         )
         super()._emit_interrupted(status)
 
+    def _emit_resource_added(self, filename: str) -> None:
+        check_resource(filename)
+        super()._emit_resource_added(filename)
+
     def _execute_pre_run_hooks(self) -> None:
-        self._signals.interruptible(super()._execute_pre_run_hooks)()
+        self._signals.interruptible(ending_children(super()._execute_pre_run_hooks))()
 
     def _execute_post_run_hooks(self) -> None:
-        self._signals.interruptible(super()._execute_post_run_hooks)()
+        self._signals.interruptible(ending_children(super()._execute_post_run_hooks))()
+        try:
+            f"{self.result}"
+        except Exception as error:
+            # Sacred prints it, and would fail with it.
+            kind = type(self.result).__name__
+            self.result = plain(self.result)
+            _log.warning(
+                "the result, a %s, has no text (%s: %s); it is noted as %.200r",
+                kind,
+                type(error).__name__,
+                error,
+                self.result,
+            )
 
     def _stop_time(self) -> timedelta:
         # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import os
 import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
 
 from experiments.running.logged_values import as_name, as_number, as_step, caller, located
 from observers.errors import MetricError
+from observers.record.child_points import ChildPoint, ChildPoints
 from observers.record.live_points import Metric
 from observers.record.point_log import PointLog
 from observers.record.schema import split_metrics
@@ -39,6 +41,8 @@ class MetricsBuffer:
         self._quick: dict[str, Metric] = {}
         self._told: set[str] = set()
         self._lock = threading.RLock()
+        self._children: ChildPoints | None = None
+        self._is_child = False
         self.write_to([], keeps_new=True)
 
     def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
@@ -87,6 +91,13 @@ class MetricsBuffer:
             value = self._as_float(name, value)
         except MetricError as error:
             raise MetricError(located(error, "log_scalar", name)) from error.__cause__
+        if self._is_child:
+            self._send(name, step, value, now)
+        else:
+            self._put(name, step, value, now)
+
+    def _put(self, name: str, step: int | float | None, value: float | Callable[[], float], now: float) -> None:
+        """Give a point to every log."""
         with self._lock:
             first = self._logs[0].metrics.get(name)
             if isinstance(step, float) and step.is_integer() and abs(step) < 2**63 and not (first and first.float_tag):
@@ -133,8 +144,16 @@ class MetricsBuffer:
         log.drain()
         return True
 
-    def take(self) -> dict[str, dict[str, Any]]:
-        """Let the logs write what came; return it in the form that Sacred's observers get, if it is kept for them."""
+    def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
+        """Let the logs write what came; return it in the form that Sacred's observers get, if it is kept for them.
+
+        Args:
+            last: Whether no more points are taken from forked children.
+        """
+        if self._children is not None:
+            with self._children.taken(last=last) as sent:
+                for name, step, value, seconds in sent:
+                    self._put(name, step, value, self._live.start + seconds)
         for log in self._logs:
             log.drain()
         log = self._logs[0]
@@ -153,6 +172,42 @@ class MetricsBuffer:
             for name, series in found.items()
             if len(series)
         }
+
+    # ------------------------------------------------------------------ forked children
+
+    def before_fork(self) -> None:
+        """Make the file that a child's points come by."""
+        folder = self._logs[0].folder
+        if folder is not None and not self._is_child and not self._live.is_closed:
+            self._children = self._children or ChildPoints(folder)
+            self._children.create()
+
+    def after_fork_in_child(self) -> None:
+        """Touch nothing of the parent's from now on; what is logged is sent there."""
+        self._is_child, self._quick = True, {}
+        self._lock = threading.RLock()
+        if self._children is not None:
+            self._children.after_fork()
+
+    def _send(self, name: str, step: int | float | None, value: float | Callable[[], float], now: float) -> None:
+        if self._children is None:  # the run is recorded in no folder
+            return
+        try:
+            value = value() if callable(value) else value
+            self._children.add(ChildPoint(name, step, value, now - self._live.start))
+        except OSError as error:
+            if "" not in self._told:
+                self._told.add("")
+                reason = "it has ended" if isinstance(error, FileNotFoundError) else error.strerror
+                _log.warning(
+                    "log_scalar in %s: process %d cannot log into the run that it was forked from (%s); its points "
+                    "from here on are lost",
+                    caller(),
+                    os.getpid(),
+                    reason,
+                )
+
+    # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, list]:
         """Return how many values were logged of each metric so far, written or not, and the last step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +19,11 @@ from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
 from experiments.running.captured_output import Spill, read_parts, take_from_memory
+from experiments.running.forking import watch
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.system_metrics import Sampler
-from observers.errors import ArtifactError
+from observers.errors import ArtifactError, ResumeError
 from observers.record.protocols import (
     ArtifactObserver,
     BufferedObserver,
@@ -75,10 +77,15 @@ class RecordedRun(Run):
     _output: Spill
     _sampler: Sampler | None
     _was_rewound: bool
+    # Whether all observers have begun.
+    _is_begun: bool
     # Held by each heartbeat, and by what may not happen meanwhile.
     _beating: threading.RLock
     # Ids of the observers that were said to keep no media.
     _deaf: set[int]
+    # Whether this is the copy of a forked child, and whether it was said what that means.
+    _is_child: bool
+    _has_told: bool
 
     def _set_up(self, beat_interval_s: float | None, system_metrics_s: float | None) -> None:
         """Set what Sacred's constructor does not; see `LabRun.adopt`."""
@@ -90,9 +97,42 @@ class RecordedRun(Run):
         self._media = MediaBuffer()
         self._output = Spill()
         self._sampler = None
-        self._was_rewound = False
+        self._was_rewound = self._is_begun = False
         self._beating = threading.RLock()
         self._deaf = set()
+        self._is_child = self._has_told = False
+
+    # ------------------------------------------------------------------ forked children
+
+    def before_fork(self) -> None:
+        """Get ready for a child: where its points come by."""
+        self._metrics.before_fork()
+
+    def after_fork_in_child(self) -> None:
+        """Let go of the record, which is the parent's; threads are gone, and what they held is not to be waited for."""
+        self._is_child = True
+        self.observers, self._heartbeat, self._sampler = [], None, None
+        self._beating = threading.RLock()
+        self._metrics.after_fork_in_child()
+        # The file of the parent's captured output is not to go with the child's copy of what has it open.
+        with contextlib.suppress(AttributeError):
+            self._output_file.buffer._closer.delete = False  # type: ignore[union-attr]
+
+    def _is_left_to_parent(self, what: str) -> bool:
+        """Tell whether this is a forked child, whose `what` is not recorded, which is said once."""
+        if self._is_child and not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "process %d is a forked child of the run: %s is not recorded, nor is anything else of a child but "
+                "metrics; record it in the parent",
+                os.getpid(),
+                what,
+            )
+        return self._is_child
+
+    def _emit_resource_added(self, filename: str) -> None:
+        if not self._is_left_to_parent(f"the resource {filename}"):
+            super()._emit_resource_added(filename)
 
     @property
     def captured_out(self) -> str:
@@ -137,6 +177,8 @@ class RecordedRun(Run):
 
         Any thread may call it. What cannot be written is said, and tried again with each beat.
         """
+        if self._is_child:  # each of its points is written when it is logged
+            return
         with self._beating:
             self._write_down()
             for observer in self.observers:
@@ -157,6 +199,10 @@ class RecordedRun(Run):
         Raises:
             ResumeError: If the record cannot be written. It is whole, and can be rewound again.
         """
+        if self._is_child:
+            raise ResumeError(
+                f"process {os.getpid()} is a forked child of the run and cannot rewind its record; rewind in the parent"
+            )
         position = position or {"metrics": {}, "media": {}}
         self._was_rewound = True
         with self._beating:
@@ -187,6 +233,8 @@ class RecordedRun(Run):
         Raises:
             ArtifactError: If one of them cannot keep it; the others have it.
         """
+        if self._is_left_to_parent(f"the artifact {name!r}"):
+            return
         errors = []
         for observer in self.observers:
             if not isinstance(observer, ArtifactObserver):
@@ -204,9 +252,11 @@ class RecordedRun(Run):
 
     def _emit_started(self) -> None:
         super()._emit_started()
+        watch(self)
         found = (observer.open_points() for observer in self.observers if isinstance(observer, PointObserver))
         logs = [log for log in found if log is not None]
         self._metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self.observers)))
+        self._is_begun = True
 
     def _start_heartbeat(self) -> None:
         out = self._output_file
@@ -235,9 +285,9 @@ class RecordedRun(Run):
         else:
             self._sampler = sampler
 
-    def _write_down(self) -> None:
+    def _write_down(self, *, last: bool = False) -> None:
         """Give the observers all that was logged up to now."""
-        self._beat()
+        self._beat(last=last)
         self._emit_media(math.inf)
 
     def _emit_heartbeat(self) -> None:
@@ -250,11 +300,13 @@ class RecordedRun(Run):
                 # Sacred's thread would end with it, and the record with that thread.
                 _log.exception("a heartbeat failed; the run goes on, and so does its record")
 
-    def _beat(self) -> None:
+    def _beat(self, *, last: bool = False) -> None:
         """Do what Sacred's heartbeat does, but for points: the logs of the observers that have one write them."""
+        if self._is_child:
+            return
         beat_time = datetime.now(UTC).replace(tzinfo=None)
         self._get_captured_output()
-        metrics = self._metrics.take()
+        metrics = self._metrics.take(last=last)
         whole = "" if all(isinstance(o, OutputObserver) for o in self.observers) else self.captured_out
         for observer in self.observers:
             if _takes_sacreds_metrics(observer):
@@ -297,10 +349,9 @@ class RecordedRun(Run):
             self._stop_heartbeat_event.set()
             self._heartbeat.join()
             self._heartbeat = None
-            with self._beating:
-                self._write_down()  # The thread is gone where a beat failed, with all that was logged since.
         with self._beating:
-            self._emit_media(math.inf)
+            if self._is_begun:
+                self._write_down(last=True)  # Without a heartbeat all of it; one that failed has left what came since.
 
     def _after_reading(self, out: CapturedStdout) -> Callable[[], None]:
         """Return Sacred's closing of the output, which reads all that is left at once, for when nothing is.
@@ -318,6 +369,8 @@ class RecordedRun(Run):
         return close
 
     def _get_captured_output(self) -> None:
+        if self._is_child:  # it has the parent's files
+            return
         with self._beating:
             for part in () if self._output_file is None else read_parts(self._output_file):
                 new = part if self.captured_out_filter is None or not part else self.captured_out_filter(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -9,16 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sacred.serializer import flatten
 from sacred.utils import get_by_dotted_path, join_paths
 
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, DataError
 from observers.file.observer import FileObserver
-from observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
+from observers.file.sacred_form import plain
+from observers.record.identity import EXPECT_RESOURCES_VARIABLE, PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
 from observers.record.numbered_folder import as_number
 from observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = ["folder_to_resume", "recorded_data"]
+__all__ = ["check_resource", "folder_to_resume", "recorded_data"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
     """Yield the folders of unfinished runs like `run`, the newest first."""
     if not base.is_dir():
         return
-    ours, sizes = _comparable(flatten(run.config), ignored), _sizes(flatten(run.config), ignored)
+    ours, sizes = _comparable(plain(run.config), ignored), _sizes(plain(run.config), ignored)
     parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
     numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
     for folder in (base / str(number) for number in numbers):
@@ -84,10 +85,22 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
             same = theirs == (run.experiment_info["name"], _command(run), parent)
-            if same and record["status"] not in _NOT_UNFINISHED and not _is_living(folder, record):
-                yield folder
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
+            if not same or record["status"] in _NOT_UNFINISHED:
+                continue
+            if _is_living(folder, record):
+                _log.warning("resume=auto: %s is passed over, because a process is at work on it", folder)
+                continue
+            yield folder
+        except FileNotFoundError as error:
+            _log.debug("%s: passed over, it is no run yet, or none any more (%s)", folder, error)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            _log.warning(
+                "resume=auto: %s may be of this config, but is passed over, because it cannot be read (%s: %s); "
+                "mend or remove it",
+                folder,
+                type(error).__name__,
+                error,
+            )
 
 
 def recorded_data(folder: Path) -> str | None:
@@ -97,6 +110,23 @@ def recorded_data(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None
+
+
+def check_resource(path: str) -> None:
+    """Refuse a file that had another content when the run that is reproduced read it; see SACRISTAN_EXPECT_RESOURCES.
+
+    Raises:
+        DataError: If it has.
+    """
+    expected = json.loads(os.environ.get(EXPECT_RESOURCES_VARIABLE) or "{}").get(path)
+    if expected is None:
+        return
+    with Path(path).open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != expected:
+        raise DataError(
+            f"{path}: got a file with the sha256 {found[:12]}, recorded was {expected[:12]}; put back what it was"
+        )
 
 
 def _command(run: Any) -> str:

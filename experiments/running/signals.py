@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -59,6 +60,7 @@ class Signals:
         # What came while it was not.
         self._waiting: list[int] = []
         self._replaced: dict[int, Any] = {}
+        self._is_child = False
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -128,7 +130,21 @@ class Signals:
         finally:
             self._is_deferring = False
 
+    def after_fork_in_child(self) -> None:
+        """Leave the run, and its signals, to the parent; a child acts on its own as if there were no run."""
+        self._is_child = True
+
+    def _receive_in_child(self, number: int) -> None:
+        # A signal goes to a whole group, workers of a loader among it: without them the step could not be finished.
+        if self._is_deferring and _is_loader_worker():
+            return
+        signal.signal(number, self._replaced.get(number, signal.SIG_DFL))
+        os.kill(os.getpid(), number)
+
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self._is_child:
+            self._receive_in_child(number)
+            return
         self._pass_over_workers()
         # It may come while another one is received.
         while frame is not None and frame.f_code is _RECEIVE:
@@ -170,6 +186,12 @@ class Signals:
 
 def _pass_over(number: int, frame: Any) -> None:
     pass
+
+
+def _is_loader_worker() -> bool:
+    """Tell whether this process is a worker of torch's DataLoader, without loading torch."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    return getattr(module, "_worker_info", None) is not None
 
 
 def _exception(number: int) -> KeyboardInterrupt:

@@ -20,11 +20,11 @@ from sacred.observers import RunObserver
 
 from observers.errors import ArtifactError
 from observers.file.lease_file import LeaseFile
-from observers.file.recording import Recording, folder_of, recording_of
+from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import RunFile, command_line, new_entry
 from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
-from observers.record.guarding import guarded, guarded_without_lock
+from observers.record.guarding import Owned, guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
@@ -45,7 +45,7 @@ SACREDS_BEAT_INTERVAL_S = 10.0
 _PROVENANCE_BOUND_S = 20.0
 
 
-class FileObserver(RunObserver):
+class FileObserver(Owned, RunObserver):
     """Records runs below a folder, each in a numbered folder of its own.
 
     A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` is recorded there: in the same
@@ -167,14 +167,26 @@ class FileObserver(RunObserver):
             ResumeError: If the run that it is to resume cannot be resumed.
         """
         with self._lock:
-            resume = meta_info.pop("resume", None) or self._folder_beside(recording_of(meta_info.get("uid")))
+            resume = self._own_of(meta_info.pop("resume", None)) or self._folder_beside(_first(meta_info))
             if resume is not None:
                 number = self._resume(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:
+                first = _first(meta_info)
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
+                entry |= {} if first is None else {"states_folder": str(first.folder.absolute())}
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            self._started().gather_provenance(ex_info["base_dir"])
+            self._started().gather_provenance(ex_info)
             return number
+
+    def _own_of(self, resume: str | Path | None) -> Path | None:
+        """Return the record below this observer's folder of the run that is to be resumed; else what was given."""
+        if resume is None:
+            return None
+        folder = Path(resume)
+        if folder.resolve().parent != Path(self.basedir).resolve():
+            uid = uid_in(folder)
+            return (folder_of(Path(self.basedir), uid) if uid else None) or folder
+        return folder
 
     def _folder_beside(self, first: Recording | None) -> Path | None:
         """Return where the run that another observer resumes is recorded below this one's folder, too."""
@@ -230,7 +242,7 @@ class FileObserver(RunObserver):
         if self.beat_interval_s is not None:
             return self.beat_interval_s
         given = (meta_info.get("options") or {}).get("--beat-interval")
-        return float(given) if given else SACREDS_BEAT_INTERVAL_S
+        return SACREDS_BEAT_INTERVAL_S if given is None else float(given)
 
     def _record(
         self,
@@ -243,6 +255,7 @@ class FileObserver(RunObserver):
         earlier_sources: Sequence[Sequence[str]] = (),
     ) -> None:
         """Begin a session."""
+        self._own()
         store = self.source_dir if self.copy_sources else None
         sources = LabSources(ex_info, store, self.basedir, earlier_sources)
         self.dir = str(journal.folder)
@@ -292,6 +305,8 @@ class FileObserver(RunObserver):
         Raises:
             ResumeError: If it cannot be written. It can be done again.
         """
+        if self._is_copy():
+            return None
         with self._lock:
             return self._started().rewind(position, step) if self.is_recording else None
 
@@ -378,7 +393,7 @@ class FileObserver(RunObserver):
         self._end("FAILED", fail_time, fail_trace=fail_trace)
 
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
-        if not self.is_recording:  # the run was refused when it started
+        if self._is_copy() or not self.is_recording:  # the run was refused when it started
             return
         self._started().wait_for_provenance(_PROVENANCE_BOUND_S)
         try:
@@ -399,3 +414,8 @@ class FileObserver(RunObserver):
         return isinstance(other, FileObserver) and self.basedir == other.basedir
 
     __hash__ = None  # type: ignore[assignment]  # `basedir` may change
+
+
+def _first(meta_info: Mapping[str, Any]) -> Recording | None:
+    """Return the recording of the run that another observer began before; None if there is none."""
+    return recording_of(meta_info.get("uid"))

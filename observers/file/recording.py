@@ -25,12 +25,14 @@ from observers.record.point_log import PointLog
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
-__all__ = ["Recording", "folder_of", "recording_of"]
+__all__ = ["Recording", "folder_of", "recording_of", "uid_in"]
 
 _log = logging.getLogger(__name__)
 
 # Series that are named where points of them are lost.
 _SHOWN = 10
+# What of the machine may change what is computed.
+_OF_MACHINE = ("python", "cpu", "gpus", "cuda", "cudnn")
 
 # The runs that this process records, by uid.
 _recordings: dict[str, Recording] = {}
@@ -43,13 +45,16 @@ def recording_of(uid: str | None) -> Recording | None:
 
 def folder_of(base: Path, uid: str) -> Path | None:
     """Return the folder below `base` that holds the record of the run `uid`; None if there is none."""
-    for path in base.glob(f"*/{RUN}"):
-        try:
-            if json.loads(path.read_bytes())["uid"] == uid:
-                return path.parent
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            _log.debug("%s: passed over, it cannot be read (%s)", path, error)
-    return None
+    return next((path.parent for path in base.glob(f"*/{RUN}") if uid_in(path.parent) == uid), None)
+
+
+def uid_in(folder: Path) -> str | None:
+    """Return the uid of the run that a folder holds; None if it cannot be read."""
+    try:
+        return json.loads((folder / RUN).read_bytes())["uid"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
+        return None
 
 
 class Recording:
@@ -91,6 +96,8 @@ class Recording:
         self._lock = lock
         self._info = InfoFile(journal)
         self._output_done = 0
+        # What was said to have changed since the first session: pairs of the kind and the name.
+        self._told: set[tuple[str, str]] = set()
         # The summary that was written last, and when the next one may be.
         self._summary: dict[str, Any] | None = None
         self._summary_due = 0.0
@@ -137,15 +144,39 @@ class Recording:
         at = datetime.fromisoformat(sessions[-1]["start_time"]).isoformat(" ", "seconds")
         self.journal.add_output(f"--- session {len(sessions)}, {at} UTC ---\n".encode())
 
-    def gather_provenance(self, base_dir: str | Path) -> None:
-        """Begin to gather git, packages and machine; `base_dir` is in the repository."""
-        note_changes = self.run.note_environment if self.is_resumed else None
-        self._gathering = Gathering(self.journal, self._lock, base_dir, note_changes)
+    def gather_provenance(self, experiment: Mapping[str, Any]) -> None:
+        """Begin to gather git, packages and machine; `experiment` is what Sacred tells of it."""
+        note_changes = self._note_environment if self.is_resumed else None
+        self._gathering = Gathering(self.journal, self._lock, experiment, note_changes)
 
     def _save_sources(self) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""
         if self._sources.look():
             self.run.note_sources(self._sources.pairs, self._sources.changed)
+            self._tell_changes({"sources": dict.fromkeys(self._sources.changed)} if self.is_resumed else {})
+
+    def _note_environment(self, changes: dict[str, dict[str, list[Any]]]) -> None:
+        self.run.note_environment(changes)
+        machine = {name: pair for name, pair in changes.get("machine", {}).items() if name in _OF_MACHINE}
+        self._tell_changes({**changes, "git": {}, "machine": machine})
+
+    def _tell_changes(self, changes: Mapping[str, Mapping[str, Sequence[Any] | None]]) -> None:
+        """Warn once of each thing that is not as in the run's first session, and may change what is computed."""
+        for part, found in changes.items():
+            new = [name for name in found if (part, name) not in self._told]
+            self._told |= {(part, name) for name in new}
+            if new and "states_folder" not in self.run.entry:  # the observer of that one says it
+                texts = [
+                    name if (pair := found[name]) is None else f"{name} was {pair[0]}, is {pair[1]}" for name in new
+                ]
+                more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+                _log.warning(
+                    "%s is resumed, but not as it began, so it may end differently: %s: %s%s",
+                    self.folder,
+                    part,
+                    ", ".join(texts[:_SHOWN]),
+                    more,
+                )
 
     # ------------------------------------------------------------------ a run goes on
 
@@ -215,10 +246,10 @@ class Recording:
         try:
             with self.run.rewinding(next_step(position) if step is None else step):
                 reached = self.journal.rewind(position)
+                # What an earlier session could not write is recorded anew, or is missing now.
+                self.run.forget_lost_points(all_of_them=not any(position.values()))
         except OSError as error:
             raise ResumeError(f"the record in {self.folder} cannot be rewound: {error}") from error
-        if not any(position.values()):
-            self.run.entry.pop("lost_points", None)  # all of it is recorded anew
         self._note_lost_points(reached, position)
         return reached
 
@@ -251,11 +282,14 @@ class Recording:
         try:
             if self._gathering is not None:
                 self._gathering.look()
-            self.journal.flush()
             self._info.write()
-            self.journal.media.give_up()
             self._save_sources()
+            self.journal.give_up()
+            self.run.note_unwritten_points(self.journal.points.num_lost_points)
             lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+            if self.is_resumed:
+                # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
+                lost["damaged_points"] = self.journal.points.num_damaged()
             self.run.end(status, at, lost, **entries)
             self.journal.write_summary()
             if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:

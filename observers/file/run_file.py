@@ -115,6 +115,19 @@ class RunFile:
         self.entry["lost_points"] = self.entry.get("lost_points", 0) + count
         self.write()
 
+    def note_unwritten_points(self, count: int) -> None:
+        """Note points that could not be written in this session, among those that are lost."""
+        if count:
+            for key in ("lost_points", "unwritten_points"):
+                self.entry[key] = self.entry.get(key, 0) + count
+
+    def forget_lost_points(self, *, all_of_them: bool) -> None:
+        """Forget points that could not be written; or all that are lost."""
+        unwritten = self.entry.pop("unwritten_points", 0)
+        left = 0 if all_of_them else self.entry.get("lost_points", 0) - unwritten
+        self.entry.pop("lost_points", None)
+        self.entry |= {"lost_points": left} if left else {}
+
     @contextlib.contextmanager
     def rewinding(self, step: int) -> Iterator[None]:
         """Say, while the record is rewound, that it is; afterwards that it was, and the step this session begins at.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,17 +12,65 @@ from typing import Any
 import numpy as np
 from sacred.serializer import flatten
 
+from observers.record.point_files import as_text
 from observers.record.schema import TICKS_PER_S, read_metrics
 
 __all__ = ["plain", "sacred_metrics", "to_ticks"]
 
 
 def plain(value: Any) -> Any:
-    """Return `value` as what JSON holds, by Sacred's serializer; text where that fails."""
+    """Return `value` as what JSON holds; what is plain stays as it is, so that doing this twice does no harm.
+
+    Numbers are numbers, also scalars of NumPy, and tensors and arrays without dimensions; tuples are lists. Anything
+    else is what Sacred's serializer makes of it, or text where that fails.
+    """
+    try:
+        return _plain(value)
+    except RecursionError:  # nested too deeply, or within itself
+        return _serialized(value)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return value if type(value) is kind else getattr(kind, f"__{kind.__name__}__")(value)
+    if isinstance(value, Mapping):
+        # Others may change it meanwhile.
+        return {_key(key): _plain(item) for key, item in list(value.items())}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return _plain_array(value)
+
+
+def _plain_array(value: Any) -> Any:
+    """Return a number of an array, tensor or scalar that is one, else what the serializer makes of it."""
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+        if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
+            for kinds, number in (("b", bool), ("iu", int), ("f", float)):
+                if value.dtype.kind in kinds:
+                    return number(value)
+        if isinstance(value, np.ndarray):
+            value = np.array(value)  # of its own memory: the serializer does not know others
+    except Exception:
+        return as_text(value)  # a tensor that NumPy does not know, such as a sparse one
+    return _serialized(value)
+
+
+def _key(key: Any) -> str:
+    return str.__str__(key) if isinstance(key, str) else next(iter(_serialized({key: None})))
+
+
+def _serialized(value: Any) -> Any:
     try:
         return flatten(value)
     except Exception:
-        return json.loads(json.dumps(value, default=str))
+        return json.loads(json.dumps(value, default=as_text))
 
 
 def to_ticks(timestamps: list[datetime], start: datetime) -> np.ndarray:

@@ -19,7 +19,7 @@ from typing import Any
 
 import bson
 
-__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "storable_text"]
+__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "storable_text", "stored_key"]
 
 # About 20 entries and 4 lists of these sizes are within 16 MB, and a list of runs stays quick.
 ENTRY_BYTES = 256 * 1024
@@ -104,7 +104,7 @@ class Packer:
         sizes: dict[str, tuple[int, Any]] = {}
         total = 5
         for original, value in values.items():
-            key = _key(original)
+            key = stored_key(original)
             while key in packed:  # "a.b" and "a,b" are two
                 key += "_"
             packed[key], size = self._pack(value, depth + 1)
@@ -157,6 +157,7 @@ def storable_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _key(key: Any) -> str:
+def stored_key(key: Any) -> str:
+    """Return a key as MongoDB holds it: without dots, and without a dollar sign ahead."""
     text = storable_text(str(key)).replace(".", ",").replace("\0", "")
     return f"@{text[1:]}" if text.startswith("$") else text

@@ -30,6 +30,7 @@ from observers.mongo.layout import Collections, check_collection
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
+from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
@@ -78,7 +79,7 @@ def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
     return take
 
 
-class MongoObserver(RunObserver):
+class MongoObserver(Owned, RunObserver):
     """Delivers runs to a MongoDB, in the background, through outages of any length.
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
@@ -188,6 +189,7 @@ class MongoObserver(RunObserver):
             delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
             return delivery
 
+        self._own()
         self._shipper = Shipper(connect, self.destination.label)
         self._shipper.start()
         self._shipper.attempted.wait(START_BOUND_S)
@@ -235,7 +237,8 @@ class MongoObserver(RunObserver):
 
     def join(self) -> None:
         """Deliver what is left, within `DRAIN_BOUND_S`, and say in one line what is not."""
-        if self._shipper is None:
+        # A thread does not live in a forked child, and the spool is its parent's.
+        if self._shipper is None or self._is_copy():
             return
         shipper, self._shipper = self._shipper, None
         delivered = shipper.stop(DRAIN_BOUND_S)

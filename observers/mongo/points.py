@@ -20,7 +20,7 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id, storable_text
 from observers.mongo.layout import Collections, Document
-from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_names, read_points, to_steps
+from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_intact_points, read_names, to_steps
 
 __all__ = [
     "POINTS_PER_CHUNK",
@@ -54,7 +54,7 @@ class PointDelivery:
         start: When the run started; times of points count from there.
 
     Attributes:
-        num_sent: How many points of the folder are delivered.
+        num_sent: How many points of the folder are delivered, or left out because they are damaged.
         counts: How many of each metric.
     """
 
@@ -88,14 +88,14 @@ class PointDelivery:
             Behind: If the database has fewer points than were counted on; `restart`, and send again.
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
         """
-        points = read_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
-        if not len(points):
+        points, num_read = read_intact_points(self.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
+        if not num_read:
             return False
         names = read_names(self.folder)
         numbers = np.unique(points["metric"])
         if any(number not in names for number in numbers.tolist()):
             return False  # a name is not on the disk yet
-        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names) + 1)])
+        floats = np.array([names.get(n, ("", False))[1] for n in range(max(names, default=-1) + 1)], bool)
         counts, tails = dict(self.counts), dict(self._tails)
         for name, new in _by_name(points, numbers, names):
             start = self.counts.get(name, 0)
@@ -107,7 +107,7 @@ class PointDelivery:
             counts[name] = start + len(new)
         # Only now, so that a batch that was broken off is sent again as it was.
         self.counts, self._tails = counts, tails
-        self.num_sent += len(points)
+        self.num_sent += num_read
         return True
 
     def _push(self, name: str, start: int, points: np.ndarray, floats: np.ndarray) -> None:
@@ -207,18 +207,19 @@ def len_points(folder: Path) -> int:
 
 def count_points(folder: Path) -> dict[str, int]:
     """Return how many points of each metric are in a run's folder."""
-    counts = np.zeros(0, np.int64)
+    by_number: dict[int, int] = {}
     start = 0
-    while len(points := read_points(folder, start, start + _COUNTED_POINTS)):
-        new = np.bincount(points["metric"])
-        counts = np.pad(counts, (0, max(0, len(new) - len(counts))))
-        counts[: len(new)] += new
-        start += len(points)
-    found: dict[str, int] = {}
+    while (found := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:
+        points, num_read = found
+        start += num_read
+        numbers, counts = np.unique(points["metric"], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            by_number[number] = by_number.get(number, 0) + count
+    by_name: dict[str, int] = {}
     for number, (name, _) in read_names(folder).items():
-        if number < len(counts):
-            found[name] = found.get(name, 0) + int(counts[number])
-    return found
+        if number in by_number:
+            by_name[name] = by_name.get(name, 0) + by_number[number]
+    return by_name
 
 
 def find_lost_metrics(

@@ -34,8 +34,8 @@ _NOT_AS_THEY_ARE = (
 )
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
-    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points"),
-    *("captured_out_file", "values_file"),
+    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points", "damaged_points"),
+    *("unwritten_points", "captured_out_file", "values_file"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 

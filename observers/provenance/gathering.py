@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.determinism import read_flags, torch_versions
 from observers.provenance.gpus import load_nvml
+from observers.provenance.libraries import Libraries
 from observers.record.journal import Journal
 from observers.record.resuming import environment_changes
 from observers.record.schema import PROVENANCE
@@ -22,15 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 class Gathering:
-    """Gathers git, packages and machine in a thread, and looks at the determinism flags when told to.
+    """Gathers git, packages, libraries and machine in a thread, and looks at the determinism flags when told to.
 
     The flags are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
-    only then. So they are looked at when the run is made, with each beat, and at its end.
+    only then. So they are looked at when the run is made, with each beat, and at its end; and so are libraries.
 
     Args:
         journal: Writes `provenance.json`, under `lock`.
         lock: Held by whoever calls `look`.
-        base_dir: The folder whose repository is looked at.
+        experiment: What Sacred tells of the experiment: `base_dir`, `mainfile`.
         note_changes: Called in a resumed run with how its environment differs from that of the first session, see
             `environment_changes`; None in a run's first session.
     """
@@ -39,23 +40,31 @@ class Gathering:
         self,
         journal: Journal,
         lock: threading.RLock,
-        base_dir: str | Path,
+        experiment: Mapping[str, Any],
         note_changes: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self._journal = journal
         self._note_changes = note_changes
         self._lock = lock
-        self._base_dir = base_dir
+        self._base_dir = Path(experiment["base_dir"])
+        self._mainfile = self._base_dir / experiment["mainfile"] if experiment.get("mainfile") else None
         self._nvml = load_nvml()
         self._found: dict[str, Any] | None = None
         self._first: dict[str, Any] = {}
         self._flags: dict[str, Any] = {}
         self.look()
-        self._thread = threading.Thread(target=self._gather, name="sacristan-provenance", daemon=True)
-        self._thread.start()
+        self._libraries = Libraries(self._base_dir)
+        self._thread = self._begin(self._gather)
+
+    def _begin(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, name="sacristan-provenance", daemon=True)
+        thread.start()
+        return thread
 
     def look(self) -> None:
-        """Look at the flags, and write down what changed."""
+        """Look at the flags, and write down what changed; see to libraries that were imported since."""
+        if self._found is not None and self._libraries.is_stale and not self._thread.is_alive():
+            self._thread = self._begin(self._gather_libraries)
         flags = read_flags()
         if flags != self._flags:
             self._first = {**flags, **self._first}
@@ -63,14 +72,17 @@ class Gathering:
             self._write()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until git, packages and machine are gathered; not to be called under the lock."""
+        """Wait until all is gathered; not to be called under the lock."""
         self._thread.join(timeout_s)
+        if not self._thread.is_alive() and self._libraries.is_stale:
+            self._gather_libraries()
 
     def _gather(self) -> None:
         """Gather what takes a while; what fails is left out."""
         parts = {
-            "git": lambda: provenance.git_state(self._base_dir),
+            "git": lambda: provenance.lab_git_state(self._base_dir, self._mainfile),
             "packages": provenance.packages,
+            "libraries": self._find_libraries,
             "machine": lambda: provenance.machine(self._nvml),
         }
         found = {}
@@ -82,6 +94,21 @@ class Gathering:
         with self._lock:
             self._found = found
             self._write()
+
+    def _find_libraries(self) -> dict[str, Any]:
+        self._libraries.look()
+        return self._libraries.found
+
+    def _gather_libraries(self) -> None:
+        try:
+            is_new = self._libraries.look()
+        except Exception:
+            _log.exception("libraries: could not be gathered; provenance.json goes without the latest")
+            return
+        with self._lock:
+            if is_new and self._found is not None:
+                self._found = {**self._found, "libraries": self._libraries.found}
+                self._write()
 
     def _write(self) -> None:
         if self._found is None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from observers.provenance.gpus import describe_gpus
 
-__all__ = ["git_state", "imported_sources", "machine", "packages"]
+__all__ = ["commit_of", "git_state", "imported_sources", "lab_git_state", "machine", "packages", "source_name"]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
 # A diff that can be applied, whatever the user's settings make of his own.
@@ -31,29 +31,46 @@ _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".t
 def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
     """Return (path under `base_dir`, MD5) of every imported module's file there, and of the main file.
 
-    MD5 is what Sacred's records hold; it tells contents apart, and protects against nothing.
+    A file has the path that it was imported by, also where that is a link, whose target may lie anywhere. MD5 is what
+    Sacred's records hold; it tells contents apart, and protects against nothing.
     """
-    base = Path(base_dir).resolve()
-    files = {Path(mainfile).resolve()} if mainfile else set()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
+    files = {str(mainfile)} if mainfile else set()
+    files |= {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    found = {}
+    for file in files:
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
-        if file and file.endswith(".py") and _is_within(file.rpartition(os.sep)[0], str(base)):
-            files.add(Path(file).resolve())
-    found = []
-    for file in sorted(files):
-        if not file.is_relative_to(base) or not file.is_file():
-            continue
-        relative = file.relative_to(base)
-        # A virtual environment inside the lab is no source of it.
-        if not any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in relative.parts):
-            found.append((str(relative), hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()))
-    return found
+        name = _name_below(file, str(base_dir)) if file.endswith(".py") else None
+        path = Path(base_dir, name or "")
+        if name is not None and not _is_installed(name) and path.is_file():
+            found[name] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    return sorted(found.items())
+
+
+def _is_installed(name: str) -> bool:
+    """Return whether a path in the lab leads into a virtual environment, which is no source of it."""
+    return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(name).parts)
+
+
+def source_name(file: str | Path, base_dir: str | Path) -> str | None:
+    """Return the path of a file below `base_dir`, as it is named or as links lead to it; None if it is elsewhere."""
+    return _name_below(str(file), str(base_dir)) or _name_below(str(Path(file).resolve()), str(base_dir))
+
+
+def _name_below(file: str, base: str) -> str | None:
+    folder, _, name = file.rpartition(os.sep)
+    below = _folder_below(folder, base)
+    return None if below is None else str(Path(below, name))
 
 
 @functools.cache
-def _is_within(folder: str, base: str) -> bool:
-    return _real_folder(Path(folder)).is_relative_to(base)
+def _folder_below(folder: str, base: str) -> str | None:
+    if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as of a script in the current folder
+        return _folder_below(str(Path.cwd() / folder), str(Path.cwd() / base))
+    folder, base = os.path.normpath(folder), os.path.normpath(base)
+    for path, start in ((Path(folder), Path(base)), (_real_folder(Path(folder)), Path(base).resolve())):
+        if path.is_relative_to(start):
+            return str(path.relative_to(start))
+    return None
 
 
 @functools.cache
@@ -101,6 +118,18 @@ def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | N
     }
 
 
+def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
+    """Return the state of the repository that the lab is in, or else of the one below it that its main file is in."""
+    state = git_state(base_dir, content=content)
+    return git_state(Path(mainfile).parent, content=content) if state is None and mainfile is not None else state
+
+
+def commit_of(folder: str | Path) -> str | None:
+    """Return the commit of the repository that a folder is in; None outside of one, or without a commit."""
+    commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
+    return commit.strip() if commit else None
+
+
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
     """Return the repository's root, its commit and its branch, None for what there is not.
 
@@ -136,7 +165,7 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
             continue
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.stat().st_size <= left:
-                found[name] = path.read_text(encoding="utf-8")
+                found[name] = path.read_bytes().decode()  # read as text, line ends would change
                 left -= len(found[name].encode())
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from observers.record.atomic_file import replacing, sync_folder
@@ -20,14 +21,21 @@ class AppendFile:
     Args:
         path: The file; made when the first record is written.
         record_bytes: Length of a record; None for lines; 0 for a stream without records.
+        note: Called with what has been written, and where it begins.
     """
 
-    def __init__(self, path: Path, record_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        record_bytes: int | None = None,
+        note: Callable[[int, memoryview], None] | None = None,
+    ) -> None:
         self.path = path
         self.record_bytes = record_bytes
         self.num_lost_bytes = 0
         self._pending = bytearray()
         self._fd: int | None = None
+        self._note = note
         self._size = 0
         self._is_named_on_disk = False
 
@@ -35,6 +43,11 @@ class AppendFile:
     def num_pending_bytes(self) -> int:
         """Bytes that failed to be written, and are tried again."""
         return len(self._pending)
+
+    @property
+    def num_pending_lines(self) -> int:
+        """The same in lines."""
+        return self._pending.count(b"\n")
 
     @property
     def num_records(self) -> int:
@@ -52,26 +65,45 @@ class AppendFile:
             self._open()
 
     def append(self, data: bytes) -> bool:
-        """Write `data` behind what is there, and what failed before ahead of it; return whether all is written."""
+        """Write `data` behind what is there, and what failed before ahead of it; return whether all is written.
+
+        Raises:
+            OSError: If it is not; what does not get into the file as a whole record is tried again.
+        """
         self._pending += data
         if not self._pending:
             return True
+        written = 0
         try:
             fd = self._open() if self._fd is None else self._fd
-            view = memoryview(self._pending)
-            try:
-                written = 0
+            with memoryview(self._pending) as view:
                 while written < len(view):
                     written += os.pwrite(fd, view[written:], self._size + written)
-            finally:
-                view.release()
         except OSError:
+            self._drop_written(self._whole_part(written))
             self._cut_tail()
             self._give_up_oldest()
             raise
-        self._size += len(self._pending)
-        self._pending.clear()
+        self._drop_written(written)
         return True
+
+    def hold(self, data: bytes) -> None:
+        """Keep `data` for the next `append`."""
+        self._pending += data
+        self._give_up_oldest()
+
+    def _whole_part(self, written: int) -> int:
+        """Return how many of the bytes that were written, of those that wait, are whole records."""
+        if self.record_bytes is None:
+            return self._pending.rfind(b"\n", 0, written) + 1
+        return written - written % (self.record_bytes or 1)
+
+    def _drop_written(self, written: int) -> None:
+        if self._note is not None and written:
+            with memoryview(self._pending) as view:
+                self._note(self._size, view[:written])
+        self._size += written
+        del self._pending[:written]
 
     def _open(self) -> int:
         fd = self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -114,6 +146,11 @@ class AppendFile:
             excess = self._pending.find(b"\n", excess) + 1 or len(self._pending)
         del self._pending[:excess]
         self.num_lost_bytes += excess
+
+    def give_up(self) -> None:
+        """Count what failed to be written as lost, instead of trying again."""
+        self.num_lost_bytes += len(self._pending)
+        self._pending.clear()
 
     def replace(self, data: bytes) -> None:
         """Put a file that holds `data` in the place of this one; what failed to be written before is to be none."""

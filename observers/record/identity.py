@@ -19,6 +19,7 @@ from observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
     "EXPECT_DATA_VARIABLE",
+    "EXPECT_RESOURCES_VARIABLE",
     "PARENT_VARIABLE",
     "RECORD_TO_VARIABLE",
     "RESUME_VARIABLE",
@@ -39,6 +40,8 @@ PARENT_VARIABLE = "SACRISTAN_PARENT"
 RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
 # Holds the fingerprint of the data that a run which is reproduced was trained on.
 EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
+# Files that are to have a content where they are opened as resources: a JSON object of path and SHA-256.
+EXPECT_RESOURCES_VARIABLE = "SACRISTAN_EXPECT_RESOURCES"
 # Holds the folder of the run that this process is to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
 

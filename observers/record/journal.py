@@ -129,6 +129,7 @@ class Journal:
         """
         self.points.recover()
         self.points.recall()
+        self.points.recover_children()
 
     def clear(self) -> None:
         """Remove what a process that was killed had written half of a file; nobody else may write here meanwhile."""
@@ -182,11 +183,26 @@ class Journal:
                 "%s cannot be written (%s); training goes on, and writing is tried again", path, error.strerror
             )
 
-    def close(self) -> None:
-        """Write what is left, and close all files."""
+    def give_up(self) -> None:
+        """Write what is left, but take no more points; what cannot be written is counted as lost from here on."""
+        self.points.give_up()
         self.flush()
+        self._output.give_up()
+        self.media.give_up()
+
+    def close(self) -> None:
+        """Write what is left, say what cannot be written, and close all files."""
+        self.give_up()
         self.points.close()
         self._output.close()
         self.media.close()
         if self.num_lost_bytes:
-            _log.error("%s: %d bytes of the record could not be written and are lost", self.folder, self.num_lost_bytes)
+            _log.error(
+                "%s: %d points and %d media could not be written and are lost, %d bytes of the record in all",
+                self.folder,
+                self.points.num_lost_points,
+                self.media.num_lost,
+                self.num_lost_bytes,
+            )
+        if self._documents:
+            _log.error("%s: %s could not be written", self.folder, ", ".join(sorted(self._documents)))

@@ -143,7 +143,7 @@ class LivePoints:
         self.start = start
         size = 2 * _SLOT_BYTES * (1 + half_points)
         self._memory = self._map(size)
-        self._halves = [Half(self._memory, offset, half_points) for offset in (0, size // 2)]
+        self._halves = _halves(self._memory, half_points)
         # Reentrant: a signal's handler may log while its thread is in here.
         self._lock = threading.RLock()
         self._active = self._halves[0]
@@ -261,6 +261,11 @@ class LivePoints:
             )
 
     @property
+    def num_bytes(self) -> int:
+        """The room that its file takes, which `remove` gives back; 0 without one."""
+        return len(self._memory) if self._path is not None and self.trouble is None else 0
+
+    @property
     def is_closed(self) -> bool:
         """Whether it takes no more points."""
         return self._end == 0
@@ -273,10 +278,19 @@ class LivePoints:
                 self._at = self._end = 0
 
     def remove(self) -> None:
-        """Remove the file."""
+        """Remove the file, once it is closed and nothing is here any more, and give its room back."""
         if self._path is not None and self.trouble is None:
             with contextlib.suppress(OSError):
                 self._path.unlink()
+        with self._lock:
+            # As long as it is mapped, the file takes its room.
+            self._memory = mmap.mmap(-1, 2 * 2 * _SLOT_BYTES)
+            self._halves = _halves(self._memory, 1)
+            self._active = self._halves[0]
+
+
+def _halves(memory: mmap.mmap, half_points: int) -> list[Half]:
+    return [Half(memory, offset, half_points) for offset in (0, _SLOT_BYTES * (1 + half_points))]
 
 
 def _mapped(path: Path, size: int) -> mmap.mmap:

@@ -115,6 +115,8 @@ class MediaFiles:
         while self._waiting:
             self._lose(self._waiting.popleft()[1].num_bytes)
         self._waiting_bytes = 0
+        self.num_lost += self._entries.num_pending_lines
+        self._entries.give_up()
 
     def close(self) -> None:
         """Write what waits, and close the file."""

@@ -12,10 +12,24 @@ from typing import Any
 import numpy as np
 
 from observers.record.append_file import AppendFile
+from observers.record.checksums import ENTRY_BYTES, blocks_in, entries_of
+from observers.record.child_points import ChildPoints
 from observers.record.live_points import HALF_POINTS, Metric
 from observers.record.point_log import PointLog
 from observers.record.rewinding import read_position
-from observers.record.schema import LIVE, NAMES, POINT, POINTS, VALUES, read_live, read_names, read_points
+from observers.record.schema import (
+    LIVE,
+    NAMES,
+    POINT,
+    POINTS,
+    SUMS,
+    TICKS_PER_S,
+    VALUES,
+    read_intact_points,
+    read_live,
+    read_names,
+    read_points,
+)
 from observers.record.summaries import add_to_summaries, summaries
 
 __all__ = ["PointFiles", "as_text"]
@@ -34,10 +48,14 @@ class PointFiles(PointLog):
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
-        super().__init__()
-        self.folder = folder
+        super().__init__(folder)
+        self.folder: Path = folder
         self._say = say
-        self._points = AppendFile(folder / POINTS, POINT.itemsize)
+        self._points = AppendFile(folder / POINTS, POINT.itemsize, self._note_written)
+        self._sums = AppendFile(folder / SUMS, ENTRY_BYTES)
+        # Whether checksums of points that are gone were removed, and those of new points on their way to the file.
+        self._is_open = False
+        self._new_sums = bytearray()
         self._names = AppendFile(folder / NAMES)
         self._values = AppendFile(folder / VALUES)
         # The summaries, and how many points of the file they are of, which change together.
@@ -52,18 +70,23 @@ class PointFiles(PointLog):
     @property
     def files(self) -> tuple[AppendFile, ...]:
         """Its files, in the order in which they are written."""
-        return self._names, self._points, self._values
+        return self._names, self._points, self._values, self._sums
 
     @property
     def num_lost_bytes(self) -> int:
         """Bytes that were given up."""
         return sum(file.num_lost_bytes for file in self.files) + self._num_lost_points * POINT.itemsize
 
+    @property
+    def num_lost_points(self) -> int:
+        """Points that were given up."""
+        return self._points.num_lost_bytes // POINT.itemsize + self._num_lost_points
+
     def begin(self, start: float, half_points: int = HALF_POINTS, path: Path | None = None, base: int = 0) -> None:
         """Take points from now on, in memory that outlives the process where that is possible; see `PointLog`."""
         with self.turn:
             with contextlib.suppress(OSError):
-                self._points.create()
+                self._open_points()
             super().begin(start, half_points, path or self.folder / LIVE, self._num_points())
         if self.live.trouble is not None:
             _log.warning(
@@ -81,7 +104,7 @@ class PointFiles(PointLog):
         return self._points.num_records
 
     def _keep(self, base: int, points: np.ndarray) -> None:
-        self._append(self._points, points[max(0, self._num_points() - base) :].tobytes())
+        self._append_points(points[max(0, self._num_points() - base) :].tobytes())
         self._sum_up(base, points)
 
     def add_batch(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
@@ -104,7 +127,7 @@ class PointFiles(PointLog):
         points["metric"] = (metric.float_tag if float_steps else metric.tag) - 1
         with self.turn:
             start = self._num_points()
-            self._append(self._points, points.tobytes())
+            self._append_points(points.tobytes())
             self._sum_up(start, points)
 
     def _add_one_by_one(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
@@ -138,7 +161,10 @@ class PointFiles(PointLog):
         with self.turn:
             with self._naming:
                 self._names.append(b"")
+            if self._points.num_pending_bytes:
+                self._open_points()
             self._points.append(b"")
+            self._write_sums()
             self._values.append(b"")
             self._sum_up()
 
@@ -172,19 +198,55 @@ class PointFiles(PointLog):
             summary = add_to_summaries(summary, points, self.names)
             self._summed_up = summary, done
 
+    def _append_points(self, data: bytes) -> None:
+        """Append points, but none ahead of its name."""
+        try:
+            with self._naming:
+                self._names.append(b"")
+        except OSError as error:
+            self._points.hold(data)
+            self._say(self._names.path, error)
+            return
+        with contextlib.suppress(OSError):  # what is wrong is said below, by which nothing is lost
+            self._open_points()
+        self._append(self._points, data)
+        try:
+            self._write_sums()
+        except OSError as error:
+            self._say(self._sums.path, error)
+
     def _append(self, file: AppendFile, data: bytes) -> None:
         try:
             file.append(data)
         except OSError as error:
             self._say(file.path, error)
 
-    def close(self) -> None:
-        """Take no more points, write what is left, and close all files."""
+    def _note_written(self, at: int, data: memoryview) -> None:
+        self._new_sums += entries_of(data, at // POINT.itemsize, POINT.itemsize)
+
+    def _write_sums(self) -> None:
+        """Append the checksums of what is written: behind the points, so that none is of points that are not there."""
+        entries, self._new_sums = self._new_sums, bytearray()
+        self._sums.append(bytes(entries))
+
+    def give_up(self) -> None:
+        """Take no more points, write what is left, and count as lost what cannot be written."""
         if self._live is not None:
             self._live.close()
         self.flush()
         if self._live is not None:
+            # All that was in it is appended, or waits. It gives back room on a full disk, half of it for other files.
+            is_enough = sum(file.num_pending_bytes for file in self.files) <= self._live.num_bytes // 2
             self._live.remove()
+            if is_enough:
+                self.flush()
+        with self.turn:
+            for file in self.files:
+                file.give_up()
+
+    def close(self) -> None:
+        """Take no more points, write what is left, and close all files."""
+        self.give_up()
         for file in self.files:
             file.close()
 
@@ -201,11 +263,33 @@ class PointFiles(PointLog):
         live = read_live(self.folder)
         if not (self.folder / LIVE).exists():
             return
-        self._points.create()
+        self._open_points()
         for base, points in live:
             self._points.append(points[max(0, self._num_points() - base) :].tobytes())
+        self._write_sums()
         self._points.sync()
+        self._sums.sync()
         (self.folder / LIVE).unlink()
+
+    def recover_children(self) -> None:
+        """Append what forked children of a process that was killed have left; to be called after `recall`.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        with ChildPoints(self.folder).taken(last=True) as points:
+            series: dict[str, tuple[list, list, list]] = {}
+            for name, step, value, seconds in points:
+                steps, values, ticks = series.setdefault(name, ([], [], []))
+                before = steps[-1] if steps else self.metrics[name].last if name in self.metrics else -1
+                steps.append(before + 1 if step is None else step)
+                values.append(value)
+                ticks.append(max(0, int(seconds * TICKS_PER_S)))
+            for name, (steps, values, ticks) in series.items():
+                self.add_batch(name, steps, values, np.array(ticks))
+            self.sync()
+        if points:
+            self.recall()
 
     def recall(self) -> None:
         """Take over what is in the folder: ids, summaries, counts.
@@ -214,12 +298,26 @@ class PointFiles(PointLog):
             OSError, ValueError: If it cannot be read.
         """
         with self.turn, self._naming:
-            self._points.create()
+            self._open_points()
             self._read_names()
             # A power cut may have taken the name of an id; its points are not to come under another one.
-            self._next_id = max(self._next_id, int(read_points(self.folder)["metric"].max(initial=0)) + 1)
+            self._next_id = max(self._next_id, int(read_intact_points(self.folder)[0]["metric"].max(initial=0)) + 1)
             self._summed_up = summaries(self.folder), self._points.num_written
         self.go_on_from(read_position(self.folder)["metrics"])
+
+    def _open_points(self) -> None:
+        """Open the file of points, and forget checksums of those that a power cut has taken."""
+        self._points.create()
+        if not self._is_open and self._sums.path.exists():
+            entries, count = self._sums.path.read_bytes(), self._num_points()
+            kept = b"".join(
+                entries[at : at + ENTRY_BYTES]
+                for at in range(0, len(entries), ENTRY_BYTES)
+                if any(first + length <= count for first, length, _ in blocks_in(entries[at : at + ENTRY_BYTES]))
+            )
+            if kept != entries:
+                self._sums.replace(kept)
+        self._is_open = True
 
     def _read_names(self) -> None:
         """Take the names over as they are in the file; one that is gone from there gets its number again."""
@@ -235,13 +333,25 @@ class PointFiles(PointLog):
             else:
                 self.metrics[name].tag = number + 1
 
+    def num_damaged(self) -> int:
+        """Return how many points in the file are not as they were written; all of it is read."""
+        points, count = read_intact_points(self.folder)
+        return count - len(points)
+
     def replace(self, name: str, data: bytes) -> None:
         """Put other content in the place of one of its files, which is taken over by `recall`.
 
         Raises:
             OSError: If it cannot be written.
         """
-        next(file for file in self.files if file.path.name == name).replace(data)
+        file = next(file for file in self.files if file.path.name == name)
+        if file is not self._points:
+            file.replace(data)
+            return
+        # Points without a checksum are taken as they are; those with the checksum of others would not be.
+        self._sums.replace(b"")
+        file.replace(data)
+        self._sums.replace(entries_of(data, 0, POINT.itemsize))
 
 
 def _as_points(steps: list, values: list, ticks: np.ndarray) -> tuple[np.ndarray, bool]:

@@ -25,13 +25,15 @@ class PointLog:
     Any thread may log, which waits for nothing but for room in memory. To move points away is for one thread at a time.
 
     Attributes:
+        folder: The folder of the record; None without one.
         metrics: What was logged of each metric, by name.
         names: Name, and whether steps are floats, of each metric's id.
         keeps_new: Whether somebody asks `take_new` for points.
         turn: Held by who moves points away.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
         self.metrics: dict[str, Metric] = {}
         self.names: dict[int, tuple[str, bool]] = {}
         self.keeps_new = False

@@ -8,8 +8,8 @@ for each, the current one last:
     host, command_line              where and how it was started
     step                            the training's step that it began at
     changed_sources                 names of sources whose content differs from the record's
-    changed_environment             differences of git, packages, machine and determinism flags from the first session,
-                                    if there are any: {"packages": {name: [was, is]}}
+    changed_environment             differences of git, packages, libraries, machine and determinism flags from the
+                                    first session, if there are any: {"packages": {name: [was, is]}}
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.schema import FORMAT, RUN
 
-__all__ = ["environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
+__all__ = ["changed_libraries", "environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
 
 # What an end writes; a run that is resumed loses it.
-_END = ("stop_time", "fail_trace", "lost_bytes", "lost_media", "result", "rewinding")
+_END = ("stop_time", "fail_trace", "lost_bytes", "lost_media", "damaged_points", "result", "rewinding")
 # Texts of any length, which the record of the first session has.
 _NOT_COMPARED = ("diff", "untracked")
 
@@ -112,7 +112,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
         "step": 0,
         "changed_sources": [],
     }
-    session |= {key: run[key] for key in ("lost_bytes", "lost_media") if key in run}
+    session |= {key: run[key] for key in ("lost_bytes", "lost_media", "damaged_points") if key in run}
     # What a later session tells of itself is truer than the run's head, which tells of the first; but not how it ended.
     known = (run.get("sessions") or [{}])[-1]
     session |= {key: value for key, value in known.items() if key not in ("status", "stop_time")}
@@ -143,7 +143,10 @@ def resumed_entry(
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """Return how `git`, `packages`, `machine` and `determinism` differ: `{part: {name: [was, is]}}`."""
+    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ: `{part: {name: [was, is]}}`.
+
+    Libraries are told by their digests.
+    """
     changes: dict[str, dict[str, list[Any]]] = {}
     for part in ("git", "packages", "machine", "determinism"):
         old, new = before.get(part) or {}, now.get(part) or {}
@@ -155,4 +158,19 @@ def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> di
             if old.get(name) != new.get(name) and name not in _NOT_COMPARED
         }
         changes |= {part: found} if found else {}
+    libraries = [document.get("libraries") or {} for document in (before, now)]
+    digests = {name: [of[name].get("digest") for of in libraries] for name in changed_libraries(*libraries)}
+    return changes | ({"libraries": digests} if digests else {})
+
+
+def changed_libraries(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the files by library that both have, with another content; see `observers.provenance.libraries`.
+
+    Which files are imported depends on how a run is recorded, too, so those that only one of them has do not count.
+    """
+    changes: dict[str, list[str]] = {}
+    for name in sorted(before.keys() & now.keys()):
+        old, new = before[name].get("files") or {}, now[name].get("files") or {}
+        files = sorted(file for file in old.keys() & new.keys() if old[file] != new[file])
+        changes |= {name: files} if files else {}
     return changes

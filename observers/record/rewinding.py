@@ -25,9 +25,9 @@ from observers.record.schema import (
     POINTS,
     TICKS_PER_S,
     VALUES,
+    read_intact_points,
     read_metrics,
     read_names,
-    read_points,
     split_metrics,
 )
 
@@ -66,7 +66,7 @@ def read_position(folder: Path) -> dict[str, dict[str, list]]:
 
 def _steps(folder: Path) -> dict[str, dict[str, Sequence[Any]]]:
     """Return the steps of every series that is rewound, in the order of logging: `metrics` and `media` by name."""
-    found = split_metrics(read_points(folder), read_names(folder))
+    found = split_metrics(read_intact_points(folder)[0], read_names(folder))
     metrics: dict[str, Any] = {name: series.steps for name, series in found.items() if is_rewound(name)}
     for row, place in _odd_rows(folder):
         if is_rewound(row["name"]):
@@ -115,9 +115,9 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
         yield VALUES, _lines(kept)
     num_odd = Counter(row["name"] for row in kept)
     names = read_names(folder)
-    points = read_points(folder)
+    points, num_points = read_intact_points(folder)
     chosen = points[_within(points["metric"], names, {name: limits[name] - num_odd[name] for name in limits})]
-    if len(chosen) < len(points):
+    if len(chosen) < num_points:
         yield POINTS, chosen.tobytes()
     # A name without points would be shown as a metric of the run. A number that is used stays as it is.
     used = set(np.unique(chosen["metric"]).tolist())
@@ -160,12 +160,13 @@ def _within(metric: np.ndarray, names: Mapping[int, tuple[str, bool]], limits: M
     if not len(metric):
         return np.zeros(0, bool)
     by_name = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in names.values()))}
-    # The last group is of points whose name is lost, which nobody can read.
-    groups = np.full(max(int(metric.max()), *names, 0) + 1, len(by_name))
+    # The last group is of points whose name is lost, which nobody can read; their ids may be anything.
+    last = max(names, default=-1) + 1
+    groups = np.full(last + 1, len(by_name))
     for number, (name, _) in names.items():
         groups[number] = by_name[name]
     bounds = [limits.get(name, 0) if is_rewound(name) else len(metric) for name in by_name]
-    group = groups[metric]
+    group = groups[np.minimum(metric, last)]
     # One stable sort counts within all metrics at once.
     order = np.argsort(group, kind="stable")
     first = np.searchsorted(group[order], np.arange(len(by_name) + 1))

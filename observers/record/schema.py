@@ -7,13 +7,16 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     info.json            the run's info; replaced as a whole
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
+    metrics.sums         checksums of the points, see `observers.record.checksums`; append-only
     metrics.live         the latest points of a run that goes on or was killed, see `observers.record.live_points`
+    metrics.children.jsonl  points of forked children that the run has yet to take over; only while there are any
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
     media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
-    provenance.json      git, packages, machine and determinism flags of the first session; replaced as a whole
+    provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced as a
+                         whole
     lease.json           who writes this run, and when last; replaced as a whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
@@ -22,7 +25,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
-`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. That of a
+`run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
+recorded in several folders, the others name the one that has the states of its training as `states_folder`. That of a
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
 rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
@@ -40,6 +44,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import math
 import operator
 import re
@@ -50,6 +55,7 @@ from typing import Any
 import numpy as np
 
 from observers.errors import RecordError
+from observers.record.checksums import damaged, read_blocks
 
 __all__ = [
     "POINT",
@@ -57,9 +63,11 @@ __all__ = [
     "TICKS_PER_S",
     "MediaRecord",
     "Series",
+    "has_latest_points",
     "media_path",
     "points_in",
     "read_all_points",
+    "read_intact_points",
     "read_json",
     "read_json_lines",
     "read_live",
@@ -73,12 +81,19 @@ __all__ = [
     "to_steps",
 ]
 
+_log = logging.getLogger(__name__)
+
 # metric: number in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
 POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")])
 
 # The same of a point in `metrics.live`, in the machine's byte order; its tag is written last.
 SLOT = np.dtype([("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")])
 STAMP_SHIFT = 24
+
+# How often points that seem to be damaged are looked at: they may have been replaced meanwhile.
+_LOOKS = 3
+# Damage that was told: the folder and the sentence.
+_told: set[tuple[Path, str]] = set()
 
 # A tick is 10 ms, so that 32 bits of them last for 497 days.
 TICKS_PER_S = 100
@@ -88,14 +103,16 @@ FORMAT = "sacristan-1"
 MAX_SACRED_POINTS = 200_000
 
 RUN, CONFIG, INFO, OUTPUT = "run.json", "config.json", "info.json", "cout.txt"
+CHILD_POINTS = "metrics.children.jsonl"
 POINTS, LIVE, NAMES, VALUES = "metrics.bin", "metrics.live", "metrics.names.jsonl", "values.jsonl"
+SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS, LIVE, LOCK, DESTINATION, DELIVERED}
+OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIVERED}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
@@ -186,6 +203,42 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
     return np.fromfile(path, POINT, stop - start, offset=start * POINT.itemsize)
 
 
+def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
+    """Return those of points `start` to `stop` that are not damaged, and how many there are with the damaged ones.
+
+    Blocks whose checksum differs are left out, and said once.
+    """
+    for _ in range(_LOOKS):
+        # Before the points, for each is written behind its block.
+        blocks = read_blocks(folder / SUMS, start, stop)
+        first = min([start, *(block[0] for block in blocks)])
+        ends = [block[0] + block[1] for block in blocks]
+        points = read_points(folder, first, None if stop is None else max([stop, *ends]))
+        bad = damaged(blocks, points, first)
+        missing = max([0, *ends]) - first - len(points) if stop is None else 0
+        if (not bad and missing <= 0) or read_blocks(folder / SUMS, start, stop)[: len(blocks)] == blocks:
+            break  # else the record was rewound meanwhile
+    kept = np.ones(len(points), bool)
+    for low, high in bad:
+        kept[low - first : high - first] = False
+    if bad or missing > 0:
+        _tell_damage(folder, bad, missing)
+    wanted = slice(start - first, None if stop is None else stop - first)
+    return points[wanted][kept[wanted]] if bad else points[wanted], len(points[wanted])
+
+
+def _tell_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
+    news = [
+        f"points {low:,} to {high - 1:,} are damaged (their checksum differs), these {high - low:,} are left out"
+        for low, high in bad
+    ]
+    news += [f"{missing:,} points are missing at its end"] if missing > 0 else []
+    for sentence in news:
+        if (folder, sentence) not in _told:
+            _told.add((folder, sentence))
+            _log.warning("%s: %s", folder / POINTS, sentence)
+
+
 def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
     """Return the points (n,) of `POINT` among the slots of a half of `metrics.live`."""
     is_point = slots["tag"] >> STAMP_SHIFT == stamp
@@ -220,11 +273,19 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
     return sorted(halves, key=operator.itemgetter(0))
 
 
+def has_latest_points(folder: Path) -> bool:
+    """Tell whether there are points that the writer of a record has yet to move to `metrics.bin`."""
+    return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
+
+
 def read_all_points(folder: Path) -> np.ndarray:
-    """Return all points of a run as an array (n,) of `POINT`, those on their way to `metrics.bin` included."""
+    """Return all points of a run as an array (n,) of `POINT`, those on their way to `metrics.bin` included.
+
+    Damaged ones are left out; see `read_intact_points`.
+    """
     live = read_live(folder)
-    points = read_points(folder)
-    new = [there[max(0, len(points) - base) :] for base, there in live]
+    points, num_points = read_intact_points(folder)
+    new = [there[max(0, num_points - base) :] for base, there in live]
     return np.concatenate([points, *new]) if new else points
 
 

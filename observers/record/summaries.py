@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.schema import read_names, read_points, to_steps
+from observers.record.schema import read_intact_points, read_names, to_steps
 
 __all__ = ["add_to_summaries", "summaries"]
 
@@ -17,13 +17,15 @@ _CHUNK_POINTS = 2**18
 
 
 def summaries(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the summary of every metric, from all points in `metrics.bin`."""
+    """Return the summary of every metric, from all points in `metrics.bin` that are not damaged."""
     found: dict[str, dict[str, Any]] = {}
     names, start = read_names(folder), 0
-    while len(points := read_points(folder, start, start + _CHUNK_POINTS)):
+    while True:
+        points, count = read_intact_points(folder, start, start + _CHUNK_POINTS)
+        if not count:
+            return found
         found = add_to_summaries(found, points, names)
-        start += len(points)
-    return found
+        start += count
 
 
 def add_to_summaries(

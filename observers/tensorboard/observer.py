@@ -20,7 +20,7 @@ from sacred.observers import RunObserver
 
 from observers.errors import MissingExtraError
 from observers.file.recording import recording_of
-from observers.record.guarding import guarded
+from observers.record.guarding import Owned, guarded
 from observers.record.identity import new_uid
 from observers.record.media_entry import MediaEntry
 from observers.record.rewinding import Position
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _NEEDED = ("tensorboard", "google_crc32c")
 
 
-class TensorBoardObserver(RunObserver):
+class TensorBoardObserver(Owned, RunObserver):
     """Writes event files, one for each session of a run.
 
     It hears of a run after the `FileObserver`, whose folder it writes to, and before the `MongoObserver`, whose spool
@@ -74,7 +74,6 @@ class TensorBoardObserver(RunObserver):
 
     # ------------------------------------------------------------------ a run begins
 
-    @guarded
     def started_event(
         self,
         ex_info: dict[str, Any],
@@ -86,6 +85,11 @@ class TensorBoardObserver(RunObserver):
         _id: Any,
     ) -> None:
         """Begin the event file of a session, with the run's hyper-parameters."""
+        self._own()
+        self._begin(start_time, config, meta_info)
+
+    @guarded
+    def _begin(self, start_time: datetime, config: dict[str, Any], meta_info: dict[str, Any]) -> None:
         from observers.tensorboard.run_events import RunEvents
 
         self._uid = meta_info.setdefault("uid", new_uid())

@@ -114,7 +114,7 @@ def _announce(plan: Plan) -> None:
 
 def _sources_text(plan: Plan) -> str:
     if plan.restored is None:
-        return f"today's sources, with {plan.launch.command[1]}"
+        return f"today's sources, with {plan.script}"
     commit = f" and commit {plan.restored.commit[:12]}" if plan.restored.commit else ""
     return f"{plan.restored.num_sources} recorded sources{commit}, restored"
 
@@ -188,6 +188,8 @@ def _print(done: Reproduction) -> None:
     verdict = done.verdict
     print_text(verdict.text, COLOURS[verdict.verdict])
     print_text(f"run {done.plan.run.id}, reproduced by run {done.run.id} ({done.plan.mode})")
+    if verdict.verdict == DIVERGED and verdict.largest:
+        print_text(verdict.largest_text)
     if verdict.verdict != IDENTICAL:
         _print_metrics(verdict)
     shown = verdict.reasons if verdict.first is not None else verdict.reasons[1:]

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
-from runs.query.times import DURATION, duration_s
+from runs.query.names import TIMES
+from runs.query.serialized import read_serialized
+from runs.query.times import DURATION, duration_s, time_text
 
 __all__ = [
     "BIG",
@@ -162,7 +164,8 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
                 break
             continue
         flat: dict[str, Any] = {}
-        if not flatten(document, prefix, flat, LEFT_OUT if origin == OF_RUN else frozenset()):
+        of_run = origin == OF_RUN
+        if not flatten(document, prefix, flat, LEFT_OUT if of_run else frozenset(), twice=of_run):
             problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
         if name == RUN:
             flat.pop(DURATION, None)
@@ -172,9 +175,10 @@ def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], l
 
 
 def _computed(document: dict[str, Any]) -> dict[str, Any]:
-    """Return what is computed from a run's document, and stands in no file: the duration."""
+    """Return what is computed from a run's document: the duration, which stands in no file, and times in one form."""
+    times = {name: time_text(document[name]) for name in TIMES if name in document}
     seconds = duration_s(document)
-    return {} if seconds is None else {DURATION: seconds}
+    return {name: text for name, text in times.items() if text} | ({} if seconds is None else {DURATION: seconds})
 
 
 def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, Any] | None:
@@ -194,24 +198,36 @@ def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, An
     return None
 
 
-def flatten(document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset = frozenset()) -> bool:
+def flatten(
+    document: dict[str, Any],
+    prefix: str,
+    into: dict[str, Any],
+    left_out: frozenset = frozenset(),
+    *,
+    twice: bool = False,
+) -> bool:
     """Put the entries of nested mappings into `into` by their dotted names; return whether all found room.
 
-    A mapping that is empty or `MAX_DEPTH` levels down is a value like a list.
+    A mapping that is empty or `MAX_DEPTH` levels down is a value like a list; one that stands for a tuple or a number
+    of NumPy is that (see `runs.query.serialized`, of `twice`, too).
     """
-    return _flatten(document, prefix, into, left_out, MAX_DEPTH)
+    return _flatten(document, prefix, into, left_out, twice, MAX_DEPTH)
 
 
-def _flatten(document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset, depth: int) -> bool:
+def _flatten(
+    document: dict[str, Any], prefix: str, into: dict[str, Any], left_out: frozenset, twice: bool, depth: int
+) -> bool:
     whole = True
     for key, value in document.items():
         name = prefix + key
         if name in left_out:
             continue
+        if type(value) is dict and ("dtype" in value or "py/tuple" in value):
+            value = read_serialized(value, twice=twice)
         if len(name) > MAX_NAME or len(into) >= MAX_FIELDS:
             whole = False
         elif type(value) is dict and value and depth:
-            whole &= _flatten(value, name + ".", into, left_out, depth - 1)
+            whole &= _flatten(value, name + ".", into, left_out, twice, depth - 1)
         else:
             into[name if name.isascii() else _clean(name)] = value
     return whole

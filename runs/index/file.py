@@ -19,7 +19,7 @@ __all__ = ["IndexFile", "clear", "transaction"]
 Result = TypeVar("Result")
 
 # Raised with every change of the tables or of what is put into them.
-VERSION = 3
+VERSION = 5
 # Tells the file from what other programs keep in SQLite.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """
@@ -29,11 +29,20 @@ CREATE TABLE key(id INTEGER PRIMARY KEY, origin INTEGER NOT NULL, name TEXT NOT 
 CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(key, run)) WITHOUT ROWID;
 """
+# What a question needs while it is answered: dead runs, runs that were chosen, and the values of its `in` conditions.
+_TEMPORARY = """
+CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY);
+CREATE TEMP TABLE chosen(run INTEGER PRIMARY KEY);
+CREATE TEMP TABLE wanted(number INTEGER NOT NULL, kind INTEGER NOT NULL, value,
+    PRIMARY KEY(number, kind, value)) WITHOUT ROWID;
+"""
 # How long to wait for the lock, which an honest writer holds for half a second.
 _BUSY_S = 60.0
 # The file itself is bad. Everything else that SQLite says is the fault of the place where it lies.
 _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
-_DAMAGED |= {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_TOOBIG}
+_DAMAGED |= {sqlite3.SQLITE_CONSTRAINT}
+# Or a statement is more than SQLite takes.
+_REFUSED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE}
 
 
 class IndexFile:
@@ -64,7 +73,7 @@ class IndexFile:
         """Return what `action` does with a connection; it is done again after a failure, with a new file, elsewhere.
 
         Raises:
-            StoreError: If there is no folder `store`, or even the memory fails.
+            StoreError: If there is no folder `store`, the question is more than SQLite takes, or even the memory fails.
         """
         while True:
             require_folder(self.store)
@@ -73,8 +82,10 @@ class IndexFile:
                 self._was_remade = False
                 return done
             except sqlite3.Error as error:
-                self.close()
                 code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+                if code in _REFUSED and self._is_sound():
+                    raise StoreError(f"the index over {self.store} refuses the question: {error}") from error
+                self.close()
                 if code == sqlite3.SQLITE_READONLY_DBMOVED:
                     continue  # somebody built it anew
                 if self._was_remade or code & 0xFF not in _DAMAGED or not self._remove():
@@ -85,6 +96,17 @@ class IndexFile:
                     raise
                 if not self._remove():
                     self._go_elsewhere(None)
+
+    def _is_sound(self) -> bool:
+        """Tell whether the tables are there as they were made."""
+        if self._connection is None:
+            return False
+        try:
+            made = self._connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        except sqlite3.Error:
+            return False
+        wanted = [statement for statement in _TABLES.split(";") if statement.strip()]
+        return sorted(sql.split() for (sql,) in made) == sorted(statement.split() for statement in wanted)
 
     def _remove(self) -> bool:
         """Remove a damaged file, so that the next use makes it anew; return whether that was possible."""
@@ -139,7 +161,8 @@ class IndexFile:
                     connection.execute(f"PRAGMA user_version = {VERSION}")
         if _version(connection) != (_APPLICATION, VERSION):
             raise sqlite3.DatabaseError("an index of another version")
-        connection.execute("CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY)")
+        for statement in _TEMPORARY.split(";"):
+            connection.execute(statement)
 
 
 def _is_found(pattern: str, value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from observers.record.schema import RUN
 from runs.errors import StoreError
 
-__all__ = ["SPOOL", "SPOOLED", "read_json", "require_folder", "run_folders"]
+__all__ = ["SPOOL", "SPOOLED", "has_record", "read_json", "require_folder", "run_folders"]
 
 SPOOL, SPOOLED = "_spool", "run"
 
@@ -19,23 +20,37 @@ def run_folders(store: Path) -> Iterator[Path]:
     """Yield the folder of every run below `store`, those in its spool too, in the order of their names.
 
     Raises:
-        StoreError: If there is no such folder.
+        StoreError: If there is no such folder, or it cannot be read.
     """
     require_folder(store)
-    numbered = sorted((p for p in store.iterdir() if (p / RUN).exists()), key=lambda p: (len(p.name), p.name))
-    yield from numbered
+    yield from sorted(filter(has_record, store.iterdir()), key=lambda p: (len(p.name), p.name))
     # A spool has a folder for each run, with a store of its own in it.
     yield from sorted(path.parent for where in (store, store / SPOOL) for path in where.glob(f"*/{SPOOLED}/{RUN}"))
 
 
+def has_record(folder: Path) -> bool:
+    """Return whether there is a run in a folder; one that cannot be looked into is taken for a run."""
+    try:
+        return (folder / RUN).is_file()
+    except PermissionError:
+        return True
+
+
 def require_folder(store: Path) -> None:
-    """See to it that there is a folder `store`.
+    """See to it that there is a folder `store`, which can be listed and entered.
 
     Raises:
-        StoreError: If there is none.
+        StoreError: If it is not so.
     """
-    if not store.is_dir():
-        raise StoreError(f"there is no folder {store}; give the one that runs are recorded in, such as my_runs")
+    try:
+        if not store.is_dir():
+            raise StoreError(
+                f"there is no folder {store}; give the one that runs are recorded in, such as my_runs, or a URL"
+            )
+        with os.scandir(store):
+            (store / RUN).exists()
+    except PermissionError as error:
+        raise StoreError(f"{store} cannot be read ({error.strerror}); check its permissions") from error
 
 
 def read_json(path: Path) -> Any:

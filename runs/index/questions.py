@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from runs.errors import FilterError
@@ -24,7 +25,7 @@ from runs.index.fields import (
     decode,
     encode,
 )
-from runs.query.filters import AllOf, Condition, Filter, Not, OneOf
+from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, num_conditions
 from runs.query.names import full_name
 
 __all__ = ["entries", "fields", "find", "has_field"]
@@ -36,6 +37,8 @@ _ORDER = f"""s.kind IS NULL, CASE s.kind WHEN {BIG} THEN {NUMBER} ELSE s.kind EN
     CASE s.kind WHEN {BIG} THEN CAST(s.value AS REAL) ELSE s.value END"""
 # The number of no key: the run's name is its id, and stands in the table of runs.
 _OF_NAME = -1
+# SQLite takes a thousand terms in one statement, and 32,766 values.
+_MAX_CONDITIONS = 200
 _NAMES = f"(SELECT {_OF_NAME} AS key, id AS run, {TEXT} AS kind, CAST(name AS TEXT) AS value FROM run)"
 
 
@@ -47,6 +50,7 @@ def find(
     columns: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return name and `columns` of the runs that a filter is true of; see `Index.find`."""
+    connection.execute("DELETE FROM temp.wanted")
     where, values = _matching(connection, tree)
     direction = "DESC" if sort and sort.startswith("-") else "ASC"
     order, source, before = "", "", []
@@ -86,11 +90,16 @@ def has_field(connection: sqlite3.Connection, name: str) -> bool:
 
 def entries(connection: sqlite3.Connection, name: str) -> list[str]:
     """Return the full names of the fields below the field `name`, a full name."""
+    own = _origin(name)[1]
+    return [name + below.removeprefix(own) for below in sorted(_names_below(connection, name))]
+
+
+def _names_below(connection: sqlite3.Connection, name: str) -> dict[str, int]:
+    """Return the fields below the field of that full name, each by its own name, with their numbers."""
     origin, own = _origin(name)
     # What begins with "own." lies between it and "own/", as / comes behind the dot.
-    query = "SELECT name FROM key WHERE origin = ? AND name > ? AND name < ? ORDER BY name"
-    rows = connection.execute(query, (origin, f"{own}.", f"{own}/"))
-    return [name + row[0].removeprefix(own) for row in rows]
+    query = "SELECT name, id FROM key WHERE origin = ? AND name > ? AND name < ?"
+    return dict(connection.execute(query, (origin, f"{own}.", f"{own}/")).fetchall())
 
 
 def _fill(connection: sqlite3.Connection, column: str, found: dict[int, dict[str, Any]]) -> None:
@@ -131,11 +140,47 @@ def _table(connection: sqlite3.Connection, key: int | None) -> str:
 
 def _matching(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[Any]]:
     """Return a filter as SQL that is true or false of every run, and its values."""
+    if num_conditions(tree) > _MAX_CONDITIONS:
+        chosen = _chosen(connection, tree)
+        connection.execute("DELETE FROM temp.chosen")
+        connection.executemany("INSERT INTO temp.chosen VALUES (?)", ((run,) for run in chosen))
+        return "r.id IN temp.chosen", []
+    return _as_sql(connection, tree)
+
+
+def _chosen(connection: sqlite3.Connection, tree: Filter) -> set[int]:
+    """Return the runs that a filter of any size is true of, by their numbers."""
+    if num_conditions(tree) <= _MAX_CONDITIONS:
+        where, values = _as_sql(connection, tree)
+        return {run for (run,) in connection.execute(f"SELECT r.id FROM run r WHERE {where}", values)}
     if isinstance(tree, Not):
-        text, values = _matching(connection, tree.part)
+        return {run for (run,) in connection.execute("SELECT id FROM run")} - _chosen(connection, tree.part)
+    assert not isinstance(tree, Condition)  # which is one
+    found = [_chosen(connection, part) for part in _in_statements(tree)]
+    return set.intersection(*found) if isinstance(tree, AllOf) else set.union(*found)
+
+
+def _in_statements(tree: AllOf | OneOf) -> Iterator[Filter]:
+    """Yield the parts of a filter, as many small ones together as a statement takes."""
+    together: list[Filter] = []
+    for part in tree.parts:
+        if num_conditions(part) > _MAX_CONDITIONS:
+            yield part
+            continue
+        if sum(map(num_conditions, together)) + num_conditions(part) > _MAX_CONDITIONS:
+            yield type(tree)(tuple(together))
+            together = []
+        together.append(part)
+    if together:
+        yield type(tree)(tuple(together))
+
+
+def _as_sql(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[Any]]:
+    if isinstance(tree, Not):
+        text, values = _as_sql(connection, tree.part)
         return f"NOT ({text})", values
     if isinstance(tree, AllOf | OneOf):
-        parts = [_matching(connection, part) for part in tree.parts]
+        parts = [_as_sql(connection, part) for part in tree.parts]
         word, empty = (" AND ", "1") if isinstance(tree, AllOf) else (" OR ", "0")
         return f"({word.join(text for text, _ in parts) or empty})", [value for _, new in parts for value in new]
     return _condition(connection, tree)
@@ -144,14 +189,13 @@ def _matching(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[A
 def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[str, list[Any]]:
     name, operator, value = condition.name, condition.operator, condition.value
     if operator == "in":
-        return _matching(connection, OneOf(tuple(Condition(name, "==", each) for each in value)))
+        return _is_in(connection, name, value)
     if operator == "!=":
-        return _matching(connection, Not(Condition(name, "==", value)))
+        return _as_sql(connection, Not(Condition(name, "==", value)))
     key = _key(connection, name)
     runs = f"SELECT run FROM {_table(connection, key)} WHERE key = ?"
     if operator == "==" and value is None:
-        # What is missing and what is null are the same to those who ask.
-        return f"r.id NOT IN ({runs} AND kind <> {NULL})", [key]
+        return _is_nothing(connection, name, f"{runs} AND kind <> {NULL}", key)
     if name == "_id" and operator == "==":
         value = str(value)
     kind, encoded = encode(value)
@@ -161,6 +205,35 @@ def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[st
         text, new = ("kind = ?", [kind]) if kind == NAN else ("kind = ? AND value = ?", [kind, encoded])
         return f"r.id IN ({runs} AND {text})", [key, *new]
     return _in_range(name, operator, runs, key, kind, encoded)
+
+
+def _is_nothing(connection: sqlite3.Connection, name: str, runs: str, key: int | None) -> tuple[str, list[Any]]:
+    """Return the condition that a field is missing or null, which to those who ask are one; a mapping is neither."""
+    if name == "_id" or not _names_below(connection, name):
+        return f"r.id NOT IN ({runs})", [key]
+    origin, own = _origin(name)
+    below = "SELECT id FROM key WHERE origin = ? AND name > ? AND name < ?"
+    mapping = f"SELECT run FROM field WHERE key IN ({below})"
+    return f"r.id NOT IN ({runs} UNION ALL {mapping})", [key, origin, f"{own}.", f"{own}/"]
+
+
+def _is_in(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """Return the condition that a field has one of any number of values; those are put into `temp.wanted`."""
+    encoded = {encode(str(value) if name == "_id" else value) for value in values if value is not None}
+    number = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temp.wanted").fetchone()[0]
+    rows = ((number, kind, value) for kind, value in encoded if kind != NAN)
+    connection.executemany("INSERT OR IGNORE INTO temp.wanted VALUES (?, ?, ?)", rows)
+    key = _key(connection, name)
+    parts = [
+        f"""r.id IN (SELECT f.run FROM {_table(connection, key)} f JOIN temp.wanted w
+        ON w.number = ? AND w.kind = f.kind AND w.value = f.value WHERE f.key = ?)"""
+    ]
+    bound: list[Any] = [number, key]
+    special = [None] * (None in values) + [math.nan] * ((NAN, None) in encoded)
+    for text, new in (_condition(connection, Condition(name, "==", value)) for value in special):
+        parts.append(text)
+        bound += new
+    return f"({' OR '.join(parts)})", bound
 
 
 def _in_range(name: str, operator: str, runs: str, key: int | None, kind: int, encoded: Any) -> tuple[str, list[Any]]:

@@ -6,7 +6,8 @@ document is MongoDB's, with the operators of `DOCUMENT_OPERATORS` and `$and`, `$
 
 * a field that a run does not have is equal to None, and meets `!=` only;
 * numbers, texts and booleans are never equal to each other; `<` compares what is of one kind, and NaN with nothing;
-* a list is equal to the same list, not to one of its items.
+* a list is equal to the same list, not to one of its items;
+* a time may be written in any form of ISO 8601; without a zone it is UTC, without a time of day midnight.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 from runs.errors import FilterError
 from runs.query.names import TIMES, full_name
+from runs.query.times import time_text
 
 __all__ = [
     "AllOf",
@@ -32,6 +34,7 @@ __all__ = [
     "in_order",
     "matches",
     "names_in",
+    "num_conditions",
     "parse_filter",
     "parse_words",
 ]
@@ -47,6 +50,8 @@ DOCUMENT_OPERATORS = {
     "$in": "in",
     "$regex": "~",
 }
+# As deep as MongoDB lets a filter be nested.
+MAX_DEPTH = 100
 _WORDS = re.compile(
     r"\s*(?P<name>[^\s=<>!~]+(?:\s+[^\s=<>!~]+)*?)\s*(?P<operator>==|!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.S
 )
@@ -59,7 +64,7 @@ class Condition:
     Attributes:
         name: The field's full name.
         operator: One of `OPERATORS`; `~` finds a regular expression in a text.
-        value: What JSON holds; a list for `in`; a text in ISO form for a time.
+        value: What JSON holds; a list for `in`; for a time a text as `runs.query.times.time_text` returns it.
     """
 
     name: str
@@ -101,6 +106,23 @@ def parse_filter(given: Filter | Mapping[str, Any] | Iterable[Any] | str | None)
     Raises:
         FilterError: If it makes no sense.
     """
+    try:
+        tree = _parse(given)
+        deep = _depth(tree) > MAX_DEPTH
+    except RecursionError:
+        deep = True
+    if deep:
+        raise FilterError(f"got a filter nested more than {MAX_DEPTH} deep; write it flatter, such as with 'in'")
+    return tree
+
+
+def _depth(tree: Filter) -> int:
+    if isinstance(tree, Condition):
+        return 0
+    return 1 + max(map(_depth, (tree.part,) if isinstance(tree, Not) else tree.parts), default=0)
+
+
+def _parse(given: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> Filter:
     if given is None:
         return AllOf(())
     if isinstance(given, Filter):
@@ -112,7 +134,7 @@ def parse_filter(given: Filter | Mapping[str, Any] | Iterable[Any] | str | None)
     parts = []
     for item in given:
         if isinstance(item, str | Mapping | Filter):
-            parts.append(parse_filter(item))
+            parts.append(_parse(item))
         elif isinstance(item, Sequence) and len(item) == 3 and isinstance(item[0], str):
             parts.append(condition(*item))
         else:
@@ -158,22 +180,29 @@ def condition(name: str, operator: str, value: Any) -> Condition:
     if operator == "in":
         if isinstance(value, str) or not isinstance(value, Iterable):
             raise FilterError(f"{name} in: got {value!r}, expected a list of values")
-        return Condition(full, operator, [_plain(item) for item in value])
-    value = _plain(value)
+        return Condition(full, operator, [_comparable(name, full, item) for item in value])
+    if operator == "~" and full in TIMES:
+        raise FilterError(f"{name} ~: a time is compared with = < <= > >=, such as {name}>=2026-01-31")
+    value = _comparable(name, full, value)
     if operator == "~":
         return Condition(full, operator, _pattern(name, value))
     if operator not in ("==", "!=") and not isinstance(value, int | float | str):
         raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
-    if full in TIMES and isinstance(value, str):
-        _check_time(name, value)
     return Condition(full, operator, value)
 
 
+def _comparable(name: str, full: str, value: Any) -> Any:
+    """Return a value as it is compared; that of a time in the form that stores keep."""
+    value = _plain(value)
+    if full not in TIMES or not isinstance(value, str):
+        return value
+    time = time_text(value)
+    if time is None:
+        raise FilterError(f"{name}: got {value!r}, expected a time such as 2026-01-31 or 2026-01-31T12:00")
+    return time
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, datetime.datetime):
-        if value.tzinfo is not None:
-            value = value.astimezone(datetime.UTC).replace(tzinfo=None)
-        return value.isoformat()
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, tuple):
@@ -189,20 +218,13 @@ def _pattern(name: str, value: Any) -> str:
     return value
 
 
-def _check_time(name: str, value: str) -> None:
-    try:
-        datetime.datetime.fromisoformat(value)
-    except ValueError as error:
-        raise FilterError(f"{name}: got {value!r}, expected a time such as 2026-01-31 or 2026-01-31T12:00") from error
-
-
 def _document(document: Mapping[str, Any]) -> Filter:
     parts: list[Filter] = []
     for name, value in document.items():
         if name in ("$and", "$or", "$nor"):
             if isinstance(value, Mapping | str) or not isinstance(value, Sequence):
                 raise FilterError(f"{name}: got {value!r}, expected a list of filter documents")
-            found = tuple(parse_filter(part) for part in value)
+            found = tuple(map(_parse, value))
             parts.append(AllOf(found) if name == "$and" else OneOf(found) if name == "$or" else Not(OneOf(found)))
         elif name.startswith("$"):
             raise FilterError(f"got the operator {name}, which is not known; there are $and, $or, $nor")
@@ -229,6 +251,13 @@ def _operator(name: str, operator: str, operand: Any, whole: Mapping[str, Any]) 
         known = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
         raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {known}")
     return condition(name, operator, operand)
+
+
+def num_conditions(tree: Filter) -> int:
+    """Return how many conditions a filter has."""
+    if isinstance(tree, Condition):
+        return 1
+    return sum(map(num_conditions, (tree.part,) if isinstance(tree, Not) else tree.parts))
 
 
 def names_in(tree: Filter, *, with_value: bool = False) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "time_of"]
+__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "time_of", "time_text"]
 
 DURATION = "duration"
 # The fields of a run that `duration_s` asks for.
@@ -20,6 +20,12 @@ def time_of(value: Any) -> datetime | None:
         return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def time_text(value: Any) -> str | None:
+    """Return a time as the text by which all stores compare it, which sorts by time; None if it is none."""
+    time = time_of(value)
+    return None if time is None else time.isoformat()
 
 
 def duration_s(run: Mapping[str, Any]) -> float | None:

@@ -36,7 +36,7 @@ class Differing:
     """One thing that differs.
 
     Attributes:
-        kind: python, package, machine or flag.
+        kind: python, package, library, machine or flag.
         name: Of the package, flag or part of the machine.
         recorded, now: The two values; None where there is none.
         is_loud: Whether it can change what the run computes.

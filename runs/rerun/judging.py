@@ -18,7 +18,7 @@ import numpy as np
 
 from observers.record.schema import Series
 from runs.errors import RunsError, StoreError
-from runs.query.flattening import dotted
+from runs.rerun.results import judge_result
 from runs.rerun.verdict import (
     CUT_OFF,
     DIVERGED,
@@ -66,11 +66,12 @@ def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
     judged = [_judge_metric(name, one, other, tolerance) for name, (one, other) in pairs.items()]
     counting = {name: pair for name, pair in pairs.items() if not math.isinf(tolerance.rtol_of(name))}
     reasons = [sentence for name, (one, other) in counting.items() for sentence in _of_points(name, one, other)]
-    notes, verdicts = [], [one.verdict for one in judged]
+    notes, verdicts = [_of_steps(one.name) for one in judged if one.is_of_steps], [one.verdict for one in judged]
+    deviations: list[Deviation] = []
     if is_cut_off:
         notes.append(f"run {old.id} ended {old.status}: only what it logged up to then is compared")
     else:
-        result, sentence = _judge_result(old.result, new.result, tolerance)
+        result, sentence, deviations = judge_result(old.result, new.result, tolerance)
         verdicts.append(result)
         reasons += [*sentence, *_of_ends(old, new), *_of_files(old, new), *_of_odd_values(old, new)]
     if not (judged or (not is_cut_off and (old.artifacts or old["artifacts_logged"] or old.result is not None))):
@@ -79,7 +80,9 @@ def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
     if reasons:
         verdicts.append(DIVERGED)
     verdict = max(verdicts, key=RANKS.index, default=IDENTICAL)
-    return Verdict(verdict, tuple(judged), _first(judged, pairs), tuple(reasons), tuple(notes), tolerance)
+    deviations += [deviation for one in judged if one.name in counting for deviation in one.extremes]
+    first, largest = _first(judged, pairs), _largest(deviations)
+    return Verdict(verdict, tuple(judged), first, tuple(reasons), tuple(notes), tolerance, largest)
 
 
 # ---------------------------------------------------------------------- metrics
@@ -113,15 +116,34 @@ def _judge_metric(name: str, old: Series, new: Series, tolerance: Tolerance) -> 
         allowed = tolerance.atol + np.nan_to_num(rtol * np.abs(a), nan=0.0, posinf=0.0)
     good = same | (same_steps & (absolute <= allowed)) | np.isposinf(rtol)
     verdict = IDENTICAL if same.all() else WITHIN if good.all() else DIVERGED
-    first = None
-    if not good.all():
-        i = int(np.argmin(good))
-        values = (old.steps[i], a[i], b[i], new.steps[i])
-        first = Deviation(name, *(value.item() for value in values))
+
+    def deviation(i: np.intp) -> Deviation:
+        return Deviation(name, *(value.item() for value in (old.steps[i], a[i], b[i], new.steps[i])))
+
+    first = None if good.all() else deviation(np.argmin(good))
+    extremes = tuple(deviation(np.argmax(size)) for size in (relative, absolute)) if absolute.any() else ()
+    is_of_steps = bool(len(old) == len(new) and not absolute.any() and not same_steps.all() and np.isfinite(rtol))
     if len(old) != len(new) and not np.isposinf(rtol):
         verdict = DIVERGED
     largest = (float(relative.max(initial=0.0)), float(absolute.max(initial=0.0)))
-    return MetricVerdict(name, verdict, len(old), len(new), int((~same).sum()), rtol, *largest, first)
+    num_deviating = int((~same).sum())
+    return MetricVerdict(name, verdict, len(old), len(new), num_deviating, rtol, *largest, first, extremes, is_of_steps)
+
+
+def _of_steps(name: str) -> str:
+    return (
+        f"{name}: all values are the same, only steps differ; if they come from a clock, --tolerance {name}=inf lets "
+        "the metric not count"
+    )
+
+
+def _largest(deviations: list[Deviation]) -> tuple[Deviation, ...]:
+    """Return the largest deviations: relative, absolute."""
+    if not deviations:
+        return ()
+    # Of those that are equal in one way, the one that is larger in the other.
+    relative = max(deviations, key=lambda one: (one.relative, one.absolute))
+    return relative, max(deviations, key=lambda one: (one.absolute, one.relative, one is relative))
 
 
 def _of_points(name: str, old: Series, new: Series) -> Iterator[str]:
@@ -152,37 +174,7 @@ def _first(judged: list[MetricVerdict], pairs: Mapping[str, tuple[Series, Series
     return min(found, key=lambda entry: entry[:3])[3] if found else None
 
 
-# ---------------------------------------------------------------------- result, status
-
-
-def _judge_result(old: Any, new: Any, tolerance: Tolerance) -> tuple[str, list[str]]:
-    ours, theirs = dotted({RESULT: old}), dotted({RESULT: new})
-    rtol = tolerance.rtol_of(RESULT)
-    ranks = [_compare(ours.get(name), theirs.get(name), rtol, tolerance.atol) for name in {*ours, *theirs}]
-    verdict = DIVERGED if ours.keys() != theirs.keys() else max(ranks, key=RANKS.index)
-    sentence = f"the result differs: recorded {_short(old)}, now {_short(new)}"
-    return verdict, [sentence] if verdict == DIVERGED else []
-
-
-def _compare(old: Any, new: Any, rtol: float, atol: float) -> str:
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return max(
-            (_compare(*pair, rtol, atol) for pair in zip(old, new, strict=True)), key=RANKS.index, default=IDENTICAL
-        )
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
-        ranks = (_compare(old[key], new[key], rtol, atol) for key in old)
-        return max(ranks, key=RANKS.index, default=IDENTICAL)
-    numbers = [value for value in (old, new) if isinstance(value, int | float) and not isinstance(value, bool)]
-    if len(numbers) < 2:
-        return IDENTICAL if type(old) is type(new) and old == new else DIVERGED
-    if old == new or (old != old and new != new):
-        return IDENTICAL
-    return WITHIN if math.isinf(rtol) or abs(new - old) <= atol + rtol * abs(old) < math.inf else DIVERGED
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 200 else f"{text[:200]}..."
+# ---------------------------------------------------------------------- status
 
 
 def _of_ends(old: Run, new: Run) -> Iterator[str]:

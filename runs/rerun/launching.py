@@ -56,7 +56,7 @@ class Launch:
     """A process to be started.
 
     Attributes:
-        command: Interpreter, script, command of the experiment, `with`, config file, updates, options.
+        command: Interpreter, script or module, command of the experiment, `with`, config file, updates, options.
         cwd: The folder to start it in.
         environment: What is added to the environment; an empty text takes a variable away.
         notes: Sentences for the person: what could not be taken over.
@@ -100,7 +100,9 @@ def recorded_launch(
         LaunchError: If the record names no script, or the script is not there.
     """
     script = record.script if script is None else script.absolute()
-    command = [sys.executable, str(script), *([record.command] if record.command else [])]
+    # -P: the folder that it is started in is not searched ahead of the one of the experiment, as with a script.
+    how = ["-P", "-m", record.module] if record.module else [str(script)]
+    command = [sys.executable, *how, *([record.command] if record.command else [])]
     command += ["with", str(config.absolute()), *updates]
     # Sacred takes no option twice.
     recorded, notes = _recorded_options(record, {*without, *_OTHER_DEEDS, *map(_long_name, options)})

@@ -5,15 +5,23 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
+from observers.record.identity import (
+    EXPECT_DATA_VARIABLE,
+    EXPECT_RESOURCES_VARIABLE,
+    PARENT_VARIABLE,
+    RECORD_TO_VARIABLE,
+    RESUME_VARIABLE,
+)
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
 from runs.rerun.launching import OBSERVERS, Launch, recorded_launch
+from runs.rerun.libraries import with_libraries
 from runs.rerun.record import RESUME_SETTING, Record, read_record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
@@ -35,10 +43,13 @@ class Plan:
         store: Where it lies, and where the new run goes.
         mode: `restored` for its own sources, `in place` for today's.
         restored: Its code; None in place.
+        script: The experiment's main file.
         environment: Differences from the recorded one.
         launch: The process.
         record_to: The folder that the process records below.
         is_staged: Whether the new run goes from there into the store.
+        own_store: The folder of runs that the new run goes into where the store cannot be written to.
+        is_read_only: Whether that is known already.
         notes: What could not be taken over, a sentence each.
     """
 
@@ -46,10 +57,13 @@ class Plan:
     store: Store
     mode: str
     restored: Restored | None
+    script: Path
     environment: Environment
     launch: Launch
     record_to: Path
     is_staged: bool
+    own_store: Path
+    is_read_only: bool
     notes: tuple[str, ...]
 
 
@@ -71,10 +85,11 @@ def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None
     _refuse(run)
     record = read_record(run)
     with contextlib.ExitStack() as stack:
-        yield _plan(record, store, _working_folder(keep, stack), in_place=in_place)
+        own_store = (keep or Path(f"reproduce-{run.id}")).absolute() / "runs"
+        yield _plan(record, store, _working_folder(keep, stack), own_store, in_place=in_place)
 
 
-def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan:
+def _plan(record: Record, store: Store, folder: Path, own_store: Path, *, in_place: bool) -> Plan:
     """Return the plan of a run, with its code restored below `folder`."""
     start, notes = _start(record)
     config = folder / "config.json"
@@ -82,8 +97,12 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
     restored = None if in_place else restore(record, folder / "code")
     script = restored.script if restored is not None else _script_of_today(record)
     notes += [] if restored is None else restored.notes
-    notes += _compare_resources(record, restored)
-    record_to, is_staged = _place_for_record(record, store, folder, in_place=in_place)
+    there, resources = _compare_resources(record, restored)
+    notes += there
+    is_read_only = store.recording_folder is not None and not _is_writable(store.recording_folder)
+    if is_read_only:
+        notes.append(f"{store.where} cannot be written to: the new run goes into {own_store}")
+    record_to, is_staged = _place_for_record(record, None if is_read_only else store, folder, in_place=in_place)
     launch = recorded_launch(
         record,
         script=script,
@@ -91,14 +110,32 @@ def _plan(record: Record, store: Store, folder: Path, *, in_place: bool) -> Plan
         # Where the setting would resume whatever unfinished run there is, the run begins anew.
         updates=[f"{RESUME_SETTING}={start!r}"] if record.starts_from else [],
         options=[f"--file_storage={record_to}"] if is_staged or record.is_of_lab else [],
-        environment=_environment(record, record_to),
+        environment=_environment(record, record_to, resources),
         without=[*OBSERVERS, "--enforce_clean"],
         # What lies beside the experiment in its repository is restored, too, and may be imported from there.
         search=[] if restored is None else [restored.folder],
     )
     mode = IN_PLACE if restored is None else RESTORED
-    environment = compare_environment(record)
-    return Plan(record.run, store, mode, restored, environment, launch, record_to, is_staged, (*notes, *launch.notes))
+    search = [script.parents[len(record.mainfile.parts) - 1], *([restored.folder] if restored else [])]
+    environment = with_libraries(compare_environment(record), record, search)
+    return Plan(
+        record.run,
+        store,
+        mode,
+        restored,
+        script,
+        environment,
+        launch,
+        record_to,
+        is_staged,
+        own_store,
+        is_read_only,
+        (*notes, *launch.notes),
+    )
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _refuse(run: Run) -> None:
@@ -149,53 +186,72 @@ def _script_of_today(record: Record) -> Path:
     )
 
 
-def _place_for_record(record: Record, store: Store, folder: Path, *, in_place: bool) -> tuple[Path, bool]:
-    """Return the folder that the process is to record below, and whether the run goes from there into the store."""
+def _place_for_record(record: Record, store: Store | None, folder: Path, *, in_place: bool) -> tuple[Path, bool]:
+    """Return the folder that the process is to record below, and whether the run goes from there into a store."""
     # Sources from before a record said `cwd`, and stock Sacred, do not look at the variable.
     document = record.run.document
     is_heard = record.run.uid is not None and "copied_from" not in document and (in_place or "cwd" in document)
-    if store.recording_folder is not None and is_heard:
+    if store is not None and store.recording_folder is not None and is_heard:
         return store.recording_folder, False
     staging = folder / "record"
     staging.mkdir()
     return staging, True
 
 
-def _environment(record: Record, record_to: Path) -> dict[str, str]:
+def _environment(record: Record, record_to: Path, resources: Mapping[str, str]) -> dict[str, str]:
     return {
         **record.flags,
         RECORD_TO_VARIABLE: str(record_to),
         RESUME_VARIABLE: "",
         PARENT_VARIABLE: record.run.uid or "",
         EXPECT_DATA_VARIABLE: record.fingerprint or "",
+        EXPECT_RESOURCES_VARIABLE: json.dumps(resources) if resources else "",
     }
 
 
-def _compare_resources(record: Record, restored: Restored | None) -> Iterator[str]:
-    """Compare the files that the run read with what they are now; yield which of them are not there.
+def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[str], dict[str, str]]:
+    """Compare the files that the run read with what they are now.
+
+    A file of the repository is restored, too. Which of the two is read is up to the experiment, so the process is told
+    what to refuse.
+
+    Returns:
+        What is to be said of them, and the recorded SHA-256 of each path that has another content now.
 
     Raises:
-        LaunchError: If one has another content.
+        LaunchError: If one has its recorded content nowhere.
     """
+    notes: list[str] = []
+    changed: dict[str, str] = {}
     for content in record.run.stored("resources"):
         there = [Path(content.name)]
         if restored is not None and record.base is not None and Path(content.name).is_relative_to(record.base):
             path = relative_path(Path(content.name).relative_to(record.base).as_posix())
             if path is not None:
-                there.insert(0, restored.script.parents[len(record.mainfile.parts) - 1] / path)
+                there.insert(0, restored.base / path)
         found = [path for path in there if path.is_file()]
         try:
             recorded = content.sha256()
         except (StoreError, OSError):
-            yield f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
+            notes.append(
+                f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
+            )
             continue
+        others = [path for path in found if _content_of(path).sha256() != recorded]
+        changed |= dict.fromkeys(map(str, others), recorded)
         if not found:
-            yield f"{content.name!r}, which the run read, is not there"
-        elif all(_content_of(path).sha256() != recorded for path in found):
+            notes.append(f"{content.name!r}, which the run read, is not there")
+        elif len(others) == len(found):
             raise LaunchError(
                 f"{content.name!r}, which the run read, has another content now than the recorded one (sha256 "
                 f"{recorded[:12]}); put back what it was"
             )
+        elif others:
+            same = next(path for path in found if path not in others)
+            notes.append(
+                f"{content.name!r}, which the run read, has changed: the run is refused unless it reads {same}"
+            )
+    return notes, changed
 
 
 def _content_of(path: Path) -> Content:

@@ -23,6 +23,7 @@ class Record:
     Attributes:
         run: The run.
         recorded_mainfile: The experiment's main file as the record names it; see `mainfile`.
+        recorded_module: The main module as the record names it, of `python -m package.module`; see `module`.
         base: The folder that the main file and the sources are below.
         cwd: The folder that the process was started in.
         command: The command of the experiment.
@@ -35,6 +36,7 @@ class Record:
 
     run: Run
     recorded_mainfile: str
+    recorded_module: str
     base: Path | None
     cwd: Path | None
     command: str
@@ -62,6 +64,12 @@ class Record:
                 "experiment's folder"
             )
         return path
+
+    @property
+    def module(self) -> str | None:
+        """The main module, if the run was started as `python -m package.module`; its file is the main file."""
+        parts = tuple(self.recorded_module.split("."))
+        return self.recorded_module if self.mainfile.with_suffix("").parts == parts else None
 
     @property
     def script(self) -> Path:
@@ -94,6 +102,7 @@ def read_record(run: Run) -> Record:
     return Record(
         run,
         recorded_mainfile=_text(run["experiment.mainfile"]),
+        recorded_module=_text(run["experiment.module"]),
         base=Path(base) if base else None,
         cwd=Path(cwd) if cwd else None,
         command=run.command,

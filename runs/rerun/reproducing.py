@@ -9,12 +9,13 @@ The new run is one of the same store, with the old one as its parent; the verdic
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
@@ -25,12 +26,16 @@ from runs.index.folders import read_json
 from runs.rerun.environment import Differing, compare_flags
 from runs.rerun.judging import judge
 from runs.rerun.launching import run_launch
+from runs.rerun.libraries import compare_libraries, has_libraries
 from runs.rerun.planning import IN_PLACE, RESTORED, Plan
-from runs.rerun.record import fingerprint_of
+from runs.rerun.record import fingerprint_of, mapping
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
+from runs.stores.content import Content
 from runs.stores.folder import FolderStore
+from runs.stores.opening import open_store
 from runs.stores.run import Run
+from runs.stores.store import Store
 from runs.transfer.copying import copy
 from runs.transfer.uids import uid_of
 
@@ -43,9 +48,9 @@ class Reproduction:
 
     Attributes:
         plan: How it was done.
-        run: The new run, in the store of the old one.
+        run: The new run, in the store of the old one, or in a folder of its own where that cannot be written to.
         verdict: Whether it is what the old one was.
-        flags: Determinism flags that were not the same.
+        flags: Determinism flags that were not the same, and libraries that only the new run showed to differ.
         sources: The unified diff of each source that was not the same, recorded to new.
         notes: What else is to be said, a sentence each.
     """
@@ -71,28 +76,85 @@ def carry_out(plan: Plan, tolerance: Tolerance | None = None, output: int | None
             found other data. What it recorded is in the store.
         StoreError: If the store cannot be read or written.
     """
+    with contextlib.ExitStack() as stack:
+        return _carry_out(plan, tolerance, output, stack)
+
+
+def _carry_out(
+    plan: Plan, tolerance: Tolerance | None, output: int | None, stack: contextlib.ExitStack
+) -> Reproduction:
     old, store = plan.run, plan.store
+    own = stack.enter_context(open_store(plan.own_store, create=True)) if plan.is_read_only else None
     if plan.is_staged:
         _fetch_used_versions(old, plan.record_to)
     before = {run.id for run in store.find(columns=())}
     pid, code = run_launch(plan.launch, output)
-    new = _find_staged(plan, pid, before) if plan.is_staged else _find_recorded(plan, pid, before)
+    notes: list[str] = []
+    if plan.is_staged:
+        new, notes = _find_staged(plan, pid, before, own, stack)
+    else:
+        new = _find_recorded(plan, pid, before)
     if new is None:
         raise LaunchError(
             f"run {old.id} could not be run again: its process recorded no run, and ended with {end_text(code)}"
         )
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
-    changed = diff(old, new).sources
-    flags = tuple(compare_flags(old, new))
-    notes = list(verdict.notes)
+    changed = _changed_sources(plan, old, new)
+    flags = tuple(compare_flags(old, new)) + _late_libraries(plan, old, new)
+    notes += verdict.notes
     if changed and plan.mode == RESTORED:
         notes.append(f"the new run was not made of the recorded sources alone: {some(changed)} differ")
     if plan.mode == IN_PLACE and verdict.verdict != IDENTICAL:
         notes.append(_attribution(plan, changed, flags))
+    if verdict.verdict == DIVERGED:
+        notes += _of_hash_seed(old)
     entry = _entry(plan, new, verdict)
-    store.note_reproduction(old, entry)
-    return Reproduction(plan, store.note_reproduction(new, entry), verdict, flags, changed, tuple(notes))
+    if new.store is store:
+        store.note_reproduction(old, entry)
+    new = cast(Store, new.store).note_reproduction(new, entry)
+    return Reproduction(plan, new, verdict, flags, changed, tuple(notes))
+
+
+def _changed_sources(plan: Plan, old: Run, new: Run) -> dict[str, str]:
+    """Return the unified diff of each source that was not the same; nothing if the same ones were only not imported.
+
+    Which ones a run imports depends on how it is recorded, too.
+    """
+    ours, theirs = old.sources, new.sources
+    base = None if plan.restored is None else plan.restored.base
+
+    def is_other(name: str) -> bool:
+        if name in ours:
+            return name in theirs
+        # What was restored from git is of the record, imported or not.
+        return base is None or not _has_content(base / name, theirs[name])
+
+    found = diff(old, new).sources
+    return found if any(is_other(name) for name in found) else {}
+
+
+def _of_hash_seed(old: Run) -> list[str]:
+    recorded = mapping(old.provenance.get("determinism"))
+    if recorded.get("PYTHONHASHSEED", "0") not in (None, "", "random"):
+        return []
+    return [
+        f"PYTHONHASHSEED was not set for run {old.id}, so the order of sets and hash() of texts are others in each "
+        "process; set it before a run that is to be reproduced: PYTHONHASHSEED=0 python ..."
+    ]
+
+
+def _late_libraries(plan: Plan, old: Run, new: Run) -> tuple[Differing, ...]:
+    """Return the libraries that differ though that was not seen before the run."""
+    known = {one.name for one in plan.environment.differences if one.kind == "library"}
+    return tuple(one for one in compare_libraries(old, new) if one.name not in known)
+
+
+def _has_content(path: Path, content: Content) -> bool:
+    try:
+        return path.read_bytes() == content.read()
+    except (StoreError, OSError):
+        return False
 
 
 def _fetch_used_versions(run: Run, record_to: Path) -> None:
@@ -113,13 +175,18 @@ def _find_recorded(plan: Plan, pid: int, before: set[str]) -> Run | None:
     return plan.store.get(own[0].id) if own else None
 
 
-def _find_staged(plan: Plan, pid: int, before: set[str]) -> Run | None:
-    """Return the run that the process recorded beside the store, copied into it."""
+def _find_staged(
+    plan: Plan, pid: int, before: set[str], own: Store | None, stack: contextlib.ExitStack
+) -> tuple[Run | None, list[str]]:
+    """Return the run that the process recorded beside the store, copied into it, and what is to be said of that.
+
+    Where the store refuses, it is copied into a folder of its own, which `stack` closes.
+    """
     old = plan.run
     with FolderStore(plan.record_to) as staging:
         recorded = staging.find(sort="start_time")
         if not recorded:
-            return None
+            return None, []
         # It may have started others, which are recorded beside it.
         run = next((one for one in recorded if (one.lease or {}).get("pid") == pid), recorded[0])
         if old.uid and not run["parent"]:
@@ -128,8 +195,15 @@ def _find_staged(plan: Plan, pid: int, before: set[str]) -> Run | None:
         for new in plan.store.find():
             is_stock = new.uid is None and new.name == old.name
             if new.id not in before and (is_stock or (old.uid and new["parent"] == old.uid)):
-                return new
-        return copy(staging.get(run.id), plan.store).run
+                return new, []
+        if own is None:
+            try:
+                return copy(staging.get(run.id), plan.store).run, []
+            except StoreError as error:
+                own = stack.enter_context(open_store(plan.own_store, create=True))
+                note = f"the new run could not be put into {plan.store.where} ({error}); it is in {own.where}"
+                return copy(staging.get(run.id), own).run, [note]
+        return copy(staging.get(run.id), own).run, []
 
 
 def _adopt(path: Path, parent: str) -> None:
@@ -151,12 +225,26 @@ def _refuse_unlike(old: Run, new: Run, code: int) -> None:
         )
     if new.status in (*CUT_OFF, "RUNNING"):
         raise LaunchError(f"run {old.id} was not run to its end again: run {new.id} is {new.status} ({end_text(code)})")
+    # An experiment of stock Sacred does not look itself.
+    read = {content.name: content for content in new.stored("resources")}
+    for content in old.stored("resources"):
+        if content.name in read and _differ(content, read[content.name]):
+            raise LaunchError(
+                f"run {new.id} read another {content.name!r} than run {old.id}: it has changed; put back what it was"
+            )
     recorded, now = fingerprint_of(old), fingerprint_of(new)
     if recorded and now and recorded != now:
         raise LaunchError(
             f"run {new.id} was trained on other data than run {old.id}: the fingerprint is {now[:12]}, recorded "
             f"{recorded[:12]}; put back what was there"
         )
+
+
+def _differ(one: Content, other: Content) -> bool:
+    try:
+        return one.sha256() != other.sha256()
+    except (StoreError, OSError):
+        return False  # said before the run
 
 
 def _attribution(plan: Plan, sources: Mapping[str, str], flags: tuple[Differing, ...]) -> str:
@@ -171,6 +259,11 @@ def _attribution(plan: Plan, sources: Mapping[str, str], flags: tuple[Differing,
         return f"the environment is the same: it comes from the code ({some(sources)})"
     if loud:
         return f"the sources are the same: it comes from the environment ({some(loud)})"
+    if not has_libraries(plan.run):
+        return (
+            "sources, packages and machine are the same; libraries on PYTHONPATH or installed in editable form are not "
+            "in the record, and may have changed"
+        )
     return "sources and environment are the same: it comes from what is not repeated bit for bit, or from outside"
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
-import os
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
+from runs.rerun.checkout import check_out, has_commit
 from runs.rerun.record import Record, mapping
 from runs.rerun.wording import some
 from runs.stores.content import Content
@@ -34,6 +33,7 @@ class Restored:
 
     Attributes:
         folder: Where all of it is; of a run in a repository, what stands for its root.
+        base: What stands for the folder that the sources are below.
         script: The experiment's main file.
         commit: The commit that it was taken from; None without a repository.
         num_sources: How many recorded sources there are.
@@ -41,6 +41,7 @@ class Restored:
     """
 
     folder: Path
+    base: Path
     script: Path
     commit: str | None
     num_sources: int
@@ -104,8 +105,8 @@ def restore(record: Record, folder: Path) -> Restored:
     repository = find_repository(record, git)
     base = folder
     if repository is not None:
-        base = folder / _below_root(git.root, record.base)
-        notes += _take_commit(git, repository, folder)
+        base = folder / _below(git.root, record.base)
+        notes += _take_commit(git, repository, folder / _below(record.base, git.root))
     else:
         notes.append(_without_repository(run, git))
     notes += _write_sources(run, sources, base, in_git=repository is not None)
@@ -114,7 +115,7 @@ def restore(record: Record, folder: Path) -> Restored:
             f"run {run.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
         )
     commit = git.commit if repository is not None else None
-    return Restored(folder, base / mainfile, commit, len(sources), tuple(notes))
+    return Restored(folder, base, base / mainfile, commit, len(sources), tuple(notes))
 
 
 def find_repository(record: Record, git: GitState) -> Path | None:
@@ -122,20 +123,18 @@ def find_repository(record: Record, git: GitState) -> Path | None:
     if git.commit is None:
         return None
     for place in (Path(git.root) if git.root else None, record.base, Path.cwd()):
-        if place is not None and place.is_dir():
-            done = _git(["-C", str(place), "cat-file", "-e", f"{git.commit}^{{commit}}"])
-            if done is not None and done.returncode == 0:
-                return place
+        if place is not None and place.is_dir() and has_commit(place, git.commit):
+            return place
     return None
 
 
-def _below_root(root: str | None, base: Path | None) -> PurePosixPath:
-    """Return where below the root of its repository the experiment was."""
-    if root is None or base is None:
+def _below(upper: str | Path | None, lower: str | Path | None) -> PurePosixPath:
+    """Return where below one folder another one is; nothing if it is not."""
+    if upper is None or lower is None:
         return PurePosixPath()
-    for path in (base, base.resolve()):
-        if path.is_relative_to(root):
-            return relative_path(path.relative_to(root).as_posix()) or PurePosixPath()
+    for path in (Path(lower), Path(lower).resolve()):
+        if path.is_relative_to(upper):
+            return relative_path(path.relative_to(upper).as_posix()) or PurePosixPath()
     return PurePosixPath()
 
 
@@ -162,26 +161,10 @@ def _without_repository(run: Run, git: GitState) -> str:
 
 
 def _take_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]:
-    """Write the files of a commit, and what was not committed over them; yield what could not be."""
-    found = _git(["-C", str(repository), "rev-parse", "--absolute-git-dir"])
-    git_dir = "" if found is None else found.stdout.decode(errors="surrogateescape").strip()
+    """Write the files of a commit with what was not committed, and yield what could not be."""
     folder.mkdir(parents=True, exist_ok=True)
-    # An index and a work tree of its own: those of the repository stay as they are. An archive might leave files out.
-    options = ["-c", "core.sparseCheckout=false", "-c", "core.splitIndex=false"]
-    index = folder.absolute().with_name(f".{folder.name}.index")
-    try:
-        for words in (["read-tree", str(git.commit)], ["checkout-index", "--all", "--force"]):
-            where = [f"--git-dir={git_dir}", f"--work-tree={folder.resolve()}"]
-            done = _git([*where, *options, *words], folder, GIT_INDEX_FILE=str(index))
-            if done is None or done.returncode != 0:
-                raise LaunchError(f"git {words[0]} in {repository} failed: {_said(done)}")
-    finally:
-        index.unlink(missing_ok=True)
-    if git.diff:
-        done = _git(["apply", "--binary", "--whitespace=nowarn", "-"], folder, git.diff)
-        if done is None or done.returncode != 0:
-            yield f"the changes that were not committed cannot be applied ({_said(done)}); recorded sources have them"
-    elif git.diff is None and git.is_dirty:
+    yield from check_out(repository, str(git.commit), folder, git.diff or "")
+    if git.diff is None and git.is_dirty:
         yield "changes that were not committed are not in its record, except those in recorded sources"
     contents = [_content(name, text) for name, text in git.untracked.items()]
     yield from fetch(contents, folder, overwrite=True).refused
@@ -189,27 +172,6 @@ def _take_commit(git: GitState, repository: Path, folder: Path) -> Iterator[str]
 
 def _content(name: str, text: str) -> Content:
     return Content(name, lambda: io.BytesIO(text.encode(errors="surrogateescape")))
-
-
-def _git(
-    words: Iterable[str], folder: Path | None = None, text: str | None = None, **environment: str
-) -> subprocess.CompletedProcess[bytes] | None:
-    # In a folder that lies in a repository, `git apply` would pass over all files without a word.
-    limits = {} if folder is None else {"GIT_CEILING_DIRECTORIES": str(folder.resolve().parent)}
-    everything = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C", **limits, **environment}
-    for name in ("GIT_DIR", "GIT_WORK_TREE"):
-        everything.pop(name, None)
-    data = None if text is None else text.encode(errors="surrogateescape")
-    try:
-        return subprocess.run(["git", *words], cwd=folder, input=data, capture_output=True, env=everything, check=False)
-    except OSError:
-        return None
-
-
-def _said(done: subprocess.CompletedProcess[bytes] | None) -> str:
-    if done is None:
-        return "git is not installed"
-    return " ".join(done.stderr.decode(errors="replace").split())[:300]
 
 
 # ---------------------------------------------------------------------- recorded sources
@@ -222,23 +184,46 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
         LaunchError: If one has not its recorded content.
     """
     differing, missing, contents = [], [], []
+    replaced: list[str] = []
     for name, content in sources.items():
         data = _checked(run, content)
         path = relative_path(name)
         target = base / path if path is not None else None
         if in_git and target is not None:
+            replaced += _without_links_out(base, target)
+            if target.is_file() and _leads_into(base, target) and target.read_bytes() == data:
+                continue  # and a link stays one
             if not target.is_file():
                 missing.append(name)
-            elif target.read_bytes() != data:
+            elif _lines(target.read_bytes()) != _lines(data):  # line ends are a setting of the repository
                 differing.append(name)
         contents.append(Content(name, content.open))
     refused = fetch(contents, base, overwrite=True).refused
     if refused:
         raise LaunchError(f"run {run.id}: its sources cannot be restored: {'; '.join(refused[:_SHOWN])}")
+    if replaced:
+        yield f"links out of the lab are restored as folders of the recorded sources alone: {some(replaced)}"
     if differing:
         yield f"recorded sources differ from the commit with its changes, and are taken: {some(differing)}"
     if missing:
         yield f"recorded sources are not in the commit with its changes: {some(missing)}"
+
+
+def _leads_into(folder: Path, path: Path) -> bool:
+    return path.resolve().is_relative_to(folder.resolve())
+
+
+def _without_links_out(base: Path, target: Path) -> list[str]:
+    """Remove a link on the way from `base` to a file that leads out of `base`; return its name."""
+    for parent in reversed(target.relative_to(base).parents[:-1]):
+        if (base / parent).is_symlink() and not _leads_into(base, base / parent):
+            (base / parent).unlink()
+            return [parent.as_posix()]
+    return []
+
+
+def _lines(data: bytes) -> bytes:
+    return data.replace(b"\r\n", b"\n")
 
 
 def _checked(run: Run, content: Content) -> bytes:

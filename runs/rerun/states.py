@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
 
+from observers.record.schema import RUN
 from observers.record.sealed_zip import check_seal, read_note
-from runs.errors import LaunchError
+from runs.errors import LaunchError, RunsError
 from runs.rerun.record import RESUME_SETTING
+from runs.stores.folder import FolderStore
 from runs.stores.run import Run
 
 __all__ = ["State", "chosen_state", "kept_start", "start_setting", "states_of", "with_folder"]
@@ -39,11 +42,23 @@ def with_folder(run: Run) -> tuple[Run, Path]:
         raise LaunchError(
             f"run {run.id} was recorded by stock Sacred, which keeps no states to resume from; reproduce it"
         )
-    found = run.original()
+    found = _with_states(run)
     if found is None or found.folder is None:
         where = f"{run.document.get('folder') or 'no folder'} on {run.host or 'a machine without a name'}"
         raise LaunchError(f"run {run.id} was recorded in {where}, and its states are only there; go on from there")
     return found, found.folder
+
+
+def _with_states(run: Run) -> Run | None:
+    """Return the run as the folder has it that its states are in; of one recorded in several, that is the first."""
+    found = run.original()
+    other = None if found is None else found.document.get("states_folder")
+    if not isinstance(other, str) or found is None or not (Path(other) / RUN).is_file():
+        return found
+    with contextlib.suppress(RunsError):  # a folder without a readable record is not that of the run
+        first = FolderStore(Path(other).parent).get(Path(other).name)
+        return first if first.uid == found.uid else found
+    return found
 
 
 def states_of(run: Run, *, check: bool = False) -> list[State]:
@@ -53,7 +68,7 @@ def states_of(run: Run, *, check: bool = False) -> list[State]:
         run: The run; none are found of one whose folder is not on this machine.
         check: Whether to read all of each file and look for damage.
     """
-    original = run.original()
+    original = _with_states(run)
     if original is None or original.folder is None:
         return []
     folders = sorted(original.folder.glob("checkpoints-*"), key=lambda path: (len(path.name), path.name))
@@ -98,7 +113,7 @@ def kept_start(run: Run) -> Path | None:
     Where the other run has it, there may be a newer one by now.
     """
     setting = run[f"config.{RESUME_SETTING}"]
-    original = run.original()
+    original = _with_states(run)
     if original is None or original.folder is None or setting in (None, "auto"):
         return None
     path = original.folder / "checkpoints" / "start" / Path(str(setting)).name

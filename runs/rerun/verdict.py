@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,27 +64,45 @@ class Tolerance:
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """One point of a metric that differs.
+    """One point of a metric, or one number of the result, that differs.
 
     Attributes:
         metric: Its name.
-        step: Its step in the recorded run.
+        step: Its step in the recorded run; None for a number of the result.
         old, new: The two values.
         new_step: Its step in the new run.
     """
 
     metric: str
-    step: int | float
+    step: int | float | None
     old: float
     new: float
-    new_step: int | float
+    new_step: int | float | None
+
+    @property
+    def absolute(self) -> float:
+        """How far the values are from each other; infinite from a number to NaN or an infinity."""
+        if self.old == self.new or (self.old != self.old and self.new != self.new):
+            return 0.0
+        distance = abs(self.new - self.old)
+        return math.inf if math.isnan(distance) else distance
+
+    @property
+    def relative(self) -> float:
+        """The same in relation to the recorded value; infinite if that is 0."""
+        if not self.absolute:
+            return 0.0
+        ratio = self.absolute / abs(self.old) if self.old else math.inf
+        return math.inf if math.isnan(ratio) else ratio
 
     @property
     def text(self) -> str:
         """The difference in a few words."""
         if self.step != self.new_step:
-            return f"{self.metric}: recorded at step {self.step}, now at step {self.new_step}"
-        return f"{self.metric} at step {self.step}: recorded {self.old!r}, now {self.new!r}"
+            value = f", with the same value {self.old!r}" if not self.absolute else ""
+            return f"{self.metric}: recorded at step {self.step}, now at step {self.new_step}{value}"
+        where = "" if self.step is None else f" at step {self.step}"
+        return f"{self.metric}{where}: recorded {self.old!r}, now {self.new!r}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +118,8 @@ class MetricVerdict:
         rtol: The relative tolerance that was allowed.
         largest_relative, largest_absolute: The largest deviations seen.
         first: The first point beyond the tolerance, if there is one.
+        extremes: The points of the largest deviations, if there are any: relative, absolute.
+        is_of_steps: Whether all values are the same, and only steps are not.
     """
 
     name: str
@@ -110,6 +131,8 @@ class MetricVerdict:
     largest_relative: float
     largest_absolute: float
     first: Deviation | None = None
+    extremes: tuple[Deviation, ...] = ()
+    is_of_steps: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,6 +146,8 @@ class Verdict:
         reasons: What else counts as diverged, a sentence each.
         notes: What does not count, a sentence each.
         tolerance: What was allowed.
+        largest: The numbers that are farthest from the recorded ones: relative, absolute; of all metrics that count and
+            of the result, whether they are allowed or not.
     """
 
     verdict: str
@@ -131,18 +156,38 @@ class Verdict:
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     tolerance: Tolerance
+    largest: tuple[Deviation, ...] = ()
 
     @property
     def text(self) -> str:
-        """The verdict in one line, with where it first diverged."""
+        """The verdict in one line, with where it first diverged, or with the largest difference that was allowed."""
         if self.verdict == DIVERGED:
             first = self.first.text if self.first else ""
-            return f"{DIVERGED}: {first or (self.reasons[0] if self.reasons else '')}"
+            kind = " IN THE STEPS ALONE" if self.is_of_steps else ""
+            return f"{DIVERGED}{kind}: {first or (self.reasons[0] if self.reasons else '')}"
         if self.verdict == WITHIN:
-            worst = max(self.metrics, key=lambda one: one.largest_relative, default=None)
-            of = f": at most {worst.largest_relative:.3g}, in {worst.name}" if worst and worst.largest_relative else ""
-            return f"{WITHIN} ({self.tolerance.text}){of}"
+            return f"{WITHIN} ({self.tolerance.text}){f': {self.largest_text}' if self.largest else ''}"
         return IDENTICAL
+
+    @property
+    def is_of_steps(self) -> bool:
+        """Whether nothing but steps is beyond the tolerance."""
+        beyond = [one for one in self.metrics if one.verdict == DIVERGED]
+        return bool(beyond) and not self.reasons and all(one.is_of_steps for one in beyond)
+
+    @property
+    def largest_text(self) -> str:
+        """The largest differences in a few words; empty if there are none."""
+        if not self.largest:
+            return ""
+        relative, absolute = self.largest[0], self.largest[-1]
+        if relative == absolute:
+            sizes = f"{relative.relative:.3g} relative, {absolute.absolute:.3g} absolute"
+            return f"largest difference {sizes} ({relative.text})"
+        return (
+            f"largest difference {relative.relative:.3g} relative ({relative.text}), {absolute.absolute:.3g} absolute "
+            f"({absolute.text})"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Return all of it as what JSON holds."""

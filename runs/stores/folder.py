@@ -10,6 +10,7 @@ from observers.record.locking import claimed
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.fields import is_indexed
+from runs.index.folders import require_folder
 from runs.index.index import Index
 from runs.query.filters import Filter
 from runs.query.names import full_name
@@ -33,16 +34,13 @@ class FolderStore(Store):
         index: What answers questions about the runs.
 
     Raises:
-        StoreError: If there is no such folder.
+        StoreError: If there is no such folder, or it cannot be read.
     """
 
     def __init__(self, where: str | Path) -> None:
         self.folder = Path(where)
         self.where = str(where)
-        if not self.folder.is_dir():
-            raise StoreError(
-                f"there is no folder {where}; give the one that runs are recorded in, such as my_runs, or a URL"
-            )
+        require_folder(self.folder)
         self.index = Index(self.folder)
 
     def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
@@ -75,7 +73,11 @@ class FolderStore(Store):
         # Not by joining paths: an id that leaves the folder is none.
         if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
             return None
-        return FolderRun(self, self.folder, key) if (self.folder / key / RUN).is_file() else None
+        try:
+            return FolderRun(self, self.folder, key) if (self.folder / key / RUN).is_file() else None
+        except OSError as error:
+            why = f"{self.folder / key} cannot be read ({error.strerror}); check its permissions"
+            raise StoreError(why) from error
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`."""

@@ -35,11 +35,12 @@ from observers.record.schema import (
 )
 from runs.errors import StoreError
 from runs.index.fields import summary_of
+from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
 from runs.stores.folder_removing import remove_folder
 from runs.stores.media import Medium
 from runs.stores.run import Run, RunStore
-from runs.stores.stock_sacred import series_of, without_pickles
+from runs.stores.stock_sacred import series_of
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
@@ -69,7 +70,7 @@ class FolderRun(Run):
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
         document = {**_read(self.folder / RUN, required=True), **_read(self.folder / NOTES)}
-        return without_pickles(document)
+        return without_pickles(document, twice=True)
 
     def _part(self, name: str) -> dict[str, Any]:
         found = without_pickles(_read(self.folder / PARTS[name]))

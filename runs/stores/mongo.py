@@ -10,22 +10,26 @@ from typing import Any
 
 import bson
 
+from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.index.fields import LEFT_OUT, flatten
 from runs.query.filters import Filter, in_order, matches, names_in
 from runs.query.names import STATISTICS, full_name
+from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import MongoRun, plain
+from runs.stores.mongo_run import MongoRun, has_changed_keys, plain
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Removed, Store
 
 __all__ = ["MongoStore"]
 
+# Fields that a run computes.
+_MAY_BE_SERIALIZED = ("result", "info")
 # How many runs tell which fields there are.
 _SAMPLE = 200
 
@@ -52,6 +56,8 @@ class MongoStore(Store):
         asked = {*names, *names_in(tree), by}
         with self.mongo.errors():
             if self._has_stock_runs and any(name.startswith("summary") for name in asked):
+                return self._find_here({}, tree, sort, limit, asked)
+            if any(map(self._has_serialized, {*names_in(tree), by})):
                 return self._find_here({}, tree, sort, limit, asked)
             query = query_of(tree, self._dead())
             if by == DURATION:
@@ -91,10 +97,16 @@ class MongoStore(Store):
         with self.mongo.errors():
             return self.mongo.runs.estimated_document_count() > self.mongo.runs.count_documents({"uid": {"$gt": ""}})
 
+    def _has_serialized(self, name: str) -> bool:
+        """Whether a run holds a number of NumPy under a name as Sacred's serializer wrote it, which no query finds."""
+        if name.partition(".")[0] not in _MAY_BE_SERIALIZED:
+            return False
+        return self.mongo.runs.find_one({f"{stored_path(name)}.dtype": {"$type": "string"}}, {"_id": 1}) is not None
+
     def _find_here(
         self, query: Mapping[str, Any], tree: Filter | None, sort: str | None, limit: int | None, asked: set[str]
     ) -> list[Run]:
-        """Do as `_find` does with what the database does not hold: durations, and summaries of stock Sacred's runs.
+        """Do as `_find` does with what no query finds: durations, stock Sacred's summaries, serialized numbers.
 
         Args:
             query: Those that may be meant.
@@ -190,12 +202,20 @@ def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
 
 
 def _row(document: Document, names: Iterable[str]) -> Document:
-    row = {name: plain(_value_at(document, stored_path(name))) for name in names if name != "_id"}
+    row = {name: _plain_at(document, stored_path(name)) for name in names if name != "_id"}
+    if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
+        del row["summary"]  # the run looks the names up
     if "status" in row:
         row["status"] = true_status({"status": row["status"]}, document.get("lease"))
     if DURATION in row:
         row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS})
     return row
+
+
+def _plain_at(document: Document, path: str) -> Any:
+    value = plain(_value_at(document, path))
+    of_result = path.partition(".")[0] == "result"
+    return without_pickles(value, twice=of_result) if isinstance(value, dict | list) else value
 
 
 def _odd(document: Mapping[str, Any]) -> Iterator[str]:
@@ -210,14 +230,18 @@ def _odd(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _fields_of(document: Document) -> set[str]:
     """Return the full names of a document's fields."""
-    metrics = document.pop("summary", None)
+    summary, info = document.pop("summary", None), document.get("info")
+    listed = info.get("metrics") if isinstance(info, Mapping) else None
+    metrics = [entry.get("name") for entry in listed or () if isinstance(entry, Mapping)]
+    names = {stored_key(name): name for name in metrics if isinstance(name, str)}
     found: Document = {}
+    if "result" in document:
+        document["result"] = without_pickles(document["result"], twice=True)
     flatten(document, "", found, LEFT_OUT)
     if duration_s(document) is not None:
         found[DURATION] = None
-    # Names of metrics have no dots here.
-    metrics = metrics if isinstance(metrics, Mapping) else {}
-    return found.keys() | {f"summary.{name.replace(',', '.')}.{each}" for name in metrics for each in STATISTICS}
+    keys = summary if isinstance(summary, Mapping) else {}
+    return found.keys() | {f"summary.{names.get(key, key)}.{each}" for key in keys for each in STATISTICS}
 
 
 def _metric_of(name: str) -> str | None:

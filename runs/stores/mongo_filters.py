@@ -9,6 +9,7 @@ from typing import Any
 
 import pymongo
 
+from observers.mongo.documents import stored_key
 from observers.record.numbered_folder import as_number
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, holds
 from runs.query.names import TIMES, full_name
@@ -46,7 +47,7 @@ def stored_path(name: str) -> str:
     """Return the path of a full name in a run's document, where a metric's name holds no dots."""
     if name.startswith("summary."):
         metric, _, statistic = name.removeprefix("summary.").rpartition(".")
-        return f"summary.{metric.replace('.', ',')}.{statistic}" if metric else name
+        return f"summary.{stored_key(metric)}.{statistic}" if metric else name
     return name
 
 
@@ -83,7 +84,7 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return {"_id": {"$in": [value, other]}}
     if condition.name == DURATION:
         return _on_duration(operator, value)
-    if condition.name in TIMES and isinstance(value, str) and operator != "~":
+    if condition.name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
     if operator == "~":
         test = {"$regex": value}

@@ -17,28 +17,34 @@ import numpy as np
 
 from observers.artifacts.store import ARTIFACTS
 from observers.errors import ArtifactError
-from observers.mongo.documents import object_id, restore
+from observers.mongo.documents import object_id, restore, stored_key
 from observers.mongo.fetch import fetch
 from observers.record.identity import true_status
 from observers.record.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
 from runs.errors import StoreError
+from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_removing import Remover
 from runs.stores.run import Run, RunStore
-from runs.stores.stock_sacred import series_of, without_pickles
+from runs.stores.stock_sacred import series_of
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["MongoRun", "plain"]
+__all__ = ["MongoRun", "has_changed_keys", "plain"]
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
 _OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
 # What stands in `captured_out` for the middle of a long output; see `observers.mongo.delivery`.
 _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
+
+
+def has_changed_keys(summary: Mapping[str, Any]) -> bool:
+    """Tell whether a summary in a database may have keys that are not the names of its metrics."""
+    return any("," in key or key.startswith("@") for key in summary)
 
 
 class MongoRun(Run):
@@ -58,7 +64,7 @@ class MongoRun(Run):
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
-        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))))
+        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))), twice=True)
 
     def _whole(self, value: Any) -> Any:
         """Return a value with what is too large for a document put back in its place."""
@@ -81,9 +87,16 @@ class MongoRun(Run):
         if name not in self._parts:
             part = self._whole(self._find({name: 1}).get(name))
             self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
-        if name == "summary" and not self._parts[name]:
-            self._parts[name] = self.computed_summary()
+        if name == "summary":
+            self._parts[name] = self._as_named(self._parts[name]) or self.computed_summary()
         return self._parts[name]
+
+    def _as_named(self, summary: dict[str, Any]) -> dict[str, Any]:
+        """Return a summary under the names of the metrics in place of the keys that MongoDB can hold."""
+        if not has_changed_keys(summary):
+            return summary
+        names = {stored_key(name): name for name in self._metric_names()}
+        return {names.get(key, key): value for key, value in summary.items()}
 
     def computed_summary(self, names: set[str] | None = None) -> dict[str, Any]:
         """Return the summary of what stock Sacred recorded, which keeps none; of all metrics, or of `names`."""

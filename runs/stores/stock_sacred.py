@@ -1,4 +1,4 @@
-"""Metrics and documents in the form in which stock Sacred keeps them, in files and in MongoDB alike."""
+"""Metrics in the form in which stock Sacred keeps them, in files and in MongoDB alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from observers.record.schema import Series
 from runs.query.times import time_of
 
-__all__ = ["series_of", "without_pickles"]
+__all__ = ["series_of"]
 
 
 def series_of(entry: Any, start: datetime | None) -> Series | None:
@@ -39,12 +39,3 @@ def _number(value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, OverflowError):
         return float("nan")
-
-
-def without_pickles(value: Any) -> Any:
-    """Return a document with what jsonpickle wrote for tuples as lists; nothing of it is decoded."""
-    if isinstance(value, dict):
-        if set(value) == {"py/tuple"}:
-            return without_pickles(value["py/tuple"])
-        return {str(key): without_pickles(item) for key, item in value.items()}
-    return [without_pickles(item) for item in value] if isinstance(value, list) else value

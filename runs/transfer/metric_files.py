@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from observers.record.checksums import entries_of
 from observers.record.schema import (
     MAX_SACRED_POINTS,
     NAMES,
@@ -17,6 +18,7 @@ from observers.record.schema import (
     POINTS,
     SACRED_METRICS,
     SUMMARY,
+    SUMS,
     TICKS_PER_S,
     Series,
     summarize,
@@ -35,13 +37,15 @@ def write_metrics(run: Run, folder: Path) -> None:
     sacred: dict[str, dict[str, list[Any]]] = {}
     summary: dict[str, Mapping[str, Any]] = {}
     total, stored = 0, run.summary
-    with (folder / POINTS).open("wb") as points:
+    with (folder / POINTS).open("wb") as points, (folder / SUMS).open("wb") as sums:
         for number, name in enumerate(names):
             run.store.tell(f"metrics of run {run.id}", number, len(names))
             series = run.metric(name)
             as_float = series.steps.dtype == np.float64
             rows.append({"id": number, "name": name, **({"steps": "float"} if as_float else {})})
-            points.write(_as_points(series, number).tobytes())
+            data = _as_points(series, number).tobytes()
+            points.write(data)
+            sums.write(entries_of(data, total, POINT.itemsize))
             total += len(series)
             if len(series):
                 summary[name] = stored.get(name) or summarize(series.values, series.steps)

@@ -25,7 +25,7 @@ from observers.mongo.destination import (
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
-from observers.record.schema import DESTINATION, LIVE, RUN
+from observers.record.schema import DESTINATION, RUN, has_latest_points
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, read_json, run_folders
 from runs.stores.mongo_database import MongoDatabase
@@ -199,7 +199,7 @@ def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncRe
 def _recover(folder: Path, lock: RecordLock) -> None:
     """Take in the latest points of a process that was killed, if it has left any; `lock` is held on the record."""
     lease = read_lease(folder, lock)
-    if not (folder / LIVE).exists() or (lease is not None and is_alive(lease)):
+    if not has_latest_points(folder) or (lease is not None and is_alive(lease)):
         return
     journal = Journal(folder)
     try:

@@ -28,7 +28,6 @@ from observers.record.schema import (
     FORMAT,
     INFO,
     LEASE,
-    LIVE,
     LOCK,
     MEDIA,
     MEDIA_FOLDER,
@@ -38,6 +37,7 @@ from observers.record.schema import (
     PROVENANCE,
     RUN,
     VALUES,
+    has_latest_points,
     media_path,
     read_names,
 )
@@ -132,7 +132,7 @@ class _Unloading:
             elif path.is_file() and not self._is_left(name):
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, self.folder / name)
-        if (self.folder / LIVE).exists():
+        if has_latest_points(self.folder):
             journal = Journal(self.folder)
             journal.recover()
             journal.close()

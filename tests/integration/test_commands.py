@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import uuid
@@ -323,46 +324,64 @@ ODD = [5, "x", [1], [["a", {}]], {"a": {"b": 1}}, None, True]
 PARTS = ["experiment", "status", "start_time", "stop_time", "heartbeat", "host", "meta", "result", "artifacts"]
 PARTS += ["resources", "fail_trace", "command_line", "tags", "note", "parent", "uid", "command", "lease"]
 OF_FILES = ["config", "info", "summary", "provenance"]
+ALL_PARTS = [*PARTS, *OF_FILES, "captured_out"]
+# Runs by id: 1 to 161 have one odd part each; those from 201 on have four, which an error in one of them would hide.
+ODD_RUNS = {str(id): {name: value} for id, (name, value) in enumerate(itertools.product(ALL_PARTS, ODD), 1)}
+GROUPS = {
+    str(id): dict.fromkeys(names, value)
+    for id, (names, value) in enumerate(itertools.product([ALL_PARTS[i::6] for i in range(6)], ODD), 201)
+}
 
 
-@pytest.mark.parametrize("name", [*PARTS, *OF_FILES, "captured_out"])
-def test_odd_documents_hide_nothing_and_end_no_command(where, runs, tmp_path, mongo_url, name, capsys, monkeypatch):
-    good = {"status": "COMPLETED", "experiment": {"name": "good"}, "uid": "f" * 32}
-    database = f"odd_{uuid.uuid4().hex}"
+@pytest.fixture(scope="module")
+def odd_store(where, tmp_path_factory, mongo_url):
+    """A store of the runs in `ODD_RUNS` and `GROUPS`, and of a good one, 1000."""
+    good = {"status": "COMPLETED", "experiment": {"name": "good"}}
+    odd_runs = {**ODD_RUNS, **GROUPS, "1000": {}}
     if where.startswith("mongodb"):
-        monkeypatch.setenv("SACRISTAN_STORE", f"{mongo_url}/{database}")
+        rows = [{"_id": int(id), **good, "uid": f"{id:0>32}", **odd} for id, odd in odd_runs.items()]
+        rows[-1]["start_time"] = datetime(2026, 1, 1)
+        database = f"odd_{uuid.uuid4().hex}"
         with pymongo.MongoClient(mongo_url) as client:
-            rows = [{"_id": i + 1, **good, "uid": f"{i:032}", name: value} for i, value in enumerate(ODD)]
-            extra = {"_id": 100, **good, "start_time": datetime(2026, 1, 1)}
-            client[database]["runs"].insert_many([*rows, extra])
-    else:
-        monkeypatch.setenv("SACRISTAN_STORE", str(tmp_path))
-        for i, value in enumerate([*ODD, None]):
-            folder = tmp_path / str(i + 1 if i < len(ODD) else 100)
-            folder.mkdir()
-            run = {**good, "uid": f"{i:032}"}
-            if i < len(ODD):
-                if name in OF_FILES or name == "lease":
-                    (folder / f"{name}.json").write_text(json.dumps(value))
-                else:
-                    run[name] = value
-            (folder / "run.json").write_text(json.dumps(run))
-    try:
-        for sort in ("id", "-start", "result", "-duration"):
-            rows = json.loads(runs("ls", "--json", "--sort", sort))
-            assert {"100"} < {row["id"] for row in rows}
-            assert len(rows) == len(ODD) + 1
-        for id in [str(i + 1) for i in range(len(ODD))]:
-            for command in (["show", id], ["config", id], ["log", id], ["metrics", id], ["diff", "100", id]):
-                for form in ([], ["--json"]):
-                    code = main([*command, *form])
-                    printed = capsys.readouterr()
-                    assert code == 0 or (code == 1 and printed.err.startswith("error: ")), (command, printed.err)
-                    assert printed.err.count("\n") <= 1
-    finally:
-        if where.startswith("mongodb"):
-            with pymongo.MongoClient(mongo_url) as client:
-                client.drop_database(database)
+            client[database]["runs"].insert_many(rows)
+            yield f"{mongo_url}/{database}"
+            client.drop_database(database)
+        return
+    store = tmp_path_factory.mktemp("odd")
+    for id, odd in odd_runs.items():
+        (store / id).mkdir()
+        run = {**good, "uid": f"{id:0>32}"}
+        for name, value in odd.items():
+            if name in OF_FILES or name == "lease":
+                (store / id / f"{name}.json").write_text(json.dumps(value))
+            else:
+                run[name] = value
+        (store / id / "run.json").write_text(json.dumps(run))
+    yield str(store)
+
+
+@pytest.mark.parametrize("sort", ["id", "-start", "result", "-duration"])
+def test_odd_documents_hide_no_run_from_ls(odd_store, runs, sort):
+    rows = json.loads(runs("ls", "--json", "--sort", sort, "--limit", "0", "--store", odd_store))
+    assert sorted(row["id"] for row in rows) == sorted([*ODD_RUNS, *GROUPS, "1000"])
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize("command", [["show"], ["config"], ["log"], ["metrics"], ["diff", "1000"]], ids=" ".join)
+def test_odd_documents_end_no_command(odd_store, command, form, capsys):
+    def is_answered(id):
+        code = main([*command, id, *form, "--store", odd_store])
+        printed = capsys.readouterr()
+        odd = (ODD_RUNS | GROUPS)[id]
+        assert code == 0 or (code == 1 and printed.err.startswith("error: ")), (odd, printed.err)
+        assert printed.err.count("\n") <= 1, odd
+        return code == 0
+
+    for id, group in GROUPS.items():
+        if not is_answered(id):  # an error hides what comes of the other parts
+            for name, value in group.items():
+                alone = next(id for id, odd in ODD_RUNS.items() if odd == {name: value} and odd[name] is value)
+                is_answered(alone)
 
 
 def test_unreadable_runs_are_listed_with_the_reason(where, runs, tmp_path, mongo_url, monkeypatch):

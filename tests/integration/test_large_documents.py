@@ -118,22 +118,23 @@ def test_large_info_of_a_run_that_goes_on_is_sent_now_and_then_and_at_the_end(fo
         assert (whole["status"], whole["info"]["text"][0]) == (status, "3" if number == 3 else "0")
 
 
-def test_ten_thousand_artifacts_and_sources_are_listed(folder, database):
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_thousands_of_artifacts_and_sources_are_listed(folder, database, count):
     run = json.loads((folder / "run.json").read_text())
     (folder / "one.txt").write_text("one")
-    names = [f"artifacts/number-{number}.txt" for number in range(10_000)]
+    names = [f"artifacts/number-{number}.txt" for number in range(count)]
     (folder / "artifacts").mkdir()
     for name in names:
         (folder / name).hardlink_to(folder / "one.txt")
     stored = run["experiment"]["sources"][0][1]
-    sources = [[f"package/module_{number}.py", stored] for number in range(5_000)]
+    sources = [[f"package/module_{number}.py", stored] for number in range(count // 2)]
     run |= {"artifacts": names, "resources": sources, "experiment": {**run["experiment"], "sources": sources}}
     (folder / "run.json").write_text(json.dumps(run))
     found, _ = deliver(folder, database)
     assert [file["name"] for file in found["artifacts"]] == names
     assert gridfs.GridFS(database).get(found["artifacts"][-1]["file_id"]).read() == b"one"
     assert [name for name, _ in found["experiment"]["sources"]] == [name for name, _ in sources]
-    assert len(found["resources"]) == 5_000
+    assert len(found["resources"]) == count // 2
 
 
 def test_list_of_resources_beyond_the_bound_is_cut_and_whole_in_a_file(folder, database, mongo_url):

@@ -365,6 +365,36 @@ def test_run_killed_before_its_first_heartbeat_keeps_every_point(tmp_path, start
     check_every_point(tmp_path / "runs" / "1", logged_by(tmp_path))
 
 
+@pytest.mark.parametrize("interval", [0, "0", 0.0])
+def test_run_without_heartbeats_has_everything_at_its_end(tmp_path, interval):
+    others = []
+
+    class Other(sacred.observers.RunObserver):
+        def started_event(self, *args, **kwargs):
+            pass
+
+        def log_metrics(self, metrics_by_name, info):
+            others.append({name: found["values"] for name, found in metrics_by_name.items()})
+
+    def main(_run):
+        print("some output")
+        _run.info["note"] = 1
+        for step in range(50):
+            _run.log_scalar("x", float(step))
+        assert _run._heartbeat is None
+
+    ex = Experiment("recorded", base_dir=Path(__file__).parent)
+    ex.observers += [FileObserver(tmp_path / "runs"), Other()]
+    ex.main(main)
+    ex.run(options={"--capture": "sys", "--beat-interval": interval})
+    folder = tmp_path / "runs" / "1"
+    assert read_metrics(folder)["x"].values.tolist() == list(range(50))
+    assert (load(folder)["status"], load(folder, "info.json")) == ("COMPLETED", {"note": 1})
+    assert load(folder, "lease.json")["beat_interval"] == 0
+    assert "some output" in (folder / "cout.txt").read_text()
+    assert others == [{"x": [float(step) for step in range(50)]}]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_signal_ends_the_run_as_interrupted_and_is_named(tmp_path, number, code, start, wait_for):
     recorded = start(tmp_path, LOGS_FOR_EVER, "-b", "0.2")

@@ -11,6 +11,7 @@ from experiments import Experiment
 from ingredients import checkpoint
 from ingredients.errors import ConfigError
 from observers import FileObserver
+from observers.record.identity import lease
 
 PARENT = "01a1ffeb3c174508e1a2f664eafc1f36"
 
@@ -53,6 +54,44 @@ def test_unfinished_run_of_the_same_config_is_continued(run, tmp_path):
     assert run() == 1
     assert status(tmp_path, 1) == "COMPLETED"
     assert run() == 2
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_run_that_cannot_be_read_is_passed_over_and_named(run, tmp_path, caplog):
+    assert run(fail=True) == 1
+    (tmp_path / "1" / "run.json").write_text("{torn")
+    assert run() == 2
+    said = [text for text in caplog.messages if "passed over" in text]
+    assert len(said) == 1
+    assert said[0].startswith(f"resume=auto: {tmp_path}/1 may be of this config, but is passed over")
+
+
+def test_run_that_another_process_is_at_work_on_is_passed_over_and_named(run, tmp_path, caplog):
+    assert run(fail=True) == 1
+    edit(tmp_path / "1" / "run.json", status="RUNNING")
+    (tmp_path / "1" / "lease.json").write_text(json.dumps(lease(1.0)))
+    assert run() == 2
+    assert f"resume=auto: {tmp_path}/1 is passed over, because a process is at work on it" in caplog.messages
+
+
+def test_changes_since_the_first_session_are_told_once(run, tmp_path, caplog):
+    assert run(fail=True) == 1
+    record = json.loads((tmp_path / "1" / "run.json").read_text())
+    sources = [[name, "_sources/another.py"] for name, _ in record["experiment"]["sources"]]
+    edit(tmp_path / "1" / "run.json", experiment={**record["experiment"], "sources": sources})
+    found = json.loads((tmp_path / "1" / "provenance.json").read_text())
+    packages, flags = {**found["packages"], "numpy": "0.1"}, {**found["determinism"], "num_threads": 99}
+    edit(tmp_path / "1" / "provenance.json", packages=packages, determinism=flags)
+    assert run() == 1
+    said = [text.partition(" is resumed, but not as it began, so it may end differently: ") for text in caplog.messages]
+    told = sorted(text for folder, _, text in said if folder == str(tmp_path / "1"))
+    assert [text.partition(":")[0] for text in told] == ["determinism", "packages", "sources"]
+    assert f"num_threads was 99, is {found['determinism']['num_threads']}" in told[0]
+    assert f"numpy was 0.1, is {found['packages']['numpy']}" in told[1]
+    assert Path(__file__).name in told[2]
 
 
 def test_run_that_was_started_without_the_setting_is_continued(run):

@@ -189,6 +189,40 @@ def test_steps_go_on_where_a_continued_run_takes_nothing_back(tmp_path):
     assert metrics["loss"]["steps"] == list(range(6))
 
 
+def test_damaged_block_is_lost_to_whoever_takes_nothing_back_and_gone_where_the_record_is_rewound(tmp_path, caplog):
+    positions = []
+
+    def first(_run):
+        for number in range(3):
+            _run.log({"loss": number, "accuracy": number})
+            positions.append(_run.position())
+            _run.flush()
+
+    def second(_run):
+        missing.extend(map(_run.num_missing, positions))
+        if position is not None:
+            _run.rewind(position)
+        _run.log({"loss": 3, "accuracy": 3})
+
+    def resumed(start):
+        nonlocal position
+        position = start
+        record(tmp_path, second, meta_info={"resume": str(folder)})
+        run = json.loads((folder / "run.json").read_text())
+        losses = read_metrics(folder)["loss"].values.tolist()
+        return run["status"], run.get("damaged_points"), run.get("lost_points"), losses
+
+    missing, position = [], None
+    folder = record(tmp_path, first, beat_interval=100)
+    with (folder / "metrics.bin").open("r+b") as stream:
+        stream.seek(2 * 24 + 20)  # of the second block
+        stream.write(b"\xff")
+    assert resumed(None) == ("COMPLETED_WITH_LOSS", 2, None, [0, 2, 3])
+    assert missing == [0, 2, 2]
+    assert "points 2 to 3 are damaged (their checksum differs), these 2 are left out" in caplog.text
+    assert resumed(positions[0]) == ("COMPLETED", None, None, [0, 3])
+
+
 def test_samples_of_the_machine_share_no_step_over_sessions(tmp_path):
     def main(_run):
         _run.log_scalar("loss", 1.0)

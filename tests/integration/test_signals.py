@@ -137,10 +137,8 @@ class Observer(RunObserver):
         self.events.append("joined")
 
 
-def run_traced(tracer, error=None):
-    """Run an experiment while it is traced; return what its observer was told, and what it raised."""
-    ex, observer = Experiment("traced", save_git_info=False, system_metrics_s=None), Observer()
-    ex.observers.append(observer)
+def make_experiment(error):
+    ex = Experiment("traced", save_git_info=False, system_metrics_s=None)
 
     @ex.pre_run_hook
     def before():
@@ -155,6 +153,12 @@ def run_traced(tracer, error=None):
         if error is not None:
             raise error
 
+    return ex
+
+
+def run_traced(ex, tracer):
+    """Run an experiment while it is traced; return what its observer was told, and what it raised."""
+    ex.observers[:] = [Observer()]
     run = ex._create_run(options={"--capture": "no"})
     raised = None
     try:
@@ -162,10 +166,10 @@ def run_traced(tracer, error=None):
             run()
     except BaseException as caught:
         raised = caught
-    return observer.events, raised
+    return ex.observers[0].events, raised
 
 
-@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
 @pytest.mark.parametrize(
     "error", [None, Terminated(signal.SIGTERM), ValueError("bad")], ids=["well", "ended", "failed"]
 )
@@ -186,12 +190,12 @@ def test_signal_at_any_step_leaves_a_run_with_one_end(stride, error, numbers):
 
 def check_every_step(stride, error, numbers):
     before = {name: signal.getsignal(signal.Signals[name]) for name in (*NAMES, "SIGCHLD")}
-    whole = Tracer(0, numbers)
-    run_traced(whole, error)
+    ex, whole = make_experiment(error), Tracer(0, numbers)
+    run_traced(ex, whole)
     assert whole.count > 300
     for at in range(1, whole.count + 1, stride):
         tracer = Tracer(at, numbers)
-        events, raised = run_traced(tracer, error)
+        events, raised = run_traced(ex, tracer)
         if events:
             assert events[0] == "started", tracer.where
             assert len(events) == 3, (events, tracer.where)

@@ -12,8 +12,9 @@ import pytest
 
 from experiments import Experiment
 from observers import FileObserver
+from observers.mongo.destination import Destination
 from observers.record.identity import lease
-from observers.record.schema import read_metrics
+from observers.record.schema import DESTINATION, read_metrics
 from runs.__main__ import main as runs_command
 from runs.errors import StoreError
 from runs.index.folders import run_folders
@@ -56,6 +57,30 @@ def killed(tmp_path, database, mongo_url, start, wait_for):
     (folder / "values.jsonl").write_text('{"name": "words", "step": 0, "time": 1, "value": "no number", "after": 0}\n')
     database.client.drop_database(database.name)
     return tmp_path / "my_runs"
+
+
+def test_damaged_points_are_not_delivered_and_the_rest_is(tmp_path, database, mongo_url, capsys, caplog):
+    def main(_run):
+        for step in range(9):
+            _run.log_scalar("loss", step, step)
+            if step % 3 == 2:
+                _run.flush()
+
+    ex = Experiment("damaged", base_dir=tmp_path, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "my_runs"))
+    ex.main(main)
+    ex.run(options={"--capture": "no", "--beat-interval": 100})
+    folder = tmp_path / "my_runs" / "1"
+    with (folder / "metrics.bin").open("r+b") as stream:
+        stream.seek(4 * 24)
+        stream.write(b"\xff" * 4)
+    (folder / DESTINATION).write_text(json.dumps(Destination(mongo_url, database.name).written()))
+    sync(tmp_path / "my_runs")
+    assert database.metrics.find_one({"name": "loss"})["steps"] == [0, 1, 2, 6, 7, 8]
+    assert (folder / "delivered.json").exists()
+    assert runs_command(["metrics", "1", "loss", "--csv", "--store", str(tmp_path / "my_runs")]) == 0
+    assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()[1:]] == list("012678")
+    assert "points 3 to 5 are damaged" in caplog.text
 
 
 def sync_process(store, *options):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 
 import pytest
@@ -23,6 +22,7 @@ NEEDED = {
     "ExponentialLR": {"gamma": 0.5},
     "MultiStepLR": {"milestones": [2, 4]},
     "OneCycleLR": {"max_lr": 1.0},
+    "ReduceLROnPlateau": {"patience": 0, "factor": 0.5},
     "StepLR": {"step_size": 2, "gamma": 0.5},
 }
 OF_OBJECTS = ("ChainedScheduler", "LambdaLR", "MultiplicativeLR", "SequentialLR")
@@ -73,12 +73,36 @@ def train(optimizer, schedule, epochs=EPOCHS, metrics=METRICS):
     return rates
 
 
+def rates_of_torch(name, length):
+    """Return the learning rates that a class of torch has from its start, used as its documentation says."""
+    cls, optimizer = getattr(lr_scheduler, name), make_optimizer()
+    given = NEEDED.get(name, {})
+    lengths = {key for key in ("T_max", "total_steps", "total_iters") if key in inspect.signature(cls).parameters}
+    scheduler = cls(optimizer, **given, **dict.fromkeys(lengths, length))
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(length - 1):
+        optimizer.step()
+        scheduler.step(*([METRICS["val/loss"]] if name == "ReduceLROnPlateau" else []))
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
 @pytest.mark.parametrize("warmup_steps", [0, 1, 2, 7, 100])
 @pytest.mark.parametrize(("name", "interval"), STEPPED)
-def test_scheduler_of_any_class_goes_through_a_training(name, interval, warmup_steps):
-    rates = train(*make(name, interval=interval, warmup_steps=warmup_steps))
-    assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
-    assert len(set(rates)) > 1 or name in ("ConstantLR", "ReduceLROnPlateau")
+def test_scheduler_of_any_class_has_the_rates_of_torch_after_the_warmup(name, interval, warmup_steps):
+    waits = max(warmup_steps - 1, 0)
+    if interval == "step":
+        length, num_steps = EPOCHS * STEPS - waits, [max(k - waits, 0) for k in range(EPOCHS * STEPS)]
+    else:
+        ends = [STEPS * epoch for epoch in range(1, EPOCHS + 1)]
+        length = EPOCHS - sum(end < waits for end in ends)
+        num_steps = [sum(waits <= end <= k for end in ends) for k in range(EPOCHS * STEPS)]
+    reference = rates_of_torch(name, max(length, 1))
+    expected = [
+        reference[num_steps[k]] * (min((k + 1) / warmup_steps, 1) if warmup_steps else 1) for k in range(EPOCHS * STEPS)
+    ]
+    assert train(*make(name, interval=interval, warmup_steps=warmup_steps)) == pytest.approx(expected)
+    assert len(set(reference)) > 1 or name == "ConstantLR" or length < 2
 
 
 @pytest.mark.parametrize(("name", "interval"), STEPPED)

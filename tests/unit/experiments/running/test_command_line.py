@@ -32,6 +32,7 @@ def test_words_that_make_sense_pass(words):
     [
         (["--beat-interval=abc"], "--beat-interval: got 'abc', expected seconds, more than 0"),
         (["-b", "0"], "-b: got '0', expected seconds, more than 0"),
+        (["--beat-interval=-1"], "--beat-interval: got '-1', expected seconds, more than 0"),
         (["--beat-interval=inf"], "--beat-interval: got 'inf', expected seconds, more than 0"),
         (["--capture=all"], "--capture: got 'all', expected one of no, sys, fd"),
         (
@@ -52,3 +53,11 @@ def test_option_that_cannot_take_its_value_ends_the_command_line_with_one_line(c
     with pytest.raises(SystemExit, match="1"):
         ex.run_commandline(["x", "--capture=all"])
     assert capsys.readouterr().err == "error: --capture: got 'all', expected one of no, sys, fd\n"
+
+
+@pytest.mark.parametrize("given", [-1, "-0.5", "abc", float("nan"), float("inf"), [1]])
+def test_time_between_heartbeats_that_is_none_is_refused_in_a_call(given):
+    ex = Experiment("x", interactive=True)
+    ex.main(lambda: None)
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'--beat-interval: got {given!r}, expected seconds')}"):
+        ex.run(options={"--beat-interval": given})

@@ -77,9 +77,17 @@ def test_sampler_measures_this_machine(log, sample):
     assert all(type(step) is int for points in log.points.values() for step, _ in points)
 
 
+# Ends with the tests, whose end closes its stdin.
+BURNS = """
+import os, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+while True: pass
+"""
+
+
 def test_cpu_of_a_child_counts_while_it_lives_and_once_it_was_waited_for():
     cpu = system_metrics._Cpu(psutil)
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    child = subprocess.Popen([sys.executable, "-c", BURNS], stdin=subprocess.PIPE)
     try:
         used = psutil.Process(child.pid).cpu_times
         while used().user < 0.5:
@@ -89,7 +97,7 @@ def test_cpu_of_a_child_counts_while_it_lives_and_once_it_was_waited_for():
         assert living >= own.user + own.system + own.children_user + own.children_system + 0.5
     finally:
         child.kill()
-        child.wait()
+        child.communicate()
     assert cpu.used_s() >= living
 
 

@@ -44,19 +44,30 @@ def test_folder_outside_of_a_repository_has_no_state(tmp_path):
     assert provenance.git_state(tmp_path) is None
 
 
-def test_sources_are_found_through_links_and_those_that_links_lead_away_are_not(tmp_path, monkeypatch):
+def test_sources_are_found_through_links_and_where_links_lead_away(tmp_path, monkeypatch):
     lab, elsewhere = tmp_path / "lab", tmp_path / "elsewhere"
     for folder in (lab / "parts", elsewhere):
         folder.mkdir(parents=True)
         (folder / "part.py").write_text("part = 1\n")
     (tmp_path / "link").symlink_to(lab)
     (lab / "away").symlink_to(elsewhere)
-    for number, path in enumerate((tmp_path / "link" / "parts", lab / "away")):
+    (lab / "alone.py").symlink_to(elsewhere / "part.py")
+    files = tmp_path / "link" / "parts" / "part.py", lab / "away" / "part.py", lab / "alone.py", elsewhere / "part.py"
+    for number, path in enumerate(files):
         module = types.ModuleType(f"linked{number}")
-        module.__file__ = str(path / "part.py")
+        module.__file__ = str(path)
         monkeypatch.setitem(sys.modules, module.__name__, module)
     digest = hashlib.md5(b"part = 1\n").hexdigest()
-    assert provenance.imported_sources(lab) == [("parts/part.py", digest)]
+    expected = [("alone.py", digest), ("away/part.py", digest), ("parts/part.py", digest)]
+    assert provenance.imported_sources(lab) == expected
+
+
+def test_main_file_that_a_link_outside_leads_to_is_a_source(tmp_path):
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "exp.py").write_text("")
+    (tmp_path / "exp.py").symlink_to(tmp_path / "lab" / "exp.py")
+    assert provenance.source_name(tmp_path / "exp.py", tmp_path / "lab") == "exp.py"
+    assert provenance.source_name(tmp_path / "other.py", tmp_path / "lab") is None
 
 
 def test_packages_are_those_that_the_metadata_name_and_no_line_of_a_readme(tmp_path, monkeypatch):

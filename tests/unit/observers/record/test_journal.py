@@ -123,5 +123,5 @@ def test_folder_that_is_gone_is_said_once_and_counted(tmp_path, caplog, monkeypa
             fill(journal, 100, start=start)
         journal.close()
     assert [r.levelname for r in caplog.records] == ["WARNING", "ERROR"]
-    assert journal.num_lost_bytes == 24 * 350
-    assert "8400 bytes" in caplog.records[1].message
+    assert journal.points.num_lost_points == 500
+    assert "500 points and 0 media could not be written and are lost" in caplog.records[1].message

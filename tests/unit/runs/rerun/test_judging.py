@@ -1,3 +1,4 @@
+import functools
 import json
 import math
 
@@ -13,10 +14,11 @@ NAN, INF = math.nan, math.inf
 def judge_runs(write_store):
     """Judge two runs, given as `write_store` takes them."""
 
-    def run(old, new, tolerance=None):
-        store = write_store(old, new)
+    def run(old, new, tolerance=None, name="store"):
+        store = write_store(old, new, name=name)
         return judge(store.get("1"), store.get("2"), tolerance)
 
+    run.again = functools.partial(run, name="again")
     return run
 
 
@@ -59,12 +61,41 @@ def test_first_deviation_is_the_earliest_step_of_all_metrics(judge_runs):
 
 
 def test_deviations_are_stated_per_metric(judge_runs):
-    found = judge_runs(metrics(loss=[1.0, 2.0, 4.0], acc=[1.0]), metrics(loss=[1.0, 2.001, 4.001], acc=[1.0]))
+    found = judge_runs(metrics(loss=[1.0, 2.0, 4.0], acc=[1.0]), metrics(loss=[1.0, 2.001, 4.0005], acc=[1.0]))
     one = next(one for one in found.metrics if one.name == "loss")
     assert (one.verdict, one.num_deviating, one.num_points, one.rtol) == (WITHIN, 2, 3, 1e-3)
     assert one.largest_relative == pytest.approx(5e-4)
     assert one.largest_absolute == pytest.approx(1e-3)
-    assert found.text == "WITHIN TOLERANCE (0.001 relative): at most 0.0005, in loss"
+    sizes = "0.0005 relative, 0.001 absolute"
+    said = f"largest difference {sizes} (loss at step 1: recorded 2.0, now 2.001)"
+    assert found.text == f"WITHIN TOLERANCE (0.001 relative): {said}"
+
+
+def test_largest_differences_are_those_of_metrics_that_count_and_of_the_result(judge_runs):
+    old = {**metrics(count=[1e9], loss=[2.0], time=[1.0]), "result": {"acc": [0.5, 1000.0], "name": "a"}}
+    new = {**metrics(count=[1e9 + 9e5], loss=[2.0], time=[9e9]), "result": {"acc": [0.5, 1000.95], "name": "a"}}
+    found = judge_runs(old, new, Tolerance(by_metric={"time": INF}))
+    assert found.verdict == WITHIN
+    assert found.text.endswith(
+        "largest difference 0.00095 relative (result.acc[1]: recorded 1000.0, now 1000.95), 9e+05 absolute "
+        "(count at step 0: recorded 1000000000.0, now 1000900000.0)"
+    )
+    assert judge_runs.again(old, new).largest_text.startswith("largest difference 9e+09 relative, 9e+09 absolute (time")
+
+
+def test_identical_runs_have_no_largest_difference(judge_runs):
+    found = judge_runs({**metrics(loss=[NAN, INF]), "result": NAN}, {**metrics(loss=[NAN, INF]), "result": NAN})
+    assert (found.verdict, found.largest, found.largest_text) == (IDENTICAL, (), "")
+
+
+def test_difference_of_the_steps_alone_says_so(judge_runs):
+    old, new = metrics(speed=[(3, 0.5), (8, 0.7)], loss=[1.0]), metrics(speed=[(3, 0.5), (9, 0.7)], loss=[1.0])
+    found = judge_runs(old, new)
+    text = "DIVERGED IN THE STEPS ALONE: speed: recorded at step 8, now at step 9, with the same value 0.7"
+    assert (found.verdict, found.text) == (DIVERGED, text)
+    assert found.notes[0].startswith("speed: all values are the same, only steps differ; if they come from a clock, ")
+    other = judge_runs.again(old, {**new, "metrics": {**new["metrics"], "loss": [2.0]}})
+    assert other.text.startswith("DIVERGED: loss at step 0")
 
 
 def test_tolerance_of_a_metric_is_its_own(judge_runs):

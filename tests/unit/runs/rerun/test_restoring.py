@@ -102,6 +102,49 @@ def test_settings_of_the_user_do_not_spoil_the_recorded_changes(lab, record, tmp
     assert (tmp_path / "clean" / "sub" / "pack" / "__init__.py").read_text() == "value = 2\n"
 
 
+def test_changes_in_a_work_tree_with_other_line_ends_are_applied(lab, record, tmp_path):
+    (lab / "table.txt").write_bytes(b"a\nb\n")
+    git(lab, "add", "-A")
+    git(lab, "commit", "-qm", "a table")
+    git(lab, "config", "core.autocrlf", "true")
+    (lab / "table.txt").write_bytes(b"a\r\nc\r\n")
+    (lab / "new.txt").write_bytes(b"d\r\n")
+    restored = restore(record(lab, ["exp.py"]), tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "table.txt").read_bytes() == b"a\r\nc\r\n"
+    assert (tmp_path / "clean" / "sub" / "new.txt").read_bytes() == b"d\r\n"
+    assert restored.notes == ()
+
+
+@pytest.fixture
+def submodule(lab, tmp_path):
+    """Add a submodule `sub/part`, which lies in a folder of its own in the repository, and return the submodule."""
+    git(tmp_path, "init", "-q", "part")
+    for content in (b"1", b"2"):
+        (tmp_path / "part" / "weights.bin").write_bytes(content)
+        git(tmp_path / "part", "add", ".")
+        git(tmp_path / "part", "commit", "-qm", "weights")
+    git(lab, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
+    git(lab, "commit", "-qm", "a submodule")
+    return lab / "part"
+
+
+def test_files_of_a_submodule_are_restored_as_they_were_checked_out(lab, record, submodule, tmp_path):
+    git(submodule, "checkout", "-q", "HEAD~1")
+    run = record(lab)
+    git(submodule, "checkout", "-q", "-")
+    restored = restore(run, tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "part" / "weights.bin").read_bytes() == b"1"
+    assert restored.notes == ()
+
+
+def test_submodule_that_is_not_at_hand_is_told(lab, record, submodule, tmp_path):
+    run = record(lab)
+    shutil.rmtree(submodule)
+    shutil.rmtree(lab.parent / ".git" / "modules")
+    [note] = restore(run, tmp_path / "clean").notes
+    assert "the submodule sub/part is restored without its commit" in note
+
+
 def test_repository_is_looked_for_in_the_current_folder_last(lab, record, tmp_path, monkeypatch):
     run = record(lab)
     shutil.move(lab.parent, tmp_path / "elsewhere")
@@ -169,7 +212,7 @@ def test_names_that_leave_the_folder_are_refused(lab, record, tmp_path, name):
     assert not (tmp_path / "out.py").exists()
 
 
-def test_links_of_the_commit_do_not_lead_sources_out(lab, record, tmp_path):
+def test_links_out_of_the_commit_make_room_for_recorded_sources(lab, record, tmp_path):
     (tmp_path / "outside").mkdir()
     (lab / "link").symlink_to(tmp_path / "outside")
     git(lab, "add", "-A")
@@ -178,9 +221,34 @@ def test_links_of_the_commit_do_not_lead_sources_out(lab, record, tmp_path):
     document = json.loads((run.folder / "run.json").read_text())
     document["experiment"]["sources"].append(["link/out.py", document["experiment"]["sources"][0][1]])
     (run.folder / "run.json").write_text(json.dumps(document))
-    with pytest.raises(LaunchError, match="a link leads out"):
-        restore(run.store.get("1"), tmp_path / "clean")
+    restored = restore(run.store.get("1"), tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "link" / "out.py").read_text() == "import pack\n"
+    assert any("links out of the lab are restored as folders" in note and "link" in note for note in restored.notes)
     assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_links_within_the_commit_stay_links(lab, record, tmp_path):
+    (lab / "main.py").symlink_to("exp.py")
+    git(lab, "add", "main.py")
+    git(lab, "commit", "-qm", "a link")
+    restored = restore(record(lab, ["exp.py", "main.py"]), tmp_path / "clean")
+    assert (tmp_path / "clean" / "sub" / "main.py").is_symlink()
+    assert restored.notes == ()
+
+
+def test_repository_below_the_folder_of_the_sources_is_restored_there(lab, record, tmp_path):
+    """As of `python -m repository.sub.exp`, whose modules are named from the folder above."""
+    run = record(lab)
+    document = json.loads((run.folder / "run.json").read_text())
+    document["experiment"] |= {"base_dir": str(tmp_path), "mainfile": "repository/sub/exp.py"}
+    document["experiment"]["sources"] = [
+        [f"repository/sub/{name}", kept] for name, kept in document["experiment"]["sources"]
+    ]
+    (run.folder / "run.json").write_text(json.dumps(document))
+    restored = restore(run.store.get("1"), tmp_path / "clean")
+    assert restored.script == tmp_path / "clean" / "repository" / "sub" / "exp.py"
+    assert (tmp_path / "clean" / "repository" / "sub" / "data.bin").read_bytes() == bytes(range(255))
+    assert restored.notes == ()
 
 
 def test_run_without_sources_or_main_file_is_refused(lab, record, tmp_path):

@@ -1,0 +1,102 @@
+"""`Libraries`: modules that a run imports from neither its lab nor an installed package, each file by its digest.
+
+They lie on `PYTHONPATH`, or belong to a package that is installed in editable form: what they hold may change while no
+version does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from observers.provenance.sources_and_git import commit_of, source_name
+
+__all__ = ["Libraries", "file_digest"]
+
+
+class Libraries:
+    """Finds the libraries that are imported by now, whenever `look` is called; one thread at a time.
+
+    Args:
+        base_dir: The folder of the lab, whose modules are its sources.
+
+    Attributes:
+        found: By the name that is imported: the `folder` that is searched for it, the `commit` of that folder's
+            repository, the SHA-256 of each of its `files` that was imported, and a `digest` of all of them.
+    """
+
+    def __init__(self, base_dir: str | Path) -> None:
+        self._lab = str(base_dir)
+        self._num_modules = 0
+        self.found: dict[str, dict[str, Any]] = {}
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether modules were imported since the last look."""
+        return len(sys.modules) != self._num_modules
+
+    def look(self) -> bool:
+        """Find what is imported by now; return whether that changed something."""
+        modules = dict(sys.modules)
+        self._num_modules, before = len(modules), self.found
+        files: dict[str, dict[str, str]] = {}
+        folders: dict[str, str] = {}
+        for name, module in modules.items():
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or name in ("__main__", "__mp_main__") or not _is_loose(os.path.dirname(file)):  # noqa: PTH120
+                continue
+            depth = name.count(".") + (1 if os.path.basename(file).startswith("__init__.") else 0)  # noqa: PTH119
+            if source_name(file, self._lab) is None and depth < len(Path(file).parts) - 1:
+                folder = Path(file).parents[depth]
+                digest = file_digest(Path(file))
+                if digest is not None:
+                    top = name.partition(".")[0]
+                    folders.setdefault(top, str(folder))
+                    files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
+        self.found = {name: self._entry(name, folders[name], files[name]) for name in sorted(files)}
+        return self.found != before
+
+    def _entry(self, name: str, folder: str, files: dict[str, str]) -> dict[str, Any]:
+        known = self.found.get(name, {})
+        commit = (
+            known["commit"]
+            if known.get("folder") == folder
+            else commit_of(Path(folder, *next(iter(files)).split("/")).parent)
+        )
+        return {"folder": folder, "commit": commit, "digest": _digest_of(files), "files": dict(sorted(files.items()))}
+
+
+def _digest_of(files: Mapping[str, str]) -> str:
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file; None if it cannot be read."""
+    try:
+        status = path.stat()
+        return _file_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(4096)
+def _file_digest(path: Path, *status: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@functools.cache
+def _is_loose(folder: str) -> bool:
+    """Return whether a folder holds neither installed packages nor Python's own modules."""
+    if not folder or any(part in ("site-packages", "dist-packages") for part in Path(folder).parts):
+        return False
+    real = Path(folder).resolve()
+    own = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+    return not any(real.is_relative_to(Path(path).resolve()) for path in own)

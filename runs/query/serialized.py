@@ -1,0 +1,42 @@
+"""Tuples and numbers of NumPy as Sacred's serializer (jsonpickle) writes them, read as lists and numbers.
+
+Nothing is decoded: what else the serializer wrote stays as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["read_serialized", "without_pickles"]
+
+_NUMBERS = re.compile(r"bool|(u?int|float|longdouble)\d*")
+
+
+def without_pickles(value: Any, *, twice: bool = False) -> Any:
+    """Return a document with lists in the place of tuples, and numbers in that of NumPy's scalars.
+
+    Args:
+        value: The document.
+        twice: Whether it may have been serialized twice, which took the name of NumPy's types away, as earlier
+            versions of this program did with results.
+    """
+    if isinstance(value, dict):
+        plain = read_serialized(value, twice=twice)
+        if plain is not value:
+            return without_pickles(plain, twice=twice)
+        return {str(key): without_pickles(item, twice=twice) for key, item in value.items()}
+    return [without_pickles(item, twice=twice) for item in value] if isinstance(value, list) else value
+
+
+def read_serialized(value: dict[str, Any], *, twice: bool = False) -> Any:
+    """Return the list or the number that a mapping stands for; any other mapping as it is."""
+    if "py/tuple" in value and len(value) == 1:
+        return value["py/tuple"]
+    if "dtype" not in value:
+        return value
+    # A scalar has `value`, an array without dimensions a number as `values`.
+    number = value.get("value", value.get("values"))
+    names_numpy = str(value.get("py/object", "")).startswith("numpy.") and len(value) == 3
+    is_number = isinstance(number, int | float) and _NUMBERS.fullmatch(str(value["dtype"])) is not None
+    return number if is_number and (names_numpy or (twice and len(value) == 2)) else value

@@ -1,0 +1,148 @@
+"""`runs` on folders of somebody else: such that cannot be read, and such that cannot be written."""
+
+import contextlib
+import importlib
+import json
+import os
+import pkgutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import runs
+from runs.__main__ import main
+from runs.commands import COMMANDS
+from runs.rerun.planning import planned
+from runs.rerun.reproducing import carry_out
+from runs.stores.opening import open_store
+from tests.processes import run
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """A folder that everybody may enter, as the current one."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        yield Path(folder)
+
+
+def write_run(store):
+    """Write a small run, and return its folder."""
+    folder = store / "1"
+    folder.mkdir(parents=True)
+    experiment = {"name": "small", "base_dir": str(store), "mainfile": "exp.py", "sources": []}
+    document = {"experiment": experiment, "command": "main", "status": "COMPLETED", "start_time": "2026-01-01T00:00:00"}
+    (folder / "run.json").write_text(json.dumps(document))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def as_nobody():
+    """Do something without the rights of root, which no permission binds."""
+    for module in pkgutil.walk_packages(runs.__path__, "runs."):
+        if not module.name.endswith(("__main__", "incense_loader")):
+            importlib.import_module(module.name)  # nobody may not read where they lie
+
+    def call(*words):
+        if os.geteuid() != 0:
+            return main(list(words))
+        os.seteuid(65534)
+        try:
+            return main(list(words))
+        finally:
+            os.seteuid(0)
+
+    return call
+
+
+SCRIPT = """
+from experiments import Experiment
+from observers import file_observer
+
+ex = Experiment("small", system_metrics_s=None)
+ex.observers.append(file_observer("my_runs"))
+
+
+@ex.automain
+def main(_run):
+    _run.log_scalar("loss", 0.5, 0)
+"""
+
+
+def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    (place / "small.py").write_text(SCRIPT)
+    run([sys.executable, "small.py"], cwd=place, check=True, capture_output=True, timeout=60)
+    store = place / "my_runs"
+    with open_store(store) as opened, contextlib.ExitStack() as stack:
+        with planned(opened.get("1"), opened) as plan:
+            assert not plan.is_read_only
+        before = sorted(map(str, store.glob("[!.]*/**/*")))  # the index is a cache, which root may write
+        store.chmod(0o555)
+        if os.geteuid() == 0:
+            stack.callback(os.seteuid, 0)
+            os.seteuid(65534)
+        with planned(opened.get("1"), opened) as plan:
+            stack.close()  # nobody may not start the Python of root
+            done = carry_out(plan, output=2)
+            assert done.verdict.verdict == "IDENTICAL"
+        assert sorted(map(str, store.glob("[!.]*/**/*"))) == before
+        assert opened.get("1").reproductions == []
+    store.chmod(0o755)
+    assert f"{store} cannot be written to: the new run goes into {place}/reproduce-1/runs" in plan.notes
+    with open_store("reproduce-1/runs") as own:
+        new = own.get("1")
+        assert (new["parent"], [entry["verdict"] for entry in new.reproductions]) == (plan.run.uid, ["IDENTICAL"])
+
+
+# What is typed behind each command; those that are left out use no store.
+WORDS = {
+    "compare": ["--by", "lr", "--metric", "loss"],
+    "copy": ["1", "--to", "other"],
+    "diff": ["1", "1"],
+    "export": ["1", "-o", "run.zip"],
+    "import": ["nothing.zip"],
+    "plot": ["1", "--metric", "loss"],
+    "tag": ["1", "good"],
+    **{name: [] for name in ("gc", "ls", "reap", "reindex", "sync")},
+    **{name: ["ls", "1"] for name in ("artifacts", "sources")},
+    **{name: ["1"] for name in ("config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},
+}
+
+
+def test_every_command_that_reads_a_store_is_tried():
+    assert {name.rstrip("_") for name in COMMANDS} - set(WORDS) == {"completion", "mongod"}
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])
+def test_store_that_cannot_be_read_is_one_line(place, as_nobody, capsys, mode):
+    store = place / "store"
+    write_run(store)
+    store.chmod(mode)
+    for name, words in WORDS.items():
+        assert as_nobody("--store", str(store), name, *words) in (1, 2), name
+        err = capsys.readouterr().err
+        assert err.startswith("error: "), name
+        assert err.count("\n") == 1, err
+        assert "Permission denied" in err or name == "import", err
+    store.chmod(0o755)
+
+
+def test_run_that_cannot_be_read_is_one_line(place, as_nobody, capsys):
+    folder = write_run(place / "store")
+    folder.chmod(0o000)
+    for name, words in WORDS.items():
+        if "1" in words:
+            assert as_nobody("--store", "store", name, *words) in (1, 2), name
+            assert (
+                capsys.readouterr().err == "error: store/1 cannot be read (Permission denied); check its permissions\n"
+            )
+    assert as_nobody("--store", "store", "reap") == 0
+    assert as_nobody("--store", "store", "gc", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["unreadable"] == ["1"]
+    folder.chmod(0o755)
