@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import sacred
 import torch
+from sacred.observers import FileStorageObserver
 
 from experiments import Experiment
 from experiments.running import captured_output
@@ -438,6 +439,27 @@ def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monke
     ex.run(options={"--beat-interval": 0.001})
     assert len(read_metrics(tmp_path / "1")["loss"]) == 20
     assert json.loads((tmp_path / "1" / "run.json").read_text())["status"] == "COMPLETED"
+
+
+def test_output_that_is_printed_while_it_is_read_is_whole(tmp_path):
+    """Sacred's buffer of `--capture=sys` loses what comes between finding its place and reading on."""
+    ex = Experiment("printed", system_metrics_s=None)
+    ex.observers += [FileObserver(tmp_path / "ours"), FileStorageObserver(tmp_path / "sacreds")]
+    lines = [f"line {number} \N{EURO SIGN}" for number in range(1_000)]
+
+    @ex.main
+    def main(_run):
+        buffer = _run._output_file.buffer
+        read = buffer.read
+        buffer.read = lambda: print("meanwhile") or read()
+        for line in lines:
+            print(line)
+        _run._get_captured_output()
+
+    run = ex.run(options={"--capture": "sys", "--beat-interval": 0.001, "--loglevel": "ERROR"})
+    texts = [(tmp_path / store / "1" / "cout.txt").read_text() for store in ("ours", "sacreds")]
+    for text in (run.captured_out, *texts):
+        assert [line for line in text.splitlines() if line != "meanwhile"] == lines
 
 
 def test_output_that_is_no_utf8_does_not_end_the_record(tmp_path, start):
