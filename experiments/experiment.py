@@ -21,6 +21,7 @@ from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s, check_command_line
 from experiments.running.lab_run import LabRun
+from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, only_run
 from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
@@ -32,7 +33,7 @@ from ingredients.config.ingredient import LabFunctions
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
-from observers.options import file_option, mongo_option, tensorboard_option
+from observers.options import environment_option, file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
 from observers.record.redaction import redact
 
@@ -48,7 +49,8 @@ _OURS: dict[str, Callable[[sacred.Experiment], Callable]] = {
 
 # Command-line options that the lab applies itself, once a run has passed its checks.
 _OPTIONS = {
-    option.get_flag(): option for option in (file_option, mongo_option, tensorboard_option, enforce_clean_option)
+    option.get_flag(): option
+    for option in (file_option, mongo_option, tensorboard_option, environment_option, enforce_clean_option)
 }
 
 
@@ -118,9 +120,10 @@ class Experiment(LabFunctions, sacred.Experiment):
             name = Path(mainfile).stem
         # Sacred's look at git raises in a repository without a commit, and runs git once for every source.
         options.setdefault("save_git_info", False)
-        self._module = _module_of(caller)
-        options.setdefault("base_dir", _base_dir(mainfile, self._module))
-        options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), tensorboard_option]
+        self._module = module_of(caller)
+        options.setdefault("base_dir", base_dir_of(mainfile, self._module))
+        ours = (tensorboard_option, environment_option)
+        options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases = Aliases()
@@ -272,6 +275,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         if not force:
             strictness.check_known(self, run)
         if not run.unobserved:
+            strictness.check_settings(self, run.config)
+        if not run.unobserved:
             run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
         for flag, value in ours.items():
             try:
@@ -286,7 +291,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""
         root = Path(os.fsdecode(self.base_dir))
         main = root / mainfile if mainfile else None
-        if main is not None and self._file is not None and main.samefile(self._file):
+        if main is not None and main.exists() and self._file is not None and main.samefile(self._file):
             # Sacred's has all links resolved.
             mainfile = provenance.source_name(self._file, root)
             main = root / mainfile if mainfile else main
@@ -294,22 +299,6 @@ class Experiment(LabFunctions, sacred.Experiment):
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
         found = {"mainfile": mainfile, "sources": provenance.imported_sources(root, main), "repositories": repositories}
         return found | ({"module": self._module} if self._module else {})
-
-
-def _module_of(caller: Mapping[str, Any]) -> str | None:
-    """Return the name of the main module that was started as `python -m package.module`; None if it was not."""
-    name = getattr(caller.get("__spec__"), "name", None) if caller.get("__name__") == "__main__" else None
-    path = Path(str(caller.get("__file__"))).with_suffix("")
-    return name if name and path.parts[-len(name.split(".")) :] == tuple(name.split(".")) else None
-
-
-def _base_dir(mainfile: str | None, module: str | None) -> Path:
-    """Return the folder that the lab's modules are imported from, as Python finds them: links to a script resolved."""
-    if mainfile is None:
-        return Path.cwd()
-    if module is not None:
-        return (Path.cwd() / mainfile).parents[module.count(".")]
-    return Path(mainfile).resolve().parent
 
 
 def _leave(message: str, code: int) -> NoReturn:

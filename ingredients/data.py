@@ -12,8 +12,8 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.datasets.description import describe
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
-from ingredients.datasets.sources import load_source
-from ingredients.datasets.splitting import Split
+from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
+from ingredients.datasets.splitting import Split, check_fractions, other_split
 from ingredients.errors import DataError
 from observers.record.identity import EXPECT_DATA_VARIABLE
 
@@ -32,10 +32,11 @@ ingredient = Ingredient("data")
 
 @ingredient.config
 def config() -> None:
-    # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, torchvision:NAME or package.module:factory
-    name = "digits"
     # file or folder that npz, csv, idx, image_folder and torchvision read
     path: str | None = None
+    # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, torchvision:NAME or package.module:factory;
+    # by default what the ending of the path says
+    name = kind_of(path)
     # target column or columns of a csv; None takes the last
     target: str | list[str] | None = None
     # arguments of the factory or of torchvision's class
@@ -62,6 +63,7 @@ def config() -> None:
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
     image_size: int | None = None
+    check_options(name, path=path, target=target, options=options, image_size=image_size)
     # random changes to training images
     augment = {
         # mirror left and right
@@ -79,6 +81,16 @@ def config() -> None:
     num_workers = 0
     # read batches into page-locked memory, for quicker copies to a GPU
     pin_memory = True
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse data that are not there, and parts and batches that cannot be, before anything is read."""
+    check_source(config.name, config.path)
+    check_fractions(config.val_fraction, config.test_fraction)
+    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1)):
+        if config[name] is not None and config[name] < least:
+            raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
 
 
 @ingredient.named_config
@@ -216,16 +228,14 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
     """
     split = Split.of(config, seed)
     if start is not None:
-        differing = start.differing(config)
-        if differing:
-            raise DataError(_other_split(f"with {', '.join(differing)}", "take those settings"))
+        start.check(config)
         split = dataclasses.replace(start, data=None, digest=None)
     source = _load_source(config, split.seed)
     prepared = prepare(source, config, seed, split=split, strict=strict)
     if start is not None:
         if start.data not in (None, prepared.fingerprint):
             raise DataError(
-                _other_split(
+                other_split(
                     f"on data with the fingerprint {start.data[:12]}, and {_where(config)} has "
                     f"{prepared.fingerprint[:12]}",
                     "take the same data",
@@ -233,7 +243,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
             )
         if start.digest not in (None, prepared.preparation.split.digest):
             raise DataError(
-                _other_split(
+                other_split(
                     "on samples that are drawn otherwise here",
                     "take the versions of the lab and of numpy that it was trained with",
                 )
@@ -244,13 +254,6 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
     given = (config.name, config.path, config.target, config.image_size, config.options)
     return load_source(*given, seed, trained, needs_targets=needs_targets)
-
-
-def _other_split(how: str, remedy: str) -> str:
-    return (
-        f"data: the state that this run starts from was trained {how}, and another split could test on samples that it "
-        f"was trained on; {remedy}, or ask for a split of its own: data.new_split=True"
-    )
 
 
 def _differing(start: Split, split: Split) -> list[str]:

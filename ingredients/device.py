@@ -30,6 +30,13 @@ def config() -> None:
     num_threads: int | None = None
 
 
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a device that is not here, and settings that contradict each other."""
+    _check_flags(config.deterministic, config.cudnn_benchmark, config.num_threads)
+    choose_device(config.name)
+
+
 @ingredient.capture
 def make_device(seed: int, _config: Map) -> torch.device:
     """Return the configured device, and set the process up for it.
@@ -80,15 +87,19 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:
-    import torch
-
+def _check_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:
     if deterministic and cudnn_benchmark:
         raise DeviceError(
             "device: got deterministic=True and cudnn_benchmark=True, which contradict; turn one of them off"
         )
     if num_threads is not None and num_threads < 1:
         raise DeviceError(f"device.num_threads: got {num_threads}, expected at least 1 or None")
+
+
+def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:
+    import torch
+
+    _check_flags(deterministic, cudnn_benchmark, num_threads)
     if deterministic:
         # cuBLAS reads it when it is first used: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

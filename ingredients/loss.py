@@ -28,6 +28,14 @@ def config() -> None:
     class_weights: Literal["balanced"] | list[float] | None = None
 
 
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a loss that is not there, before the data are."""
+    from ingredients.losses.building import check_loss_name
+
+    check_loss_name(config.name)
+
+
 @ingredient.capture
 def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> Loss:
     """Return the configured loss for `data`, on `device`; by default the usual one of the task.

@@ -63,6 +63,14 @@ def fast() -> None:
     options = {"hidden": [16]}
 
 
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a network or options that cannot be, before the data are there."""
+    from ingredients.models.building import check_model
+
+    check_model(config.name, config.options)
+
+
 @ingredient.capture
 def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map) -> nn.Module:
     """Return the configured model, on the CPU, initialised from the stream `init` of `seed`.

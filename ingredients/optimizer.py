@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,13 @@ def config() -> None:
     groups: list[dict] = []
     # decay biases and the parameters of normalisation layers, too
     decay_bias_and_norm = True
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a class, a rate or options that cannot be, before the model is there."""
+    _check_rate(config.lr)
+    check_options(_optimizer_class(config.name), config.options, "optimizer.options", {"params": (), "lr": config.lr})
 
 
 @ingredient.capture
@@ -74,8 +82,7 @@ def build_optimizer(
     import inspect
 
     cls = _optimizer_class(name)
-    if not lr > 0:
-        raise OptimizerError(f"optimizer.lr: got {lr}, expected more than 0")
+    _check_rate(lr)
     takes = inspect.signature(cls).parameters
     given: dict[str, Any] = {"lr": lr}
     if "weight_decay" in takes:
@@ -94,6 +101,11 @@ def build_optimizer(
         if not isinstance(own_lr, int | float) or not own_lr > 0:
             raise OptimizerError(f"optimizer.groups: got lr={own_lr!r} for {group['match']!r}, expected more than 0")
     return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
+
+
+def _check_rate(lr: float) -> None:
+    if not 0 < lr < math.inf:
+        raise OptimizerError(f"optimizer.lr: got {lr}, expected more than 0")
 
 
 def _optimizer_class(name: str) -> type:

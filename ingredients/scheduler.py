@@ -35,6 +35,12 @@ def config() -> None:
     warmup_steps = 0
 
 
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a class or a warm-up that cannot be, before the optimizer is there."""
+    _checked_class(config.name, config.interval, config.warmup_steps)
+
+
 @ingredient.capture
 def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoch: int, _config: Map) -> Schedule:
     """Return the configured schedule for `optimizer`; without a name, its rates stay as they are.
@@ -183,15 +189,9 @@ def build_schedule(
         SchedulerError: If there is no such class, or it refuses its options.
         ConfigError: If an option is none of the class's.
     """
-    if warmup_steps < 0:
-        raise SchedulerError(f"scheduler.warmup_steps: got {warmup_steps}, expected 0 or more")
-    if name is None:
+    cls = _checked_class(name, interval, warmup_steps)
+    if cls is None:
         return Schedule(optimizer, None, interval, metric, warmup_steps)
-    cls = _scheduler_class(name)
-    if cls.__name__ == "ReduceLROnPlateau" and interval == "step":
-        raise SchedulerError(
-            "scheduler.interval: got 'step', but ReduceLROnPlateau reads a validation metric; use interval=epoch"
-        )
     # The first step has a rate of the warm-up already, so it takes one call less than it has steps.
     waits = max(warmup_steps - 1, 0)
     if interval == "step":
@@ -201,6 +201,17 @@ def build_schedule(
     options = {**_lengths(cls, options, max(length, 1)), **options}
     scheduler = build(cls, options, "scheduler.options", SchedulerError, optimizer=optimizer)
     return Schedule(optimizer, scheduler, interval, metric, warmup_steps)
+
+
+def _checked_class(name: str | None, interval: str, warmup_steps: int) -> type | None:
+    if warmup_steps < 0:
+        raise SchedulerError(f"scheduler.warmup_steps: got {warmup_steps}, expected 0 or more")
+    cls = None if name is None else _scheduler_class(name)
+    if cls is not None and cls.__name__ == "ReduceLROnPlateau" and interval == "step":
+        raise SchedulerError(
+            "scheduler.interval: got 'step', but ReduceLROnPlateau reads a validation metric; use interval=epoch"
+        )
+    return cls
 
 
 def _lengths(cls: type, options: Mapping[str, Any], length: int) -> dict[str, Any]:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Literal
 
+from configs import Map
 from ingredients.config.ingredient import Ingredient
+from ingredients.errors import ConfigError
 
-__all__ = ["ingredient"]
+__all__ = ["check_lengths", "check_patience", "ingredient"]
+
+# What `loop.fit` measures; a loop of one's own may measure more.
+_MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
 
 ingredient = Ingredient("training")
 
@@ -29,6 +35,42 @@ def config() -> None:
     min_delta = 0.0
     # once the loss or a weight is NaN or infinite: stop (the run fails, its last good state stays), ignore
     on_nan: Literal["stop", "ignore"] = "stop"
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse what no training can do, and a monitored metric that is misspelt."""
+    check_lengths(config.epochs, config.val_interval, config.log_interval)
+    check_patience(config.patience, config.min_delta)
+    near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.85)
+    if config.monitor not in _MEASURED and near:
+        raise ConfigError(
+            f"training.monitor: got {config.monitor!r}, which is not measured; did you mean {near[0]}? There are: "
+            f"{', '.join(_MEASURED)}"
+        )
+
+
+def check_lengths(epochs: int, val_interval: int, log_interval: int) -> None:
+    """Refuse a training without an epoch, and intervals that are none.
+
+    Raises:
+        ConfigError: If one of them is below 1.
+    """
+    for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
+        if value < 1:
+            raise ConfigError(f"training.{name}: got {value}, expected at least 1")
+
+
+def check_patience(patience: int | None, min_delta: float) -> None:
+    """Refuse patience that ends at once, and changes below zero.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if patience is not None and patience < 1:
+        raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
+    if not min_delta >= 0:
+        raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
 
 
 @ingredient.named_config

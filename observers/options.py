@@ -1,12 +1,22 @@
-"""The options `-F`, `-m` and `--tensorboard` of an experiment's command line, with Sacred's forms."""
+"""The options `-F`, `-m`, `-T` and `-E` of an experiment's command line, with Sacred's forms."""
 
 from __future__ import annotations
 
+import fnmatch
+import logging
+import os
+import re
 from typing import Any
 
 from sacred.commandline_options import cli_option
 
-__all__ = ["file_option", "mongo_option", "tensorboard_option"]
+from observers.record.redaction import redact
+
+__all__ = ["environment_option", "file_option", "mongo_option", "tensorboard_option"]
+
+_log = logging.getLogger(__name__)
+
+_SECRET = re.compile("passw|secret|token|credential|(api|access|private|auth)_?key", re.IGNORECASE)
 
 
 @cli_option("-F", "--file_storage")
@@ -35,3 +45,18 @@ def tensorboard_option(args: bool, run: Any) -> None:
     from observers.tensorboard.observer import TensorBoardObserver
 
     run.observers.append(TensorBoardObserver())
+
+
+@cli_option("-E", "--environment")
+def environment_option(args: str, run: Any) -> None:
+    """Record environment variables: NAME,NAME,... with * for any letters; `runs reproduce` compares them."""
+    found: dict[str, str | None] = {}
+    for name in filter(None, (part.strip() for part in args.split(","))):
+        names = fnmatch.filter(os.environ, name) if "*" in name else [name]
+        found |= {one: os.environ.get(one) for one in names}
+    hidden = sorted(name for name in found if _SECRET.search(name))
+    if hidden:
+        _log.warning("-E: not recorded, because their names tell of secrets: %s", ", ".join(hidden))
+    run.meta_info["environment"] = {
+        name: None if value is None else redact(value) for name, value in sorted(found.items()) if name not in hidden
+    }

@@ -42,12 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except OSError as error:
-        from runs.commands.terminal.text import print_to_stderr
-
-        # A disk that fails, or a right that is missing, in the middle of it.
-        print_to_stderr(f"error: {error.filename or 'the disk'}: {error.strerror or error}")
-        return arguments.error_code
 
 
 def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:

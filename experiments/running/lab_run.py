@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -134,7 +133,7 @@ class LabRun(RecordedRun):
         Raises:
             ArtifactError: If the run is not recorded, or the artifact cannot be read or kept.
         """
-        self._refuse_in_child("log")
+        self._refuse_in_child("log artifacts", ArtifactError)
         return run_artifacts.log_artifact(self, name, path, type, metadata)
 
     def use_artifact(self, reference: str) -> ArtifactVersion:
@@ -148,14 +147,8 @@ class LabRun(RecordedRun):
         Raises:
             ArtifactError: If there is no such version, it is damaged, or the run is not recorded.
         """
-        self._refuse_in_child("use")
+        self._refuse_in_child("use artifacts", ArtifactError)
         return run_artifacts.use_artifact(self, reference)
-
-    def _refuse_in_child(self, verb: str) -> None:
-        if self._is_child:
-            raise ArtifactError(
-                f"process {os.getpid()} is a forked child of the run and cannot {verb} artifacts; do it in the parent"
-            )
 
     def log_graph(self, model: Any, inputs: Any) -> None:
         """Give a model to the observers that draw its graph, such as a TensorBoardObserver; without any it is free.

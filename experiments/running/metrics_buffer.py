@@ -150,7 +150,8 @@ class MetricsBuffer:
         Args:
             last: Whether no more points are taken from forked children.
         """
-        if self._children is not None:
+        if self._children is not None and self._logs[0].folder is not None:
+            self._children.folder = self._logs[0].folder
             with self._children.taken(last=last) as sent:
                 for name, step, value, seconds in sent:
                     self._put(name, step, value, self._live.start + seconds)
@@ -179,7 +180,9 @@ class MetricsBuffer:
         """Make the file that a child's points come by."""
         folder = self._logs[0].folder
         if folder is not None and not self._is_child and not self._live.is_closed:
-            self._children = self._children or ChildPoints(folder)
+            if self._children is None:
+                self._children = ChildPoints(folder)
+            self._children.folder = folder
             self._children.create()
 
     def after_fork_in_child(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from sacred.observers import RunObserver
-from sacred.run import Run
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
 from experiments.running.captured_output import Spill, read_parts, take_from_memory
-from experiments.running.forking import watch
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.owned_run import OwnedRun
 from experiments.running.system_metrics import Sampler
 from observers.errors import ArtifactError, ResumeError
 from observers.record.protocols import (
@@ -43,7 +41,7 @@ _log = logging.getLogger(__name__)
 BEAT_INTERVAL_S = 1.0
 
 
-class RecordedRun(Run):
+class RecordedRun(OwnedRun):
     """A run as its observers see it.
 
     Attributes:
@@ -62,14 +60,11 @@ class RecordedRun(Run):
     config: dict[str, Any]
     info: dict[str, Any]
     meta_info: dict[str, Any]
-    observers: list[RunObserver]
     status: str | None
     start_time: datetime | None
     stop_time: datetime | None
     result: Any
     beat_interval: float
-    _metrics: MetricsBuffer  # type: ignore[assignment]  # in the place of Sacred's, which is slow and cannot be rewound
-    _output_file: CapturedStdout | None
     _heartbeat: IntervalTimer | None
 
     system_metrics_s: float | None
@@ -83,9 +78,6 @@ class RecordedRun(Run):
     _beating: threading.RLock
     # Ids of the observers that were said to keep no media.
     _deaf: set[int]
-    # Whether this is the copy of a forked child, and whether it was said what that means.
-    _is_child: bool
-    _has_told: bool
 
     def _set_up(self, beat_interval_s: float | None, system_metrics_s: float | None) -> None:
         """Set what Sacred's constructor does not; see `LabRun.adopt`."""
@@ -100,39 +92,12 @@ class RecordedRun(Run):
         self._was_rewound = self._is_begun = False
         self._beating = threading.RLock()
         self._deaf = set()
-        self._is_child = self._has_told = False
-
-    # ------------------------------------------------------------------ forked children
-
-    def before_fork(self) -> None:
-        """Get ready for a child: where its points come by."""
-        self._metrics.before_fork()
 
     def after_fork_in_child(self) -> None:
         """Let go of the record, which is the parent's; threads are gone, and what they held is not to be waited for."""
-        self._is_child = True
-        self.observers, self._heartbeat, self._sampler = [], None, None
+        super().after_fork_in_child()
+        self._heartbeat = self._sampler = None
         self._beating = threading.RLock()
-        self._metrics.after_fork_in_child()
-        # The file of the parent's captured output is not to go with the child's copy of what has it open.
-        with contextlib.suppress(AttributeError):
-            self._output_file.buffer._closer.delete = False  # type: ignore[union-attr]
-
-    def _is_left_to_parent(self, what: str) -> bool:
-        """Tell whether this is a forked child, whose `what` is not recorded, which is said once."""
-        if self._is_child and not self._has_told:
-            self._has_told = True
-            _log.warning(
-                "process %d is a forked child of the run: %s is not recorded, nor is anything else of a child but "
-                "metrics; record it in the parent",
-                os.getpid(),
-                what,
-            )
-        return self._is_child
-
-    def _emit_resource_added(self, filename: str) -> None:
-        if not self._is_left_to_parent(f"the resource {filename}"):
-            super()._emit_resource_added(filename)
 
     @property
     def captured_out(self) -> str:
@@ -199,10 +164,7 @@ class RecordedRun(Run):
         Raises:
             ResumeError: If the record cannot be written. It is whole, and can be rewound again.
         """
-        if self._is_child:
-            raise ResumeError(
-                f"process {os.getpid()} is a forked child of the run and cannot rewind its record; rewind in the parent"
-            )
+        self._refuse_in_child("rewind its record", ResumeError)
         position = position or {"metrics": {}, "media": {}}
         self._was_rewound = True
         with self._beating:
@@ -252,7 +214,6 @@ class RecordedRun(Run):
 
     def _emit_started(self) -> None:
         super()._emit_started()
-        watch(self)
         found = (observer.open_points() for observer in self.observers if isinstance(observer, PointObserver))
         logs = [log for log in found if log is not None]
         self._metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self.observers)))

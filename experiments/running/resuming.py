@@ -12,6 +12,7 @@ from typing import Any
 
 from sacred.utils import get_by_dotted_path, join_paths
 
+from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
 from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
@@ -42,6 +43,7 @@ def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str 
 
     Raises:
         ConfigError: If there is no such folder, or the setting makes no sense.
+        LabError: If it names a state that the run cannot start from; see `check_start`.
     """
     named = os.environ.pop(RESUME_VARIABLE, None)
     if named is not None:
@@ -56,6 +58,7 @@ def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str 
             raise ConfigError(
                 f"{_SETTING}: got {wanted!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
             )
+        check_start(Path(wanted), run.config)
         return None
     folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     if run.unobserved or not folders:

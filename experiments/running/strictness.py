@@ -22,12 +22,12 @@ from sacred.utils import (
     join_paths,
 )
 
-from configs import to_plain
+from configs import freeze, to_plain
 from ingredients.config.entry_types import conform, describe, infer, nearest
 from ingredients.config.files import read_config_file
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
-__all__ = ["check_known", "check_updates", "nested"]
+__all__ = ["check_known", "check_settings", "check_updates", "nested"]
 
 _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
@@ -55,6 +55,19 @@ def check_updates(
             _check_group(path, values)
             if "seed" in values:
                 _check_seed(experiment, path, values["seed"], force)
+
+
+def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> None:
+    """Let each ingredient check its part of the config; see `Ingredient.check`.
+
+    Raises:
+        LabError: If a setting cannot be.
+    """
+    # As a list: Sacred takes what is not traversed to its end for a circle.
+    for ingredient, _ in list(experiment.traverse_ingredients()):
+        own = get_by_dotted_path(config, ingredient.path, {}) if ingredient is not experiment else config
+        for check in getattr(ingredient, "checks", ()):
+            check(freeze(own))
 
 
 def _paths(experiment: sacred.Experiment) -> list[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from experiments.running.starting_state import check_left
 from experiments.training.divergence import DivergenceCheck
 from experiments.training.metrics import RunningMetrics, metric_names
 from experiments.training.monitor import Monitor
@@ -25,6 +26,7 @@ from ingredients.errors import ConfigError, ModelError
 from ingredients.losses.building import Loss, check_loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
+from ingredients.training import check_lengths
 
 __all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
 
@@ -116,7 +118,8 @@ def fit(
     check = DivergenceCheck(model, loss, keeper, amp.accumulate, on_nan)
     place = keeper.begin(parts, preparation=data.preparation, check=check.state)
     if keeper.branched_from is not None:
-        _check_left(keeper.branched_from, place.epoch, epochs, best)
+        check_left(keeper.branched_from, place.epoch, epochs)
+        _check_patience(keeper.branched_from, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
     num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)
@@ -342,13 +345,8 @@ def steps_per_epoch(batches: Batches, accumulate: int) -> int:
     return math.ceil(len(batches) / accumulate)
 
 
-def _check_left(start: Path, epochs_done: int, epochs: int, monitor: Monitor) -> None:
-    """Refuse to start from another training's end, where no step would be taken."""
-    if epochs_done >= epochs:
-        raise ConfigError(
-            f"training.epochs: got {epochs}, but {start} has {epochs_done} epochs behind it, so that nothing would be "
-            f"trained; give more, such as epochs={epochs_done + epochs}"
-        )
+def _check_patience(start: Path, monitor: Monitor) -> None:
+    """Refuse to start from the end of another training that was stopped early, where no step would be taken."""
     if monitor.exhausted:
         raise ConfigError(
             f"training.patience: got {monitor.patience}, but by {start} {monitor.name} has not improved for as long, "
@@ -367,9 +365,7 @@ def _check(
     scheduler: Schedule | None,
 ) -> None:
     """Refuse, before the first step, what would fail or surprise later."""
-    for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
-        if value < 1:
-            raise ConfigError(f"training.{name}: got {value}, expected at least 1")
+    check_lengths(epochs, val_interval, log_interval)
     if not data.val.num_samples and monitor.patience is not None:
         raise ConfigError(
             "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"

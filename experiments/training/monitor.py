@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ingredients.errors import ConfigError
+from ingredients.training import check_patience
 
 __all__ = ["Monitor"]
 
@@ -31,10 +32,7 @@ class Monitor:
     """
 
     def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
-        if patience is not None and patience < 1:
-            raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
-        if min_delta < 0:
-            raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
+        check_patience(patience, min_delta)
         self.name = name
         self.larger_is_better = mode == "max" or (mode == "auto" and name.endswith(("accuracy", "r2")))
         self.patience = patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from sacred.config import ConfigDict
 from sacred.config.signature import Signature
 from sacred.utils import MissingConfigError, optional_kwargs_decorator
 
-from configs import freeze, to_plain
+from configs import Map, freeze, to_plain
 from ingredients.config.entry_types import nearest
 from ingredients.config.files import read_config_file
 from ingredients.config.scope import DeclaredDict, Scope
@@ -56,6 +57,19 @@ class LabFunctions(sacred.Ingredient):
     """
 
     path: str
+
+    @functools.cached_property
+    def checks(self) -> list[Callable[[Map], None]]:
+        """The functions that were added by `check`."""
+        return []
+
+    def check(self, function: Callable[[Map], None]) -> Callable[[Map], None]:
+        """Add a check of settings: a function that is given the config and raises what is wrong with it.
+
+        It is called before a run is made, for commands that are recorded.
+        """
+        self.checks.append(function)
+        return function
 
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
@@ -156,6 +170,7 @@ class Ingredient(LabFunctions):
         twin.configurations = [scope.at(path) for scope in self.configurations]
         twin.named_configs = dict(self.named_configs)
         twin.config_hooks = list(self.config_hooks)
+        twin.checks.extend(self.checks)
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.

@@ -21,10 +21,55 @@ from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
 from ingredients.errors import DataError
 
-__all__ = ["BUNDLED", "FILES", "load_source"]
+__all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load_source"]
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
 FILES = ("npz", "csv", "idx", "image_folder")
+# Settings that only some kinds of data read.
+_READ = {"npz": ("path",), "csv": ("path", "target"), "idx": ("path",), "image_folder": ("path", "image_size")}
+
+
+def kind_of(path: str | None) -> str:
+    """Return the kind of data that a path is of, by its ending; the digits without one, or if that does not tell.
+
+    >>> kind_of("configs/iris.csv")
+    'csv'
+    """
+    if path is None:
+        return "digits"
+    where = Path(path).expanduser()
+    if where.is_dir():
+        return "idx" if any(where.glob("*-idx?-ubyte*")) else "image_folder"
+    return {".npz": "npz", ".csv": "csv"}.get(where.suffix.lower(), "digits")
+
+
+def check_options(name: str, **given: Any) -> None:
+    """Refuse settings that the data called `name` do not read, rather than to train on other data than were meant.
+
+    Args:
+        name: As in the config of the data ingredient.
+        **given: `path`, `target`, `options` and `image_size`.
+
+    Raises:
+        DataError: If one of them is set in vain.
+    """
+    if name in BUNDLED:
+        read: tuple[str, ...] = ()
+    elif name.startswith("torchvision:"):
+        read = ("path", "options")
+    else:
+        read = _READ.get(name, ("options",))
+    for key, value in given.items():
+        if key in read or value is None or value == {}:
+            continue
+        readers = [kind for kind, keys in _READ.items() if key in keys]
+        readers += {"path": ["torchvision:NAME"], "options": ["torchvision:NAME", "package.module:factory"]}.get(
+            key, []
+        )
+        raise DataError(
+            f"data.{key}: got {value!r}, which data.name={name} does not read; leave it out, or write data.name= with "
+            f"one that does: {', '.join(readers)}"
+        )
 
 
 def load_source(
@@ -53,12 +98,9 @@ def load_source(
     """
     if name in BUNDLED:
         return _bundled(name)
+    check_source(name, path)
     if name in FILES:
-        if path is None:
-            raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
-        where = Path(path).expanduser()
-        if not where.exists():
-            raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
+        where = Path(str(path)).expanduser()
         readers: dict[str, Callable[[], Source]] = {
             "npz": lambda: read_npz(where, needs_targets=needs_targets),
             "csv": lambda: read_csv(where, target, trained, needs_targets=needs_targets),
@@ -68,20 +110,35 @@ def load_source(
         return readers[name]()
     if name.startswith("torchvision:"):
         return from_torchvision(name.partition(":")[2], path, options)
-    if Path(name).suffix in (".npz", ".csv"):
-        kind = Path(name).suffix[1:]
-        raise DataError(f"data.name: got {name!r}, which is a path; write data.name={kind} data.path={name}")
-    if is_dotted_path(name):
+    with global_stream(seed, "factory"):
+        made = build(import_object(name, "data.name"), options, "data.options", DataError)
+    return from_factory(made, f"data.name={name}")
+
+
+def check_source(name: str, path: str | None) -> None:
+    """Refuse data that are not there, before they are read.
+
+    Raises:
+        DataError, ConfigError: If there are no such data.
+    """
+    if name in FILES:
+        if path is None:
+            raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
+        if not Path(path).expanduser().exists():
+            raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
+    elif name in BUNDLED or name.startswith("torchvision:"):
+        return
+    elif Path(name).suffix in (".npz", ".csv"):
+        raise DataError(f"data.name: got {name!r}, which is a path; write data.path={name}")
+    elif is_dotted_path(name):
         factory = import_object(name, "data.name")
         if not callable(factory):
             raise DataError(f"data.name: {name} is a {type(factory).__name__}, expected a function that makes the data")
-        with global_stream(seed, "factory"):
-            made = build(factory, options, "data.options", DataError)
-        return from_factory(made, f"data.name={name}")
-    known = [*BUNDLED, *FILES, "torchvision:NAME", "package.module:factory"]
-    near = nearest(name, known)
-    hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
-    raise DataError(f"data.name: got {name!r}, which is unknown; {hint}")
+    else:
+        known = [*BUNDLED, *FILES, "torchvision:NAME", "package.module:factory"]
+        near = nearest(name, known)
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+        raise DataError(f"data.name: got {name!r}, which is unknown; {hint}")
 
 
 def _bundled(name: str) -> Source:

@@ -12,7 +12,7 @@ import numpy as np
 from ingredients.config.seed import numpy_stream
 from ingredients.errors import DataError
 
-__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "split"]
+__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "other_split", "split"]
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
@@ -21,6 +21,19 @@ PARTS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TE
 
 # The settings of the data ingredient that a split follows from, beside its seed.
 _SETTINGS = ("limit", "val_fraction", "test_fraction", "stratify")
+
+
+def other_split(how: str, remedy: str) -> str:
+    """Return what to say of a state that was trained on another split.
+
+    Args:
+        how: What is other with it.
+        remedy: What to do.
+    """
+    return (
+        f"data: the state that this run starts from was trained {how}, and another split could test on samples that it "
+        f"was trained on; {remedy}, or ask for a split of its own: data.new_split=True"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +75,16 @@ class Split:
             found.append(f"data.split_seed={self.split_seed}")
         return found
 
+    def check(self, config: Mapping[str, Any]) -> None:
+        """Refuse a config of the data ingredient that splits otherwise.
+
+        Raises:
+            DataError: If it does.
+        """
+        differing = self.differing(config)
+        if differing:
+            raise DataError(other_split(f"with {', '.join(differing)}", "take those settings"))
+
     def is_like(self, other: Split) -> bool:
         """Tell whether another split has the same samples in the same parts, as far as that is known."""
         if None not in (self.data, other.data) and self.data != other.data:
@@ -84,6 +107,17 @@ class Split:
         return dataclasses.replace(self, data=data, digest=total.hexdigest())
 
 
+def check_fractions(val_fraction: float, test_fraction: float) -> None:
+    """Refuse shares that are none.
+
+    Raises:
+        DataError: If one is not at least 0 and below 1.
+    """
+    for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
+        if not 0 <= fraction < 1:
+            raise DataError(f"data.{name}: got {fraction}, expected at least 0 and below 1")
+
+
 def split(
     targets: np.ndarray, part: np.ndarray | None, val_fraction: float, test_fraction: float, stratify: bool, seed: int
 ) -> dict[str, np.ndarray]:
@@ -103,9 +137,7 @@ def split(
     Raises:
         DataError: If the fractions leave nothing to train on.
     """
-    for name, fraction in (("val_fraction", val_fraction), ("test_fraction", test_fraction)):
-        if not 0 <= fraction < 1:
-            raise DataError(f"data.{name}: got {fraction}, expected at least 0 and below 1")
+    check_fractions(val_fraction, test_fraction)
     where = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()
     rng = numpy_stream(seed, "split")
     for code, fraction in ((TEST, test_fraction), (VAL, val_fraction)):

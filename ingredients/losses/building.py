@@ -164,12 +164,9 @@ def build_loss(
             raise LossError(
                 f"loss.name: bce needs two classes, but the data have {data.num_targets}; use cross_entropy"
             )
-    elif is_dotted_path(name):
-        cls, tensors = import_object(name, "loss.name"), ("weight", "pos_weight")
     else:
-        near = nearest(name, list(LOSSES))
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(LOSSES)}, package.module:Class"
-        raise LossError(f"loss.name: got {name!r}, which is unknown; {hint}")
+        check_loss_name(name)
+        cls, tensors = import_object(name, "loss.name"), ("weight", "pos_weight")
     kind, num_outputs = _reading(name, data)
     options = {**options, **_weights(name, class_weights, data, tensors, options)}
     check_options(cls, options, "loss.options")
@@ -182,6 +179,21 @@ def build_loss(
         raise LossError(f"loss.options.reduction: got {module.reduction!r}, expected 'mean'")
     _check_weights(module, kind, num_outputs, data)
     return Loss(module.to(device), kind, num_outputs, data.target_mean, data.target_std)
+
+
+def check_loss_name(name: str | None) -> None:
+    """Refuse a loss that is not there.
+
+    Raises:
+        LossError, ConfigError: If it is not.
+    """
+    if name is None or name in LOSSES:
+        return
+    if not is_dotted_path(name):
+        near = nearest(name, list(LOSSES))
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(LOSSES)}, package.module:Class"
+        raise LossError(f"loss.name: got {name!r}, which is unknown; {hint}")
+    import_object(name, "loss.name")
 
 
 def _reading(name: str, data: Data) -> tuple[str, int]:

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ingredients.config.construct import build, import_object, is_dotted_path, require
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 from ingredients.config.entry_types import nearest
 from ingredients.config.seed import global_stream
 from ingredients.errors import ModelError
 from ingredients.models.networks import CNN, MLP, ViT
 
-__all__ = ["NETWORKS", "build_model", "initialize", "summarize"]
+__all__ = ["NETWORKS", "build_model", "check_model", "initialize", "summarize"]
 
 NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
@@ -52,19 +52,34 @@ def build_model(
             given = {key: value for key, value in given.items() if key in takes and key not in options}
             model = build(target, options, "model.options", ModelError, **given)
         else:
-            near = nearest(name, list(NETWORKS))
-            hint = (
-                f"did you mean {near}?"
-                if near
-                else f"there are: {', '.join(NETWORKS)}, torchvision:NAME, package.module:Class"
-            )
-            raise ModelError(f"model.name: got {name!r}, which is unknown; {hint}")
+            raise _unknown(name)
         if not isinstance(model, nn.Module):
             raise ModelError(f"model.name: {name} made a {type(model).__name__}, expected a torch.nn.Module")
         # Lazy layers take their shape here, so weights are drawn anew only after.
         _check_outputs(model, name, input_shape, num_outputs)
         initialize(model, init)
     return model
+
+
+def check_model(name: str, options: Mapping[str, Any]) -> None:
+    """Refuse a model that is not there, or takes no such options, before the data are.
+
+    Raises:
+        ModelError, ConfigError: If it is so.
+    """
+    if name in NETWORKS:
+        check_options(NETWORKS[name], options, "model.options", {"input_shape": (), "num_outputs": 0})
+    elif is_dotted_path(name):
+        import_object(name, "model.name")
+    elif not name.startswith("torchvision:"):
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> ModelError:
+    near = nearest(name, list(NETWORKS))
+    known = ", ".join([*NETWORKS, "torchvision:NAME", "package.module:Class"])
+    hint = f"did you mean {near}?" if near else f"there are: {known}"
+    return ModelError(f"model.name: got {name!r}, which is unknown; {hint}")
 
 
 def _torchvision(name: str, options: Mapping[str, Any], num_outputs: int) -> nn.Module:

@@ -37,6 +37,11 @@ class LeaseFile:
         self._journal.write(LEASE, lease(self._beat_interval_s, locked=self._lock.is_held), durable=False)
         self._due = time.monotonic() + 0.5
 
+    def move_to(self, lock: RecordLock) -> None:
+        """Hold the lock of another folder."""
+        self._lock.release()
+        self._lock = lock
+
     def release(self) -> None:
         """Let others write the record."""
         self._lock.release()

@@ -65,7 +65,6 @@ class FileObserver(Owned, RunObserver):
         copy_sources: Whether sources are copied into `source_dir`.
 
     Attributes:
-        dir: The folder of the run, as text; None before it starts.
         recording: The run; None before it starts.
         num_errors: Events that failed.
         beat_interval_s: Seconds between two heartbeats, told by a run of the lab before it starts; None is what Sacred
@@ -94,7 +93,6 @@ class FileObserver(Owned, RunObserver):
         self.priority = priority
         self.copy_artifacts = copy_artifacts
         self.copy_sources = copy_sources
-        self.dir: str | None = None
         self.recording: Recording | None = None
         self.num_errors = 0
         self.beat_interval_s: float | None = None
@@ -103,6 +101,11 @@ class FileObserver(Owned, RunObserver):
     def _elsewhere(self) -> str | None:
         """Return the folder to record below in the place of the one given."""
         return os.environ.get(RECORD_TO_VARIABLE) or None
+
+    @property
+    def dir(self) -> str | None:
+        """The folder of the run, as text; None before it starts."""
+        return None if self.recording is None else str(self.recording.folder)
 
     @property
     def is_resumed(self) -> bool:
@@ -258,7 +261,6 @@ class FileObserver(Owned, RunObserver):
         self._own()
         store = self.source_dir if self.copy_sources else None
         sources = LabSources(ex_info, store, self.basedir, earlier_sources)
-        self.dir = str(journal.folder)
         self.recording = Recording(Path(self.basedir), journal, lease, run, start, sources, self._lock)
         self.recording.begin(config)
 
@@ -293,6 +295,7 @@ class FileObserver(Owned, RunObserver):
     def flush_event(self) -> None:
         """Wait until all points and media so far are on the disk."""
         if self.is_recording:
+            self._started().stay_in_folder()
             self._started().journal.sync()
 
     def rewind_event(self, position: Position, step: int | None = None) -> Position | None:
@@ -340,6 +343,8 @@ class FileObserver(Owned, RunObserver):
             ArtifactError: If it is no file that can be read, the name is none, or the folder cannot be written.
         """
         recording, path = self._started(), Path(filename).absolute()
+        with self._lock:
+            recording.stay_in_folder()
         target = artifact_path(recording.folder, name)
         is_there = path.resolve() == target
         if is_there or not self.copy_artifacts:
@@ -356,7 +361,7 @@ class FileObserver(Owned, RunObserver):
                 ) from error
         with self._lock:
             left_at = path if not (is_there or self.copy_artifacts) else None
-            recording.run.add_artifact(name, metadata, content_type, left_at)
+            recording.add_artifact(name, metadata, content_type, left_at)
 
     def _keep_earlier(self, name: str, target: Path, new: Path) -> None:
         """Keep the content of an artifact whose name another one gets, if a database is to have both, as Sacred's has.
@@ -408,7 +413,7 @@ class FileObserver(Owned, RunObserver):
     def _release(self) -> None:
         """Let others write the record, which is as it should be."""
         if self.recording is not None:
-            self.recording.lease.release()
+            self.recording.release()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileObserver) and self.basedir == other.basedir

@@ -16,6 +16,7 @@ from observers.file.info_file import InfoFile
 from observers.file.lease_file import LeaseFile
 from observers.file.run_file import RunFile
 from observers.file.sacred_form import plain, sacred_metrics, to_ticks
+from observers.file.whereabouts import Whereabouts
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.journal import Journal
@@ -102,6 +103,9 @@ class Recording:
         self._summary: dict[str, Any] | None = None
         self._summary_due = 0.0
         self._gathering: Gathering | None = None
+        self._whereabouts = Whereabouts(journal.folder)
+        # Artifacts whose files are in the folder.
+        self._artifacts: set[str] = set()
 
     @property
     def uid(self) -> str:
@@ -187,6 +191,7 @@ class Recording:
 
     def beat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
+        self.stay_in_folder()
         self.journal.flush()
         self._write_summary()
         if len(captured_out) > self._output_done:
@@ -211,6 +216,44 @@ class Recording:
             self.journal.write_summary()
             ended = time.monotonic()
             self._summary_due = ended + 19 * (ended - began)
+
+    def stay_in_folder(self) -> None:
+        """Notice that the folder was moved or deleted, say so, and go on where it is now, or in a new one."""
+        if self.run.has_ended or not self.journal.is_gone():
+            return
+        before = self.folder
+        there = self._whereabouts.moved_to(before)
+        if there is not None:
+            self.journal.follow(there)
+            self.run.follow()
+            _log.warning("%s was moved to %s in mid-run; recording goes on there", before, there)
+            return
+        self.lease.release()
+        try:
+            folder, lock = self._whereabouts.renew(self.base)
+        except OSError as error:
+            _log.error("%s was deleted in mid-run, and no other can be made (%s)", before, error.strerror)
+            return
+        self.lease.move_to(lock)
+        lost = self.journal.recreate(folder)
+        gone = sorted(name for name in self._artifacts if not (folder / name).exists())
+        if gone:
+            self.run.entry["lost_artifacts"] = gone
+        self.lease.write()
+        self.run.follow()
+        without = ", ".join(f"{number} {kind}" for kind, number in {**lost, "artifacts": len(gone)}.items() if number)
+        _log.error(
+            "%s was deleted in mid-run, or files in it; recording goes on in %s, %s",
+            before,
+            folder,
+            f"without {without}" if without else "with all that was recorded before",
+        )
+
+    def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None) -> None:
+        """List a file that the run made, whose content is in the folder, or `left_at` where it was made."""
+        if left_at is None:
+            self._artifacts.add(name)
+        self.run.add_artifact(name, metadata, content_type, left_at)
 
     def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
         """Append points: Sacred's `steps`, `values` and `timestamps` of each metric."""
@@ -266,6 +309,11 @@ class Recording:
 
     # ------------------------------------------------------------------ a run ends
 
+    def release(self) -> None:
+        """Let others write the record, and hold its folder no longer."""
+        self._whereabouts.close()
+        self.lease.release()
+
     def wait_for_provenance(self, timeout_s: float) -> None:
         """Wait until git, packages and machine are written down; not to be called under the lock, which that takes."""
         if self._gathering is not None:
@@ -280,6 +328,7 @@ class Recording:
             **entries: What else to tell of it.
         """
         try:
+            self.stay_in_folder()
             if self._gathering is not None:
                 self._gathering.look()
             self._info.write()

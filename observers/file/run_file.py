@@ -55,6 +55,11 @@ class RunFile:
         """Replace the file, and return whether that is done."""
         return self._journal.write(RUN, plain(self.entry))
 
+    def follow(self) -> None:
+        """Note that the folder is another one."""
+        self.entry["folder"] = str(self._journal.folder.absolute())
+        self.write()
+
     def beat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
         # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
@@ -156,7 +161,7 @@ class RunFile:
             **entries: What else there is to tell of it.
         """
         lost = {name: number for name, number in lost.items() if number}
-        if (lost or "lost_points" in self.entry) and status == "COMPLETED":
+        if (lost or "lost_points" in self.entry or "lost_artifacts" in self.entry) and status == "COMPLETED":
             status = "COMPLETED_WITH_LOSS"
         self.entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries, **lost}
         if self.session is not None:

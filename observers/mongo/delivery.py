@@ -245,15 +245,22 @@ class Delivery:
         return (
             run is not None
             and self._parts is not None
-            and self.num_missing() == 0
+            and self.num_points == len_points(self.folder)
             and self.artifacts.is_complete(run)
             and self.num_missing_media() == 0
             and self._parts.document.is_sent(run)
         )
 
+    def follow(self, folder: Path) -> None:
+        """Go on with the same record, which is in `folder` now."""
+        self.folder = folder
+        if self._parts is not None:
+            self._parts.document.follow(folder)
+            self._parts.points.folder = self._parts.media.folder = folder
+
     def num_missing(self) -> int:
         """Return how many points of the folder are not delivered."""
-        return len_points(self.folder) - self.num_points
+        return max(0, len_points(self.folder) - self.num_points)
 
     def num_missing_media(self) -> int:
         """Return how many entries of media are not delivered."""

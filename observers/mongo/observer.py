@@ -22,7 +22,7 @@ from sacred.observers import RunObserver
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
 from observers.file.observer import FileObserver
-from observers.file.recording import recording_of
+from observers.file.recording import Recording, recording_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.fetch import fetch
@@ -34,7 +34,7 @@ from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
-from observers.record.schema import DESTINATION
+from observers.record.schema import DESTINATION, RUN
 
 __all__ = ["MongoObserver"]
 
@@ -131,7 +131,7 @@ class MongoObserver(Owned, RunObserver):
         self._own_client = False
         self._spool: _Spool | None = None
         self._shipper: Shipper | None = None
-        self._folder = Path()
+        self._recording: Recording | None = None
         self.beat_interval_s: float | None = None
 
     # ------------------------------------------------------------------ a run begins
@@ -175,22 +175,22 @@ class MongoObserver(Owned, RunObserver):
         recording = recording_of(uid)
         if recording is None:
             raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
-        folder, base = recording.folder, recording.base
         wanted = _as_id(run_id if self.overwrite is None else self.overwrite)
         destination = dataclasses.replace(self.destination, wanted_id=wanted if isinstance(wanted, str) else "")
         recording.journal.write(DESTINATION, destination.written())
-        self._folder, self._own_client = folder, self._client is None
+        self._recording, self._own_client = recording, self._client is None
 
         def connect() -> Delivery:
             if self._client is None:
                 self._client = self.destination.connect(**self._options)
             database = self._client[self.destination.db_name]
-            delivery = Delivery(folder, base, database, destination.prefix, wanted, destination.collection)
+            where = destination.prefix, wanted, destination.collection
+            delivery = Delivery(recording.folder, recording.base, database, *where)
             delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
             return delivery
 
         self._own()
-        self._shipper = Shipper(connect, self.destination.label)
+        self._shipper = Shipper(connect, lambda: recording.folder, self.destination.label)
         self._shipper.start()
         self._shipper.attempted.wait(START_BOUND_S)
         if run_id is not None:
@@ -258,15 +258,29 @@ class MongoObserver(Owned, RunObserver):
                 self._folder,
             )
             return
-        delivery = shipper.delivery
+        self._say_what_is_left(shipper.delivery)
+
+    @property
+    def _folder(self) -> Path:
+        return Path() if self._recording is None else self._recording.folder
+
+    def _say_what_is_left(self, delivery: Delivery | None) -> None:
+        folder = self._folder
+        if not (folder / RUN).exists():
+            _log.error(
+                "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted",
+                self.destination.label,
+                folder,
+            )
+            return
         _log.error(
             "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "
             "deliver them with: python -m runs sync %s",
             self.destination.label,
-            len_points(self._folder) if delivery is None else delivery.num_missing(),
-            len_media(self._folder) if delivery is None else delivery.num_missing_media(),
-            self._folder,
-            self._folder.parent if self._spool is None else self.spool_dir,
+            len_points(folder) if delivery is None else delivery.num_missing(),
+            len_media(folder) if delivery is None else delivery.num_missing_media(),
+            folder,
+            folder.parent if self._spool is None else self.spool_dir,
         )
 
     def __eq__(self, other: object) -> bool:

@@ -34,8 +34,8 @@ _NOT_AS_THEY_ARE = (
 )
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
-    *("stop_time", "fail_trace", "fail_trace_file", "lost_bytes", "lost_media", "lost_points", "damaged_points"),
-    *("unwritten_points", "captured_out_file", "values_file"),
+    *("stop_time", "fail_trace", "fail_trace_file", "lost_artifacts", "lost_bytes", "lost_media", "lost_points"),
+    *("damaged_points", "unwritten_points", "captured_out_file", "values_file"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 
@@ -169,6 +169,10 @@ class DocumentDelivery:
         # Artifacts that were said not to be there.
         self._said: set[str] = set()
         self._large_files_at = 0.0
+
+    def follow(self, folder: Path) -> None:
+        """Go on with the same record, which is in `folder` now."""
+        self.folder = self._document.folder = folder
 
     @property
     def sent(self) -> Mapping[str, Any]:

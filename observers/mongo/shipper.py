@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import explain, is_refusal
@@ -22,6 +23,7 @@ class Shipper(threading.Thread):
 
     Args:
         connect: Makes the delivery; called again while it fails, as it does where the URL names no server or no file.
+        whereabouts: Returns the run's folder, which may be moved meanwhile.
         label: The destination in messages.
         interval_s: Time between deliveries.
 
@@ -30,10 +32,13 @@ class Shipper(threading.Thread):
         attempted: Set after the first attempt.
     """
 
-    def __init__(self, connect: Callable[[], Delivery], label: str, interval_s: float = 1.0) -> None:
+    def __init__(
+        self, connect: Callable[[], Delivery], whereabouts: Callable[[], Path], label: str, interval_s: float = 1.0
+    ) -> None:
         super().__init__(name="sacristan-shipper", daemon=True)
         self.delivery: Delivery | None = None
         self._connect = connect
+        self._whereabouts = whereabouts
         self.label = label
         self.interval_s = interval_s
         self.attempted = threading.Event()
@@ -62,6 +67,8 @@ class Shipper(threading.Thread):
         try:
             if self.delivery is None:
                 self.delivery = self._connect()
+            if self.delivery.folder != self._whereabouts():
+                self.delivery.follow(self._whereabouts())
             self.delivery.advance(last=last)
         except Exception as error:
             self._refused = is_refusal(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -13,6 +14,8 @@ __all__ = ["MAX_PENDING_BYTES", "AppendFile"]
 
 _log = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 64 * 2**20
+# A multiple of a point's.
+_COPIED_BYTES = 24 * 2**18
 
 
 class AppendFile:
@@ -147,6 +150,50 @@ class AppendFile:
         del self._pending[:excess]
         self.num_lost_bytes += excess
 
+    def is_gone(self) -> bool:
+        """Tell whether the open file is no longer the one at its path, so that nobody would see what is appended."""
+        if self._fd is None:
+            return False
+        try:
+            return not os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:  # a server that does not answer
+            return False
+
+    def recreate(self, path: Path) -> bool:
+        """Make the file anew at `path`, with what it holds, which is there for as long as it is open.
+
+        Returns whether that was to be done; a file that is there stays as it is.
+        """
+        old, size, waiting = self._fd, self._size, bytes(self._pending)
+        if path == self.path and not self.is_gone():
+            return False
+        with contextlib.suppress(OSError):  # what somebody has put there
+            path.unlink()
+        self.path, self._fd, self._size, self._is_named_on_disk = path, None, 0, False
+        self._pending.clear()
+        if old is not None:
+            self._copy_from(old, size)
+            os.close(old)
+        self.hold(waiting)
+        return True
+
+    def _copy_from(self, fd: int, size: int) -> None:
+        start = 0
+        while start < size:
+            try:
+                data = os.pread(fd, min(_COPIED_BYTES, size - start), start)
+            except OSError:  # it was taken away on the server, too
+                data = b""
+            if not data:
+                self.num_lost_bytes += size - start
+                return
+            self.hold(data)
+            with contextlib.suppress(OSError):  # a full disk; it waits, as all else does
+                self.append(b"")
+            start += len(data)
+
     def give_up(self) -> None:
         """Count what failed to be written as lost, instead of trying again."""
         self.num_lost_bytes += len(self._pending)
@@ -157,6 +204,7 @@ class AppendFile:
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         self._size = len(data)
 
     def sync(self) -> None:

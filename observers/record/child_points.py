@@ -53,12 +53,20 @@ class ChildPoints:
 
     Args:
         folder: The run's folder.
+
+    Attributes:
+        folder: The same, which may be moved.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder.absolute() / CHILD_POINTS
+        self.folder = folder
         self._fd: int | None = None
         self._lock = threading.Lock()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.folder.absolute() / CHILD_POINTS
 
     def create(self) -> None:
         """Make the file, if it is not there; a child that finds none says so."""

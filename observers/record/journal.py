@@ -21,7 +21,7 @@ from observers.record.atomic_file import replacing
 from observers.record.media_files import MediaFiles
 from observers.record.point_files import PointFiles
 from observers.record.rewinding import Position, read_position, rewound_files
-from observers.record.schema import MEDIA, NOTES, OUTPUT, SUMMARY
+from observers.record.schema import MEDIA, NOTES, OUTPUT, PROVENANCE, SUMMARY
 
 __all__ = ["Journal"]
 
@@ -46,6 +46,8 @@ class Journal:
         self.points = PointFiles(self.folder, self._say)
         self._output = AppendFile(self.folder / OUTPUT, 0)
         self.media = MediaFiles(self.folder, self._say)
+        # Documents as they are to be, and those of them that are to be written.
+        self._known: dict[str, bytes] = {}
         self._documents: dict[str, bytes] = {}
         try:
             self._output.create()
@@ -93,7 +95,7 @@ class Journal:
             document: What JSON can hold.
             durable: Whether to wait until it is on the disk; a killed process never needs that, a power cut does.
         """
-        self._documents[name] = json.dumps(document, indent=2).encode()
+        self._known[name] = self._documents[name] = json.dumps(document, indent=2).encode()
         self._replace(name, durable=durable)
         return name not in self._documents
 
@@ -109,6 +111,33 @@ class Journal:
             self.media.sync()
         except OSError as error:
             self._say(self.folder, error)
+
+    # ------------------------------------------------------------------ a folder that is moved or deleted
+
+    def is_gone(self) -> bool:
+        """Tell whether a file that is appended to is no longer where it was."""
+        return any(file.is_gone() for file in (*self.points.files, self._output, self.media.entries))
+
+    def follow(self, folder: Path) -> None:
+        """Go on in the same files, which are in `folder` now."""
+        self.folder = folder
+        self._output.path = folder / OUTPUT
+        self.points.follow(folder)
+        self.media.follow(folder)
+
+    def recreate(self, folder: Path) -> dict[str, int]:
+        """Make the record anew in `folder`, and return how many points and media are lost with the old one."""
+        self.folder, num_lost_points, num_lost_media = folder, self.points.num_lost_points, self.media.num_lost
+        self.points.recreate(folder)
+        self._output.recreate(folder / OUTPUT)
+        self.media.recreate(folder)
+        self._documents = dict(self._known)
+        self.flush()
+        self.write_summary()
+        return {
+            "points": self.points.num_lost_points - num_lost_points,
+            "media": self.media.num_lost - num_lost_media,
+        }
 
     # ------------------------------------------------------------------ a journal that was begun before
 
@@ -130,6 +159,11 @@ class Journal:
         self.points.recover()
         self.points.recall()
         self.points.recover_children()
+        for file in (*self.points.files, self.media.entries):
+            if file.path.exists():
+                file.create()
+        with contextlib.suppress(OSError):
+            self._known[PROVENANCE] = (self.folder / PROVENANCE).read_bytes()
 
     def clear(self) -> None:
         """Remove what a process that was killed had written half of a file; nobody else may write here meanwhile."""

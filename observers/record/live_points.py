@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import mmap
-import os
 import struct
 import threading
 from collections import Counter
@@ -23,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from observers.record.mapped_file import mapped
 from observers.record.schema import SLOT, STAMP_SHIFT, TICKS_PER_S, points_in
 
 __all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints", "Metric"]
@@ -38,11 +38,6 @@ _BITS, _FLOAT = struct.Struct("@q"), struct.Struct("@d")
 
 MAX_METRICS = 2**STAMP_SHIFT - 1
 _MAX_TICK = 2**32 - 1
-
-# Where a page that was allocated can be written to at any time. On a file system that writes a page elsewhere when it
-# changes (btrfs, ZFS), or that a server can take away, a full disk or a lost server would end the process by SIGBUS.
-_SAFE_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay"))
-_MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Metric:
@@ -141,8 +136,8 @@ class LivePoints:
         self.trouble: str | None = None
         self._path = path
         self.start = start
-        size = 2 * _SLOT_BYTES * (1 + half_points)
-        self._memory = self._map(size)
+        self._half_points = half_points
+        self._memory = self._map(2 * _SLOT_BYTES * (1 + half_points))
         self._halves = _halves(self._memory, half_points)
         # Reentrant: a signal's handler may log while its thread is in here.
         self._lock = threading.RLock()
@@ -153,7 +148,7 @@ class LivePoints:
         if self._path is None:
             return mmap.mmap(-1, size)
         try:
-            memory = _mapped(self._path, size)
+            memory = mapped(self._path, size)
         except (OSError, ValueError, AttributeError) as error:
             self.trouble = getattr(error, "strerror", None) or str(error)
             return mmap.mmap(-1, size)
@@ -277,6 +272,27 @@ class LivePoints:
                 self._active.num_used = self._num_taken()
                 self._at = self._end = 0
 
+    def follow(self, path: Path) -> None:
+        """Note that the file was moved to `path`."""
+        self._path = path
+
+    def recreate(self, path: Path, base: int) -> Half | None:
+        """Make the file anew at `path`; return what has come since the last `swap`, to be moved away, if anything.
+
+        Args:
+            path: Where to.
+            base: How many points come before those.
+        """
+        with self._lock:
+            half = self._active
+            half.num_used = self._num_taken()
+            half.set_base(base)
+            self._path, self.trouble = path, None
+            self._memory = self._map(2 * _SLOT_BYTES * (1 + self._half_points))
+            self._halves = _halves(self._memory, self._half_points)
+            self._open(self._halves[0], base + half.num_used)
+            return half if half.num_used else None
+
     def remove(self) -> None:
         """Remove the file, once it is closed and nothing is here any more, and give its room back."""
         if self._path is not None and self.trouble is None:
@@ -291,41 +307,3 @@ class LivePoints:
 
 def _halves(memory: mmap.mmap, half_points: int) -> list[Half]:
     return [Half(memory, offset, half_points) for offset in (0, _SLOT_BYTES * (1 + half_points))]
-
-
-def _mapped(path: Path, size: int) -> mmap.mmap:
-    """Return a new file, all of it allocated, as memory.
-
-    Raises:
-        OSError, ValueError: If that cannot be.
-        AttributeError: If the system cannot allocate files.
-    """
-    kind = _file_system(path.parent)
-    if kind not in _SAFE_FILE_SYSTEMS:
-        raise OSError(None, f"the file system {kind} is not known to keep what is mapped")
-    # Whoever has an old one mapped keeps it.
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _file_system(folder: Path) -> str:
-    """Return the kind of file system that a folder is on.
-
-    Raises:
-        OSError: If the system does not tell.
-    """
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    for line in _MOUNTS.read_text().splitlines():
-        fields, _, rest = line.partition(" - ")
-        if fields.split()[2] == wanted:
-            return rest.split()[0]
-    return "unknown"

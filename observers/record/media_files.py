@@ -15,7 +15,7 @@ from typing import Any
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.schema import MEDIA, MEDIA_FOLDER
+from observers.record.schema import MEDIA, MEDIA_FOLDER, read_media
 
 __all__ = ["MAX_WAITING_BYTES", "MediaFiles"]
 
@@ -90,6 +90,22 @@ class MediaFiles:
             OSError: If they cannot be written.
         """
         self._entries.replace(data)
+
+    @property
+    def entries(self) -> AppendFile:
+        """The file of entries."""
+        return self._entries
+
+    def follow(self, folder: Path) -> None:
+        """Go on in the same files, which are in `folder` now."""
+        self.folder, self._entries.path = folder, folder / MEDIA
+
+    def recreate(self, folder: Path) -> None:
+        """Make the entries anew in `folder`; those whose contents are gone are lost."""
+        self.folder = folder
+        self._written.clear()
+        self._entries.recreate(folder / MEDIA)
+        self.num_lost += sum(not media.path.exists() for media in read_media(folder))
 
     def sync(self) -> None:
         """Wait until the entries that are written are on the disk."""

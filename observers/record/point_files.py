@@ -88,6 +88,9 @@ class PointFiles(PointLog):
             with contextlib.suppress(OSError):
                 self._open_points()
             super().begin(start, half_points, path or self.folder / LIVE, self._num_points())
+        self._warn_of_memory()
+
+    def _warn_of_memory(self) -> None:
         if self.live.trouble is not None:
             _log.warning(
                 "%s: the latest points are kept in memory alone (%s); if this process is killed, those since the last "
@@ -228,6 +231,41 @@ class PointFiles(PointLog):
         """Append the checksums of what is written: behind the points, so that none is of points that are not there."""
         entries, self._new_sums = self._new_sums, bytearray()
         self._sums.append(bytes(entries))
+
+    # ------------------------------------------------------------------ a folder that is moved or deleted
+
+    def follow(self, folder: Path) -> None:
+        """Go on in the same files, which are in `folder` now."""
+        with self.turn, self._naming:
+            self.folder = folder
+            for file in self.files:
+                file.path = folder / file.path.name
+            if self._live is not None:
+                self._live.follow(folder / LIVE)
+
+    def recreate(self, folder: Path) -> None:
+        """Make the files anew in `folder`, with all that they hold."""
+        with self.turn, self._naming:
+            self.drain()
+            self.folder, lost = folder, self._points.num_lost_bytes
+            self._new_sums.clear()
+            if self._points.recreate(folder / POINTS):
+                self._sums.close()
+                self._sums = AppendFile(folder / SUMS, ENTRY_BYTES)
+                (folder / SUMS).unlink(missing_ok=True)
+            for file in self.files:
+                file.recreate(folder / file.path.name)
+            self._append(self._sums, bytes(self._new_sums))
+            self._new_sums.clear()
+            if self._points.num_lost_bytes > lost:
+                self._summed_up = summaries(folder), self._points.num_written
+            if self._live is not None and not self._live.is_closed:
+                rest = self._live.recreate(folder / LIVE, self._num_points())
+                self._warn_of_memory()
+                if rest is not None:
+                    self._move(rest)
+
+    # ------------------------------------------------------------------ the end
 
     def give_up(self) -> None:
         """Take no more points, write what is left, and count as lost what cannot be written."""

@@ -46,10 +46,16 @@ class EventFile:
         """Take a record, which `flush` writes."""
         self._records.append(b"".join((_head(len(data)), data, _masked(data))))
 
+    def follow(self, folder: Path) -> None:
+        """Go on in the same file, which is in `folder` now."""
+        self.path = self._file.path = folder / self.path.name
+
     def flush(self) -> None:
-        """Write what was added, and what failed before."""
+        """Write what was added, and what failed before; make a file anew that somebody has deleted."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self._file.is_gone():
+                self._file.recreate(self.path)
             self._file.append(b"")
         except OSError as error:
             self._warn(error)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sacred.observers import RunObserver
 
 from observers.errors import MissingExtraError
-from observers.file.recording import recording_of
+from observers.file.recording import Recording, recording_of
 from observers.record.guarding import Owned, guarded
 from observers.record.identity import new_uid
 from observers.record.media_entry import MediaEntry
@@ -70,6 +70,7 @@ class TensorBoardObserver(Owned, RunObserver):
         self.num_errors = 0
         self._lock = threading.RLock()
         self._uid = ""
+        self._recording: Recording | None = None
         self._events: RunEvents | None = None
 
     # ------------------------------------------------------------------ a run begins
@@ -93,14 +94,21 @@ class TensorBoardObserver(Owned, RunObserver):
         from observers.tensorboard.run_events import RunEvents
 
         self._uid = meta_info.setdefault("uid", new_uid())
-        self.dir = self._folder(self._uid)
+        self._recording = recording_of(self._uid) if self.logdir is None else None
+        self.dir = self._folder()
         self._events = RunEvents(self.dir, self._uid, config, start_time.replace(tzinfo=UTC))
 
-    def _folder(self, uid: str) -> Path:
-        if self.logdir is not None:
-            return self.logdir / uid
-        recording = recording_of(uid)
-        return Path("my_runs") / "_tensorboard" / uid if recording is None else recording.folder / "tensorboard"
+    def _folder(self) -> Path:
+        if self._recording is not None:
+            return self._recording.folder / "tensorboard"
+        return (self.logdir or Path("my_runs") / "_tensorboard") / self._uid
+
+    def _flush(self, run_events: RunEvents) -> None:
+        """Write what was added, to where the run's folder is by now."""
+        if self.dir != self._folder():
+            self.dir = self._folder()
+            run_events.follow(self.dir)
+        run_events.flush()
 
     # ------------------------------------------------------------------ a run goes on
 
@@ -112,14 +120,14 @@ class TensorBoardObserver(Owned, RunObserver):
         for name, new in metrics_by_name.items():
             times = (at.replace(tzinfo=UTC).timestamp() for at in new["timestamps"])
             self._events.add_scalars(name, zip(new["steps"], new["values"], times, strict=True))
-        self._events.flush()
+        self._flush(self._events)
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
         """Write images, figures, histograms, texts and tables."""
         if self._events is not None:
             self._events.add_media(entries)
-            self._events.flush()
+            self._flush(self._events)
 
     @guarded
     def rewind_event(self, position: Position, step: int | None = None) -> None:
@@ -143,7 +151,7 @@ class TensorBoardObserver(Owned, RunObserver):
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
         """Try again what could not be written."""
         if self._events is not None:
-            self._events.flush()
+            self._flush(self._events)
 
     def output_event(self, text: str) -> None:
         """Leave output to others."""
@@ -169,4 +177,5 @@ class TensorBoardObserver(Owned, RunObserver):
 
     def _end(self, at: datetime, *, completed: bool) -> None:
         if self._events is not None:
+            self._flush(self._events)
             self._events.end(at.replace(tzinfo=UTC), completed=completed)

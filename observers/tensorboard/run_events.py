@@ -129,6 +129,11 @@ class RunEvents:
             self.add_media([entry])
             self.flush()
 
+    def follow(self, folder: Path) -> None:
+        """Go on in the same file, which is in `folder` now."""
+        self._folder = folder
+        self._file.follow(folder)
+
     def flush(self) -> None:
         """Write what was added, and what could not be written before."""
         self._file.flush()

@@ -17,11 +17,15 @@ experiment go behind --."""
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments."""
-    parser.usage = "%(prog)s [--store WHERE] [--state FILE] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
+    parser.usage = (
+        "%(prog)s [--store WHERE] [--state FILE] [--without OPTION] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
+    )
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
     add_run(parser)
     parser.add_argument("--state", metavar="FILE", help="one of its states, such as step-000000120.pt; else the newest")
+    help = "leave away an option that the run was started with, such as --without tensorboard; again for others"
+    parser.add_argument("--without", action="append", default=[], metavar="OPTION", help=help)
     parser.add_argument("--dry", action="store_true", help="only show what would be done")
 
 
@@ -34,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     with open_given(arguments) as store:
         run, _ = with_folder(store.get(arguments.run))
         state = None if arguments.state is None else Path(arguments.state)
-        launch = fork_launch(run, updates, options, state)
+        launch = fork_launch(run, updates, options, state, arguments.without)
     return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)
 
 

@@ -134,6 +134,8 @@ class IndexFile:
             if self.path is not None:
                 with contextlib.suppress(OSError):
                     self.path.parent.mkdir(parents=True, exist_ok=True)
+                    if not self.path.exists():
+                        self.path.touch()  # SQLite would deny a group to write, whatever the umask
             connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
             connection.create_function("REGEXP", 2, _is_found, deterministic=True)
             inode = _inode(self.path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runs.errors import LaunchError
 
-__all__ = ["check_out", "has_commit"]
+__all__ = ["check_out", "has_commit", "is_refused"]
 
 # How `git ls-files --stage` marks a submodule.
 _SUBMODULE = "160000 "
@@ -21,6 +21,12 @@ def has_commit(place: Path, commit: str) -> bool:
     """Return whether a folder is in a repository that has a commit."""
     done = _git(["-C", str(place), "cat-file", "-e", f"{commit}^{{commit}}"])
     return done is not None and done.returncode == 0
+
+
+def is_refused(place: Path) -> bool:
+    """Return whether git does not look into a repository because it belongs to another user."""
+    done = _git(["-C", str(place), "rev-parse", "--git-dir"])
+    return done is not None and b"dubious ownership" in done.stderr
 
 
 def check_out(repository: Path, commit: str, folder: Path, diff: str = "") -> Iterator[str]:

@@ -19,6 +19,7 @@ from typing import Any
 
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.gpus import load_nvml
+from observers.record.redaction import redact
 from runs.errors import StoreError
 from runs.rerun.record import Record, mapping
 from runs.stores.run import Run
@@ -36,7 +37,7 @@ class Differing:
     """One thing that differs.
 
     Attributes:
-        kind: python, package, library, machine or flag.
+        kind: python, package, library, machine, flag or variable.
         name: Of the package, flag or part of the machine.
         recorded, now: The two values; None where there is none.
         is_loud: Whether it can change what the run computes.
@@ -92,7 +93,16 @@ def compare_environment(record: Record) -> Environment:
         if name in record.flags and record.flags[name] != os.environ.get(name, ""):
             # It is set for the process, so it changes nothing.
             found.append(Differing("flag", name, record.flags[name] or None, os.environ.get(name), is_loud=False))
+    found += _variables(run)
     return Environment(tuple(sorted(found, key=lambda one: not one.is_loud)), tuple(notes))
+
+
+def _variables(run: Run) -> list[Differing]:
+    """Return the environment variables that were recorded by `-E`, as far as they differ."""
+    recorded = mapping(run["meta.environment"])
+    now = {name: None if (value := os.environ.get(name)) is None else redact(value) for name in recorded}
+    names = sorted(name for name in recorded if recorded[name] != now[name])
+    return [Differing("variable", name, recorded[name], now[name], is_loud=True) for name in names]
 
 
 def compare_flags(old: Run, new: Run) -> list[Differing]:

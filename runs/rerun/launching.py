@@ -24,7 +24,7 @@ from runs.errors import LaunchError
 from runs.rerun.ending import EndsWithUs
 from runs.rerun.record import Record
 
-__all__ = ["OBSERVERS", "Launch", "recorded_launch", "run_launch", "started"]
+__all__ = ["OBSERVERS", "Launch", "dropped_options", "recorded_launch", "run_launch", "started"]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
@@ -33,6 +33,7 @@ _OTHER_DEEDS = ("--queue", "--print-config", "--pdb", "--debug", "--id", "--unob
 # Sacred's short names, and the lab's.
 _LONG = {
     "-C": "--capture",
+    "-E": "--environment",
     "-F": "--file_storage",
     "-P": "--priority",
     "-S": "--s3",
@@ -116,6 +117,28 @@ def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> st
     parts = len(mainfile.parts)
     base = script.parents[parts - 1] if script.parts[-parts:] == mainfile.parts else script.parent
     return os.pathsep.join([*dict.fromkeys(map(str, [base, *search])), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+def dropped_options(record: Record, names: Sequence[str]) -> list[str]:
+    """Return the long names of recorded options that are to be left away.
+
+    Args:
+        record: How the run was started.
+        names: As on a command line, `--name` or `-n`, or without dashes, `name`.
+
+    Raises:
+        LaunchError: If the record has no such option.
+    """
+    recorded = [name for name, value in (record.options or {}).items() if value not in (None, False, "")]
+    recorded = [name for name in recorded if name.startswith("--") and name not in _OTHER_DEEDS]
+    found = [_LONG.get(name, f"--{name.lstrip('-')}") for name in names]
+    for given, name in zip(names, found, strict=True):
+        if name not in recorded:
+            raise LaunchError(
+                f"got the option {given!r} to leave away, but run {record.run.id} was started with: "
+                f"{', '.join(recorded) or 'none'}"
+            )
+    return found
 
 
 def _long_name(word: str) -> str:

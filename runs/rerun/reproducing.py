@@ -111,7 +111,10 @@ def _carry_out(
         notes += _of_hash_seed(old)
     entry = _entry(plan, new, verdict)
     if new.store is store:
-        store.note_reproduction(old, entry)
+        try:
+            store.note_reproduction(old, entry)
+        except StoreError as error:  # as of somebody else's run in a shared folder
+            notes.append(f"the verdict is noted with run {new.id} alone: {error}")
     new = cast(Store, new.store).note_reproduction(new, entry)
     return Reproduction(plan, new, verdict, flags, changed, tuple(notes))
 

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
-from runs.rerun.checkout import check_out, has_commit
+from runs.rerun.checkout import check_out, has_commit, is_refused
 from runs.rerun.record import Record, mapping
 from runs.rerun.wording import some
 from runs.stores.content import Content
@@ -154,6 +154,11 @@ def _without_repository(run: Run, git: GitState) -> str:
     why = f"no repository with its commit {git.commit[:12]} is at hand" if git.commit else "it was made outside of git"
     if git.commit is None and not run.provenance:
         why = "its record names no commit"
+    elif git.commit and git.root and Path(git.root).is_dir() and is_refused(Path(git.root)):
+        why = (
+            f"git refuses the repository in {git.root}, which belongs to another user (if you trust it: git config "
+            f"--global --add safe.directory {git.root})"
+        )
     return f"{why}: only the recorded sources are restored, no other file of the lab"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError, StoreError
-from runs.rerun.launching import Launch, recorded_launch
+from runs.rerun.launching import Launch, dropped_options, recorded_launch
 from runs.rerun.record import read_record
 from runs.rerun.states import chosen_state, start_setting, with_folder
 from runs.stores.run import Run
@@ -45,7 +45,11 @@ def resume_launch(run: Run, options: Sequence[str] = ()) -> Launch:
 
 
 def fork_launch(
-    run: Run, updates: Sequence[str] = (), options: Sequence[str] = (), state: Path | None = None
+    run: Run,
+    updates: Sequence[str] = (),
+    options: Sequence[str] = (),
+    state: Path | None = None,
+    without: Sequence[str] = (),
 ) -> Launch:
     """Return how a new run starts from a state of `run`, with a changed config; `run` is its parent.
 
@@ -54,9 +58,10 @@ def fork_launch(
         updates: Settings and recipes, as behind `with`.
         options: Options of the experiment's command line.
         state: The file of the state, or its name, by default the newest good one.
+        without: Options of the record that are left away, such as `tensorboard`.
 
     Raises:
-        LaunchError: If there is no such state, or none that is good.
+        LaunchError: If there is no such state, or none that is good, or no such option in the record.
         StoreError: If its record cannot be read.
     """
     run, folder = with_folder(run)
@@ -64,7 +69,14 @@ def fork_launch(
     updates = [*updates, start_setting(chosen_state(run, state).path)]
     environment = {RECORD_TO_VARIABLE: str(folder.parent.absolute()), PARENT_VARIABLE: run.uid or ""}
     record = read_record(run)
-    return recorded_launch(record, config=folder / CONFIG, updates=updates, options=options, environment=environment)
+    return recorded_launch(
+        record,
+        config=folder / CONFIG,
+        updates=updates,
+        options=options,
+        environment=environment,
+        without=dropped_options(record, without),
+    )
 
 
 def changed_sources(run: Run) -> list[str]:

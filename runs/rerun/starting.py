@@ -65,6 +65,7 @@ def fork(
     options: Sequence[str] = (),
     *,
     state: str | Path | None = None,
+    without: Sequence[str] = (),
     output: int | None = None,
 ) -> Run:
     """Start a new run from a state of a run, with a changed config, and wait until it ends.
@@ -76,6 +77,7 @@ def fork(
         settings: What changes, as behind `with` on the command line: `["lr=1e-4", "epochs=20"]`, or named configs.
         options: Options of the experiment's command line, in the place of the recorded ones.
         state: Which of its states, such as `step-000000120.pt`; by default the newest good one.
+        without: Recorded options that are left away, such as `["tensorboard", "comment"]`.
         output: File descriptor for all that the process prints; None leaves stdout and stderr as they are.
 
     Returns:
@@ -92,7 +94,7 @@ def fork(
     """
     recorded, _ = with_folder(run)
     before = {child.id for child in recorded.children()}
-    launch = fork_launch(recorded, settings, options, None if state is None else Path(state))
+    launch = fork_launch(recorded, settings, options, None if state is None else Path(state), without)
     pid, code = _start(launch, output)
     # Others may fork the same run at the same time.
     found = [child for child in recorded.children() if child.id not in before and _pid_of(child) == pid]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 import uuid
@@ -80,6 +81,17 @@ def _wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.
 def wait_for() -> Callable[..., object]:
     """Wait until a condition holds, and return what it gave: `wait_for(condition, what)`."""
     return _wait_for
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A disk of 6 MiB of its own, in the folder `disk`; skips a test that may not mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("a disk of its own can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 LAB = """

@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import resource
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,21 +36,16 @@ def quota(tmp_path):
 
 
 @pytest.fixture
-def disk(tmp_path):
+def disk(small_disk):
     """A disk of 6 MiB of its own."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)], capture_output=True).returncode:
-        pytest.skip("a disk of its own can be mounted by root only")
-    filler = folder / "filler"
+    filler = small_disk / "filler"
 
     def fill():
         with filler.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
             while stream.write(bytes(4096)):
                 pass
 
-    yield SimpleNamespace(folder=folder, fill=fill, empty=filler.unlink)
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    return SimpleNamespace(folder=small_disk, fill=fill, empty=filler.unlink)
 
 
 @pytest.fixture(params=["disk", "quota"])

@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import sqlite3
+import stat
 import sys
 import tempfile
 import time
@@ -418,6 +419,18 @@ def test_without_folder_and_cache_the_index_lies_in_memory(store, cache):
         index.update()
         assert names(index) == ["1", "2"]
         assert index.rebuild().num_runs == 2
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o002, 0o664), (0o077, 0o600)])
+def test_index_has_the_mode_that_the_umask_leaves(store, mask, mode):
+    put(store, 1)
+    before = os.umask(mask)
+    try:
+        with Index(store) as index:
+            index.update()
+            assert stat.S_IMODE(index.path.stat().st_mode) == mode
+    finally:
+        os.umask(before)
 
 
 @pytest.fixture

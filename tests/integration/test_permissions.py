@@ -133,6 +133,20 @@ def test_store_that_cannot_be_read_is_one_line(place, as_nobody, capsys, mode):
     store.chmod(0o755)
 
 
+@pytest.mark.parametrize("name", ["run.json", "config.json", "metrics.json", "cout.txt", "summary.json", "notes.json"])
+def test_file_of_a_run_that_cannot_be_read_is_one_line_or_left_out(place, as_nobody, capsys, name):
+    folder = write_run(place / "store")
+    path = folder / name
+    if not path.exists():
+        path.write_text("{}")
+    path.chmod(0o000)
+    for command, words in WORDS.items():
+        if command not in ("fork", "reproduce", "resume", "rm"):
+            code = as_nobody("--store", "store", command, *words)
+            err = capsys.readouterr().err
+            assert code == 0 or (err.startswith("error: ") and err.count("\n") == 1), (command, err)
+
+
 def test_run_that_cannot_be_read_is_one_line(place, as_nobody, capsys):
     folder = write_run(place / "store")
     folder.chmod(0o000)

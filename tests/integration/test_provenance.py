@@ -127,6 +127,29 @@ def test_main_records_its_switches_and_the_fingerprint_of_its_data(tmp_path, mon
     assert len(data["fingerprint"]) == 64
 
 
+@pytest.mark.parametrize("names", ["LAB_*,SITE", " SITE , LAB_ONE,LAB_URL,LAB_TOKEN,"])
+def test_variables_that_an_option_names_are_recorded_without_secrets(tmp_path, monkeypatch, caplog, names):
+    for name, value in (("LAB_ONE", "1"), ("LAB_URL", "mongodb://me:hidden@host/db"), ("LAB_TOKEN", "hidden")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("SITE", raising=False)
+    record(lambda: 1, FileObserver(tmp_path / "runs"), options={"--environment": names})
+    found = load(tmp_path / "runs" / "1")["meta"]
+    assert found["environment"] == {"LAB_ONE": "1", "LAB_URL": "mongodb://host/db", "SITE": None}
+    assert found["options"]["--environment"] == names
+    assert "-E: not recorded, because their names tell of secrets: LAB_TOKEN" in caplog.messages
+    assert "hidden" not in (tmp_path / "runs" / "1" / "run.json").read_text()
+
+
+def test_main_file_that_is_gone_when_the_run_starts_is_no_error(tmp_path):
+    (tmp_path / "gone.py").write_text("")
+    names = {"__file__": str(tmp_path / "gone.py"), "Experiment": Experiment}
+    exec("ex = Experiment('gone', system_metrics_s=None)\nex.main(lambda: 1)", names)
+    (tmp_path / "gone.py").unlink()
+    names["ex"].observers.append(FileObserver(tmp_path / "runs"))
+    names["ex"].run(options={"--capture": "sys"})
+    assert load(tmp_path / "runs" / "1")["experiment"]["mainfile"] == "gone.py"
+
+
 # Parents
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,39 @@ def test_resource_that_has_changed_is_refused_in_a_repository_too(lab, is_stock)
     assert ("read 1,3" in err) == is_stock
     with open_store(lab.folder / "my_runs") as store:
         assert store.get("1").reproductions == []
+
+
+def test_run_that_the_store_refuses_in_the_end_is_kept_elsewhere(lab):
+    lab.write("train.py", imports="")
+    lab.record("train.py")
+    path = lab.folder / "my_runs" / "1" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "copied_from": "elsewhere"}))
+    (lab.folder / "my_runs" / ".taking").write_text("where runs are copied to first")
+    code, out, err = lab.reproduce()
+    assert (code, out.splitlines()[0]) == (0, "IDENTICAL"), err
+    where = lab.folder / "reproduce-1" / "runs"
+    assert f"the new run could not be put into {lab.folder}/my_runs (" in out
+    assert f"; it is in {where}" in out
+    with open_store(where) as own:
+        assert [entry["verdict"] for entry in own.get("1").reproductions] == ["IDENTICAL"]
+    with open_store(lab.folder / "my_runs") as store:
+        assert store.get("1").reproductions == []
+
+
+def test_run_that_cannot_be_written_to_gets_its_verdict_said_all_the_same(lab):
+    lab.write("train.py", imports="")
+    lab.record("train.py")
+    (lab.folder / "my_runs" / "1" / "notes.json").write_text(json.dumps({"note": "x" * 2**22}))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**21, before[1]))
+    try:
+        code, out, err = lab.reproduce()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, out.splitlines()[0]) == (0, "IDENTICAL"), err
+    assert f"the verdict is noted with run 2 alone: {lab.folder}/my_runs/1 cannot be written" in out
+    with open_store(lab.folder / "my_runs") as store:
+        assert [entry["verdict"] for entry in store.get("2").reproductions] == ["IDENTICAL"]
 
 
 def test_source_that_is_not_imported_now_is_no_difference(lab):

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from configs.map import to_plain
 from experiments import Experiment
-from ingredients import checkpoint
-from ingredients.errors import ConfigError
+from ingredients import checkpoint, data, training
+from ingredients.checkpoints.files import save_checkpoint
+from ingredients.errors import ConfigError, LabError
 from observers import FileObserver
 from observers.record.identity import lease
 
@@ -101,6 +103,33 @@ def test_run_that_was_started_without_the_setting_is_continued(run):
 @pytest.mark.parametrize("other", [{"lr": 0.2}, {"seed": 1}, {"checkpoint.keep": 5}, {"meta": {"parent": PARENT}}])
 def test_run_of_another_config_or_parent_is_not_continued(run, other):
     assert [run(fail=True, **other), run(), run(fail=True, **other)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"training.epochs: got 3, but .*last.pt has 3 epochs behind it.* such as epochs=6"),
+        ({"training.epochs": 4, "data.val_fraction": 0.3}, r"was trained with data.val_fraction=0.2, .*new_split=True"),
+    ],
+)
+def test_fork_that_cannot_start_is_refused_before_there_is_a_run(tmp_path, settings, message):
+    ex = Experiment("forked", [checkpoint.ingredient, data.ingredient, training.ingredient], system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.add_config({"seed": 0})
+    ex.main(lambda: 1)
+    base = {"training.epochs": 3, "data.val_fraction": 0.2}
+    state = {"model": {}, "epoch": 3, "config": {"seed": 0, "data": to_plain(config_of(ex, base)["data"])}}
+    save_checkpoint(state, tmp_path / "last.pt")
+    updates = {**base, "checkpoint.resume": str(tmp_path / "last.pt"), **settings}
+    with pytest.raises(LabError, match=message):
+        ex.run(config_updates=updates)
+    assert not (tmp_path / "runs").exists()
+    ex.run(config_updates={**updates, "training.epochs": 4, "data.new_split": True})
+    assert (tmp_path / "runs" / "1").exists()
+
+
+def config_of(ex, updates):
+    return ex.run("print_config", config_updates=updates).config
 
 
 def test_command_that_is_not_the_experiments_main_passes_over_the_setting(run):

@@ -10,6 +10,7 @@ import pytest
 
 from experiments import Experiment
 from ingredients import checkpoint
+from ingredients.checkpoints.files import save_checkpoint
 from observers import FileObserver, MongoObserver
 from runs import open_store
 from runs.errors import LaunchError
@@ -24,7 +25,7 @@ def run(tmp_path, database, mongo_url):
     ex.observers += [FileObserver(tmp_path / "my_runs"), MongoObserver(mongo_url, database.name)]
     ex.main(lambda: 1 / 0)
     state = tmp_path / "state.pt"
-    state.touch()
+    save_checkpoint({"model": {}}, state)
     with pytest.raises(ZeroDivisionError):
         ex.run(config_updates={"seed": 0, "checkpoint.resume": str(state)}, options={"--capture": "sys"})
     with open_store(f"{mongo_url}/{database.name}") as store:

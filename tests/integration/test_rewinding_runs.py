@@ -275,12 +275,12 @@ def test_record_that_cannot_be_written_is_not_rewound(tmp_path):
         _run.log_scalar("loss", 1.0)
         folder = Path(_run.observers[0].dir)
         _run.flush()
-        folder.rename(tmp_path / "gone")
-        try:
-            with pytest.raises(ResumeError, match="cannot be rewound"):
-                _run.rewind(None)
-        finally:
-            (tmp_path / "gone").rename(folder)
+        (folder / "run.json").rename(tmp_path / "kept")
+        (folder / "run.json").mkdir()  # stands in the way
+        with pytest.raises(ResumeError, match="cannot be rewound"):
+            _run.rewind(None)
+        (folder / "run.json").rmdir()
+        (tmp_path / "kept").rename(folder / "run.json")
         assert len(read_points(folder)) == 1
         _run.rewind(None)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.record import live_points
+from observers.record import mapped_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
 from observers.record.live_points import Half
@@ -282,7 +282,7 @@ def test_rewound_log_counts_what_is_not_written_yet(tmp_path):
 
 
 def test_file_system_that_is_not_known_to_keep_what_is_mapped_is_said_once(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(live_points, "_SAFE_FILE_SYSTEMS", frozenset())
+    monkeypatch.setattr(mapped_file, "_SAFE_FILE_SYSTEMS", frozenset())
     with caplog.at_level(logging.WARNING):
         journal = begun(tmp_path)
         log(journal.points, "loss", 0, 1)

@@ -97,6 +97,18 @@ def test_flags_of_the_environment_are_told(record, monkeypatch):
     assert (one.name, one.recorded, one.now, one.is_loud) == ("PYTHONHASHSEED", None, "7", False)
 
 
+def test_recorded_variables_are_compared(record, monkeypatch):
+    monkeypatch.setenv("DATA_ROOT", "/other")
+    monkeypatch.setenv("SAME", "1")
+    monkeypatch.delenv("GONE", raising=False)
+    variables = {"DATA_ROOT": "/data", "SAME": "1", "GONE": None}
+    run = record(number="1")
+    document = json.loads((run.folder / "run.json").read_text())
+    (run.folder / "run.json").write_text(json.dumps({**document, "meta": {"environment": variables}}))
+    [one] = compare_environment(read_record(run.store.get("1"))).loud
+    assert one.text == "variable DATA_ROOT: recorded /data, now /other"
+
+
 def test_flags_of_two_runs_are_compared(record):
     def change(found):
         found["determinism"] |= {"num_threads": 4}

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 
@@ -163,6 +164,18 @@ def test_without_a_repository_the_recorded_sources_are_restored(lab, record, tmp
     assert (tmp_path / "clean" / "pack" / "__init__.py").read_text() == "value = 2\n"
     assert "no repository with its commit" in restored.notes[0]
     assert "only the recorded sources" in restored.notes[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to another user")
+def test_repository_of_another_user_is_told_with_what_to_do(lab, record, tmp_path):
+    run = record(lab)
+    for path in (lab.parent, lab.parent / ".git"):
+        os.chown(path, 65534, -1)
+    [note] = restore(run, tmp_path / "clean").notes
+    assert note.startswith(
+        f"git refuses the repository in {lab.parent}, which belongs to another user (if you trust it"
+    )
+    assert note.endswith("only the recorded sources are restored, no other file of the lab")
 
 
 def test_sources_of_a_run_outside_of_git_say_so(lab, record, tmp_path):

@@ -97,6 +97,24 @@ def test_run_is_forked_from_its_newest_state_with_itself_as_parent(write_run):
     assert "SACRISTAN_RESUME" not in launch.environment
 
 
+@pytest.mark.parametrize("given", ["tensorboard", "--tensorboard", "-T"])
+def test_option_of_the_record_can_be_dropped_in_a_fork(write_run, given):
+    run = write_run(meta={"options": {"--tensorboard": True, "--name": "mine", "--comment": None}})
+    assert fork_launch(run).command[-2:] == ("--tensorboard", "--name=mine")
+    command = fork_launch(run, without=[given]).command
+    assert ("--name=mine" in command, "--tensorboard" in command) == (True, False)
+
+
+def test_option_that_is_dropped_is_one_of_the_record(write_run, capsys):
+    run = write_run(meta={"options": {"--tensorboard": True, "--comment": None, "help": True}})
+    words = ["--store", str(run.folder.parent), "fork", "3", "--dry"]
+    assert main([*words, "--without", "comment"]) == 1
+    said = "error: got the option 'comment' to leave away, but run 3 was started with: --tensorboard\n"
+    assert capsys.readouterr().err == said
+    assert main([*words, "--without=-T", "with", "lr=1"]) == 0
+    assert "--tensorboard" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["step-000000020.pt", "{folder}/checkpoints/step-000000020.pt"])
 def test_run_is_forked_from_the_state_that_is_named(write_run, name):
     run = write_run()

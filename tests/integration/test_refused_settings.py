@@ -1,0 +1,115 @@
+"""Settings that cannot be: refused before a run is made, so that no list of runs is full of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from experiments import Experiment
+from ingredients import (
+    LabError,
+    data,
+    device,
+    loss,
+    model,
+    optimizer,
+    scheduler,
+    training,
+)
+from observers import FileObserver
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    parts = (device, data, loss, model, optimizer, scheduler, training)
+    ex = Experiment("refusing", [part.ingredient for part in parts], base_dir=tmp_path, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: None)
+    return ex
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "message"),
+    [
+        ("optimizer.name", "Adm", "optimizer.name: got 'Adm', .* did you mean Adam"),
+        ("optimizer.options", {"betaz": 1}, "optimizer.options.betaz: AdamW takes no option 'betaz'; did you mean"),
+        ("optimizer.lr", -1.0, "optimizer.lr: got -1.0, expected more than 0"),
+        ("optimizer.lr", float("nan"), "optimizer.lr: got nan, expected more than 0"),
+        ("scheduler.name", "StepLRR", "scheduler.name: got 'StepLRR', .* did you mean StepLR"),
+        ("scheduler.warmup_steps", -1, "scheduler.warmup_steps: got -1, expected 0 or more"),
+        ("model.name", "mpl", "model.name: got 'mpl', which is unknown; did you mean mlp"),
+        ("model.name", "nothing.here:Net", "model.name: got 'nothing.here:Net', but there is no module 'nothing'"),
+        ("loss.name", "mes", "loss.name: got 'mes', which is unknown; did you mean mse"),
+        ("device.name", "gpu", "device.name: got 'gpu', expected auto, cpu, mps, cuda or cuda:N"),
+        ("device.name", "cuda:99", "device.name: got 'cuda:99', but this machine has"),
+        ("device.num_threads", 0, "device.num_threads: got 0, expected at least 1 or None"),
+        ("training.epochs", 0, "training.epochs: got 0, expected at least 1"),
+        ("training.patience", 0, "training.patience: got 0, expected at least 1"),
+        ("training.monitor", "val/los", "training.monitor: got 'val/los', .* did you mean val/loss"),
+        ("data.name", "digit", "data.name: got 'digit', which is unknown; did you mean digits"),
+        ("data.name", "csv", "data.path: got None, but data.name=csv reads from a path"),
+        ("data.path", "no.csv", "data.path: there is no 'no.csv'"),
+        ("data.path", "no.txt", "data.path: got 'no.txt', which data.name=digits does not read"),
+        ("data.target", "kind", "data.target: got 'kind', which data.name=digits does not read; .*: csv$"),
+        ("data.image_size", 8, "data.image_size: got 8, which data.name=digits does not read; .*: image_folder$"),
+        ("data.options", {"a": 1}, "data.options: got {'a': 1}, which data.name=digits does not read"),
+        ("data.batch_size", 0, "data.batch_size: got 0, expected at least 1"),
+        ("data.limit", 0, "data.limit: got 0, expected at least 1"),
+        ("data.test_fraction", 1.0, "data.test_fraction: got 1.0, expected at least 0 and below 1"),
+    ],
+)
+def test_setting_that_cannot_be_makes_no_run(experiment, tmp_path, entry, value, message):
+    with pytest.raises(LabError, match=message):
+        experiment.run(config_updates={entry: value})
+    assert not (tmp_path / "runs").exists()
+    assert experiment.run().status == "COMPLETED"
+
+
+@pytest.mark.parametrize("monitor", ["val/loss", "val/accuracy", "train/loss", "val/f1", "mine"])
+def test_metric_of_a_loop_of_ones_own_can_be_monitored(experiment, monitor):
+    assert experiment.run(config_updates={"training.monitor": monitor}).status == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        (None, "digits"),
+        ("table.csv", "csv"),
+        ("TABLE.CSV", "csv"),
+        ("arrays.npz", "npz"),
+        ("images", "image_folder"),
+        ("mnist", "idx"),
+    ],
+)
+def test_kind_of_data_is_read_off_the_path(experiment, tmp_path, monkeypatch, path, kind):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").touch()
+    for name in ("table.csv", "TABLE.CSV", "arrays.npz"):
+        (tmp_path / name).touch()
+    run = experiment.run(config_updates={"data.path": path})
+    assert run.config["data"]["name"] == kind
+
+
+def test_ingredient_of_ones_own_checks_its_settings(tmp_path):
+    from ingredients import ConfigError, Ingredient
+
+    noise = Ingredient("noise")
+
+    @noise.config
+    def config():
+        level = 0.5
+
+    @noise.check
+    def check(config):
+        if config.level < 0:
+            raise ConfigError(f"noise.level: got {config.level}, expected 0 or more")
+
+    ex = Experiment("noisy", [noise, noise.twin("other")], base_dir=tmp_path, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: None)
+    for name in ("noise", "other"):
+        with pytest.raises(ConfigError, match=r"noise.level: got -1.0, expected 0 or more"):
+            ex.run(config_updates={name: {"level": -1.0}})
+    assert not (tmp_path / "runs").exists()
+    assert ex.run(config_updates={"noise.level": 1.0}).status == "COMPLETED"
