@@ -1,36 +1,162 @@
-"""Reading what a run prints while it is captured, without taking characters apart.
+"""The output of a run: reading it while it is captured, in parts, and keeping it out of memory.
 
 Sacred decodes the file while it grows, where a character may be half written, and leaves out what a failing run wrote
-last.
+last. What it captures with `--capture=sys` lies in memory, four bytes a character, and loses what is printed while it
+is read.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 from sacred.stdout_capturing import CapturedStdout
 
-__all__ = ["read_new"]
+__all__ = ["PART_BYTES", "OutputFile", "Spill", "read_parts", "take_from_memory"]
+
+_log = logging.getLogger(__name__)
+
+PART_BYTES = 2**20
 
 
-def read_new(out: CapturedStdout) -> str:
-    """Return what came since the last call, up to the last whole character; of a closed one, what it ended with.
+def read_parts(out: CapturedStdout) -> Iterator[str]:
+    """Yield what came since the last call, up to the last whole character; of a closed one, what it ended with.
 
     Args:
         out: What Sacred captures the run's output in.
     """
     if out.closed:
         last, out.final = out.final or "", None
-        return last
+        yield last
+        return
     try:
         descriptor = out.buffer.fileno()
     except (AttributeError, OSError):
-        return out.get()
-    size = os.fstat(descriptor).st_size
-    data = os.pread(descriptor, size - out.read_position, out.read_position)
-    data = data[: _whole_characters(data)]
-    out.read_position += len(data)
-    return data.decode("utf-8", "replace")
+        yield out.get()
+        return
+    end = os.fstat(descriptor).st_size
+    while out.read_position < end:
+        data = os.pread(descriptor, min(PART_BYTES, end - out.read_position), out.read_position)
+        data = data[: _whole_characters(data)]
+        if not data:
+            return
+        out.read_position += len(data)
+        yield data.decode("utf-8", "replace")
+
+
+def take_from_memory(out: CapturedStdout) -> None:
+    """Let what Sacred captures in memory go to a file from now on; that of `--capture=fd` is one already."""
+    memory = out.buffer
+    if not isinstance(memory, io.StringIO):
+        return
+    try:
+        file = OutputFile()
+    except OSError as error:
+        _log.warning("output is captured in memory (%s)", error.strerror)
+        return
+    before = memory.getvalue()
+    file.write(before)
+    streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
+    for stream in streams:  # Sacred's TeeingStreamProxy
+        if getattr(stream, "_self_out", None) is memory:
+            stream._self_out = file
+    file.write(memory.getvalue()[len(before) :])
+    out.buffer, out.read_position = file, 0
+
+
+class OutputFile:
+    """A temporary file that any thread may print to, as far as Sacred needs one; it never raises into a `print`."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed by `close`
+        self._lock = threading.Lock()
+        self._position = 0
+        self._is_full = False
+
+    def write(self, text: str) -> int:
+        """Append a text."""
+        view = memoryview(text.encode("utf-8", "backslashreplace"))
+        with self._lock:
+            try:
+                while view:
+                    view = view[self._file.write(view) :]
+            except (OSError, ValueError) as error:  # the disk is full, or somebody prints after the end
+                if not self._is_full:
+                    self._is_full = True
+                    _log.warning("output cannot be captured (%s); the run goes on", error)
+        return len(text)
+
+    def flush(self) -> None:
+        """Do nothing: all is written."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self._file.fileno()
+
+    def seek(self, position: int) -> int:
+        """Read from a position on; where is written stays as it is, which a forked child shares."""
+        self._position = position
+        return position
+
+    def read(self) -> str:
+        """Return what comes behind the position."""
+        end = os.fstat(self._file.fileno()).st_size
+        data = os.pread(self._file.fileno(), max(0, end - self._position), self._position)
+        self._position += len(data)
+        return data.decode("utf-8", "replace")
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Remove the file."""
+        with self._lock:
+            self._file.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it could not be made
+            self._file.close()
+
+
+class Spill:
+    """A text that grows: in memory at first, in a temporary file when it gets long."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(PART_BYTES, buffering=0)  # noqa: SIM115 - it lives as long as this object
+        self._is_full = False
+
+    def append(self, text: str) -> None:
+        """Append a text; what the disk refuses is left out, and that is said once."""
+        view = memoryview(text.encode("utf-8", "surrogatepass"))
+        try:
+            self._file.seek(0, os.SEEK_END)
+            while view:
+                view = view[self._file.write(view) :]
+        except OSError as error:
+            if not self._is_full:
+                self._is_full = True
+                _log.warning("captured_out of the run leaves output out (%s); the record has it", error.strerror)
+
+    def text(self) -> str:
+        """Return all of it."""
+        self._file.seek(0)
+        return self._file.read().decode("utf-8", "replace")
+
+    def __del__(self) -> None:
+        self._file.close()
 
 
 def _whole_characters(data: bytes) -> int:

@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from sacred.observers import RunObserver
+from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
-from experiments.running.captured_output import read_new
+from experiments.running.captured_output import Spill, read_parts, take_from_memory
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.owned_run import OwnedRun
 from experiments.running.system_metrics import Sampler
-from observers.errors import ResumeError
+from observers.errors import ArtifactError, ResumeError
 from observers.record.protocols import (
+    ArtifactObserver,
     BufferedObserver,
     HasFolder,
     MediaObserver,
+    OutputObserver,
     PointObserver,
     ResumableObserver,
     RewindableObserver,
@@ -66,6 +69,7 @@ class RecordedRun(OwnedRun):
 
     system_metrics_s: float | None
     _media: MediaBuffer
+    _output: Spill
     _sampler: Sampler | None
     _was_rewound: bool
     # Whether all observers have begun.
@@ -83,6 +87,7 @@ class RecordedRun(OwnedRun):
         self.system_metrics_s = system_metrics_s
         self._metrics = MetricsBuffer()
         self._media = MediaBuffer()
+        self._output = Spill()
         self._sampler = None
         self._was_rewound = self._is_begun = False
         self._heartbeat_lock = threading.RLock()
@@ -93,6 +98,18 @@ class RecordedRun(OwnedRun):
         super().after_fork_in_child()
         self._heartbeat = self._sampler = None
         self._heartbeat_lock = threading.RLock()
+
+    @property
+    def captured_out(self) -> str:
+        """What the run printed; it is kept in a file, and read from there."""
+        with self._heartbeat_lock:
+            return self._output.text()
+
+    @captured_out.setter
+    def captured_out(self, text: str) -> None:
+        with self._heartbeat_lock:
+            self._output = Spill()
+            self._output.append(text)
 
     @property
     def folder(self) -> Path | None:
@@ -168,6 +185,31 @@ class RecordedRun(OwnedRun):
         for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
             buffer.count_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
 
+    # ------------------------------------------------------------------ files
+
+    def _emit_artifact_added(
+        self, name: str, filename: str, metadata: dict[str, Any] | None, content_type: str | None
+    ) -> None:
+        """Give a file to all observers.
+
+        Raises:
+            ArtifactError: If one of them cannot keep it; the others have it.
+        """
+        if self._is_left_to_parent(f"the artifact {name!r}"):
+            return
+        errors = []
+        for observer in self.observers:
+            if not isinstance(observer, ArtifactObserver):
+                event = {"name": name, "filename": filename, "metadata": metadata, "content_type": content_type}
+                self._safe_call(observer, "artifact_event", **event)
+                continue
+            try:
+                observer.keep_artifact(name, filename, metadata, content_type)
+            except ArtifactError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
     # ------------------------------------------------------------------ heartbeats
 
     def _emit_started(self) -> None:
@@ -183,7 +225,8 @@ class RecordedRun(OwnedRun):
             # Output that is no UTF-8 would end the run where Sacred decodes it.
             with contextlib.suppress(AttributeError, OSError):
                 out.buffer.reconfigure(errors="replace")
-            out.finalize = self._alone(out.finalize)  # type: ignore[method-assign]  # Sacred makes it by itself
+            take_from_memory(out)
+            out.finalize = self._after_reading(out)  # type: ignore[method-assign]  # Sacred makes it by itself
         if self.beat_interval > 0:
             self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
             # What raises where Sacred ends a run, such as somebody's own time limit, is not to keep the process alive.
@@ -225,6 +268,7 @@ class RecordedRun(OwnedRun):
         beat_time = datetime.now(UTC).replace(tzinfo=None)
         self._get_captured_output()
         metrics = self._metrics.take(last=last)
+        whole = "" if all(isinstance(o, OutputObserver) for o in self.observers) else self.captured_out
         for observer in self.observers:
             if _takes_sacreds_metrics(observer):
                 self._safe_call(observer, "log_metrics", metrics_by_name=metrics, info=self.info)
@@ -232,7 +276,7 @@ class RecordedRun(OwnedRun):
                 observer,
                 "heartbeat_event",
                 info=self.info,
-                captured_out=self.captured_out,
+                captured_out="" if isinstance(observer, OutputObserver) else whole,
                 beat_time=beat_time,
                 result=self.result,
             )
@@ -270,20 +314,32 @@ class RecordedRun(OwnedRun):
             if self._is_begun:
                 self._write_down(last=True)  # Without a heartbeat all of it; one that failed has left what came since.
 
-    def _alone(self, function: Callable[[], None]) -> Callable[[], None]:
-        """Return `function`, which waits for a heartbeat that is under way: Sacred closes what that may be reading."""
+    def _after_reading(self, out: CapturedStdout) -> Callable[[], None]:
+        """Return Sacred's closing of the output, which reads all that is left at once, for when nothing is.
 
-        def alone() -> None:
+        It waits for a heartbeat that is under way, which may be reading.
+        """
+        finalize = out.finalize
+
+        def close() -> None:
             with self._heartbeat_lock:
-                function()
+                out.flush()
+                self._get_captured_output()
+                finalize()
 
-        return alone
+        return close
 
     def _get_captured_output(self) -> None:
+        if self._is_child:  # it has the parent's files
+            return
         with self._heartbeat_lock:
-            new = "" if self._output_file is None else read_new(self._output_file)
-            if new:
-                self.captured_out += new if self.captured_out_filter is None else self.captured_out_filter(new)
+            for part in () if self._output_file is None else read_parts(self._output_file):
+                new = part if self.captured_out_filter is None or not part else self.captured_out_filter(part)
+                for observer in self.observers if new else ():
+                    if isinstance(observer, OutputObserver):
+                        with reported(observer, "output_event"):
+                            observer.output_event(new)
+                self._output.append(new)
 
 
 def _takes_sacreds_metrics(observer: RunObserver) -> bool:

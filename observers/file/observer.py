@@ -7,6 +7,7 @@ and counted.
 
 from __future__ import annotations
 
+import filecmp
 import logging
 import os
 import threading
@@ -17,22 +18,23 @@ from typing import Any
 
 from sacred.observers import RunObserver
 
+from observers.errors import ArtifactError
 from observers.file.lease_file import LeaseFile
 from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import RunFile, command_line, new_entry
 from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
-from observers.record.guarding import Owned, guarded
+from observers.record.guarding import Owned, guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
-from observers.record.numbered_folder import artifact_path, make_run_folder
+from observers.record.numbered_folder import artifact_path, make_numbered_folder, make_run_folder
 from observers.record.point_log import PointLog
 from observers.record.resuming import open_for_resuming, resumed_entry
 from observers.record.rewinding import Position, held
-from observers.record.schema import FORMAT
-from observers.record.stored_files import copy_file, keep
+from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
+from observers.record.stored_files import copy_file, keep, open_file
 
 __all__ = ["FileObserver"]
 
@@ -58,7 +60,8 @@ class FileObserver(Owned, RunObserver):
         source_dir: Where contents of sources are kept, by default `basedir/_sources`.
         template: Taken for Sacred's sake; reports are not rendered.
         priority: Observers of higher priority hear of events first.
-        copy_artifacts: Whether artifacts are copied into the run's folder.
+        copy_artifacts: Whether artifacts are copied into the run's folder; else a MongoObserver delivers them from
+            where they lie, as they are by then.
         copy_sources: Whether sources are copied into `source_dir`.
 
     Attributes:
@@ -274,6 +277,11 @@ class FileObserver(Owned, RunObserver):
         self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded
+    def output_event(self, text: str) -> None:
+        """Append what was printed; a run of Sacred's own gives all of it with each heartbeat."""
+        self._started().add_output(text)
+
+    @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:
         """Append new points."""
         self._started().add_metrics(metrics_by_name)
@@ -305,27 +313,79 @@ class FileObserver(Owned, RunObserver):
         with self._lock:
             return self._started().rewind(position, step) if self.is_recording else None
 
-    @guarded
+    @guarded_without_lock
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
-        stored = keep(Path(filename), self.resource_dir, self.basedir)
         recording = self._started()
-        recording.journal.note_file(recording.base / stored)
-        recording.run.add_resource(filename, stored)
+        try:
+            stored = keep(Path(filename), self.resource_dir, self.basedir)
+        except OSError as error:
+            reason = f"{self.resource_dir} cannot be written ({error.strerror})"
+            raise ArtifactError(f"{filename} cannot be kept as a resource: {reason}") from error
+        except ArtifactError as error:
+            raise ArtifactError(f"{filename} cannot be kept as a resource: {error}") from error
+        with self._lock:
+            recording.journal.note_file(recording.base / stored)
+            recording.run.add_resource(filename, stored)
 
-    @guarded
+    @guarded_without_lock
     def artifact_event(
         self, name: str, filename: str, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
-        """Keep a file that the run made, under `name` in the run's folder."""
-        recording = self._started()
-        recording.stay_in_folder()
+        """Do as `keep_artifact` does; Sacred would give no more events to an observer that raises."""
+        self.keep_artifact(name, filename, metadata, content_type)
+
+    def keep_artifact(
+        self, name: str, filename: str | Path, metadata: dict[str, Any] | None = None, content_type: str | None = None
+    ) -> None:
+        """Keep a file that the run made, under `name` in the run's folder; recording goes on while it is copied.
+
+        Raises:
+            ArtifactError: If it is no file that can be read, the name is none, or the folder cannot be written.
+        """
+        recording, path = self._started(), Path(filename).absolute()
+        with self._lock:
+            recording.stay_in_folder()
         target = artifact_path(recording.folder, name)
-        if self.copy_artifacts and Path(filename).resolve() != target:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copy_file(Path(filename), target)
-        recording.journal.note_file(target)
-        recording.add_artifact(name, metadata, content_type, is_stored=self.copy_artifacts)
+        is_there = path.resolve() == target
+        if is_there or not self.copy_artifacts:
+            open_file(path).close()
+        else:
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                self._keep_earlier(name, target, path)
+                copy_file(path, target)
+            except OSError as error:
+                raise ArtifactError(
+                    f"{filename}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
+                    "permissions, and add it again"
+                ) from error
+        with self._lock:
+            left_at = path if not (is_there or self.copy_artifacts) else None
+            if left_at is None:
+                recording.journal.note_file(target)
+            recording.add_artifact(name, metadata, content_type, left_at)
+
+    def _keep_earlier(self, name: str, target: Path, new: Path) -> None:
+        """Keep the content of an artifact whose name another one gets, if a database is to have both, as Sacred's has.
+
+        In the folder, the name is that of the last one, as with Sacred.
+        """
+        recording = self._started()
+        if name not in recording.run.entry["artifacts"] or not (recording.folder / DESTINATION).exists():
+            return
+        filecmp.clear_cache()
+        if not target.is_file() or filecmp.cmp(new, target, shallow=False):
+            return
+        folder, _ = make_numbered_folder(recording.folder / EARLIER_FOLDER)
+        kept = folder / target.name
+        try:
+            kept.hardlink_to(target)
+        except OSError:  # there are file systems without
+            copy_file(target, kept)
+        with self._lock:
+            recording.journal.note_file(kept)
+            recording.run.add_earlier_artifact(name, kept.relative_to(recording.folder).as_posix())
 
     # ------------------------------------------------------------------ a run ends
 

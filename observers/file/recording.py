@@ -197,7 +197,7 @@ class Recording:
         self.journal.flush()
         self._write_summary()
         if len(captured_out) > self._output_done:
-            self.journal.add_output(captured_out[self._output_done :].encode("utf-8", "replace"))
+            self.add_output(captured_out[self._output_done :])
             self._output_done = len(captured_out)
         self._info.heartbeat(info)
         self._save_sources()
@@ -205,6 +205,10 @@ class Recording:
             self._gathering.look()
         self.lease.renew()
         self.run.heartbeat(at, result)
+
+    def add_output(self, text: str) -> None:
+        """Append what was printed."""
+        self.journal.add_output(text.encode("utf-8", "replace"))
 
     def _write_summary(self) -> None:
         """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""
@@ -247,11 +251,11 @@ class Recording:
             f"without {without}" if without else "with all that was recorded before",
         )
 
-    def add_artifact(self, name: str, metadata: Any, content_type: str | None, *, is_stored: bool) -> None:
-        """List a file that the run made, and whose content may be stored in the folder."""
-        if is_stored:
+    def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None) -> None:
+        """List a file that the run made, whose content is in the folder, or `left_at` where it was made."""
+        if left_at is None:
             self._artifacts.add(name)
-        self.run.add_artifact(name, metadata, content_type)
+        self.run.add_artifact(name, metadata, content_type, left_at)
 
     def add_metrics(self, metrics_by_name: Mapping[str, Mapping[str, list[Any]]]) -> None:
         """Append points: Sacred's `steps`, `values` and `timestamps` of each metric."""

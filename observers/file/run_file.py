@@ -89,13 +89,23 @@ class RunFile:
             self.entry["resources"].append([filename, stored])
             self.write()
 
-    def add_artifact(self, name: str, metadata: Any, content_type: str | None) -> None:
-        """List a file that the run made."""
+    def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None = None) -> None:
+        """List a file that the run made, which is in the folder, or `left_at` where it was made."""
         if name not in self.entry["artifacts"]:
             self.entry["artifacts"].append(name)
         if metadata or content_type:
             details = {"metadata": plain(metadata), "content_type": content_type}
             self.entry.setdefault("artifact_details", {})[name] = details
+        if left_at is not None:
+            self.entry.setdefault("artifact_paths", {})[name] = str(left_at)
+        else:
+            self.entry.get("artifact_paths", {}).pop(name, None)
+        self.write()
+
+    def add_earlier_artifact(self, name: str, file: str) -> None:
+        """List where the content is that had a name until now, which another file is about to get."""
+        details = self.entry.get("artifact_details", {}).pop(name, {})
+        self.entry.setdefault("earlier_artifacts", []).append({"name": name, "file": file, **details})
         self.write()
 
     def add_once(self, key: str, value: Any) -> None:

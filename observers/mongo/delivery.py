@@ -36,13 +36,11 @@ from observers.mongo.run_document import DocumentDelivery, is_running
 from observers.mongo.verification import Lost, find_lost
 from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid
-from observers.record.schema import RUN, read_json
+from observers.record.schema import DELIVERED, RUN, read_json
 
-__all__ = ["MARKER", "Delivery"]
+__all__ = ["Delivery"]
 
 _log = logging.getLogger(__name__)
-
-MARKER = "delivered.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +71,7 @@ class Delivery:
         database: The database.
         prefix: Put before the names of the collections, with an underscore.
         wanted_id: The `_id` to take if it is free.
+        collection: Name of the collection of runs; empty for what the prefix makes it.
 
     Attributes:
         collections: Where to.
@@ -91,10 +90,11 @@ class Delivery:
         database: Database[Document],
         prefix: str = "",
         wanted_id: int | str | None = None,
+        collection: str = "",
     ) -> None:
         self.folder = Path(folder)
         self.base = Path(base)
-        self.collections = Collections(database, prefix)
+        self.collections = Collections(database, prefix, collection)
         self.artifacts = ArtifactDelivery(self.base, self.collections)
         self.run_id: Any = None
         self.was_removed = False
@@ -279,7 +279,7 @@ class Delivery:
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
         """
-        noted, run = read_json(self.folder / MARKER), read_json(self.folder / RUN)
+        noted, run = read_json(self.folder / DELIVERED), read_json(self.folder / RUN)
         if noted is None or run is None:
             return False
         # What was noted by earlier versions of this program has fewer entries.
@@ -298,8 +298,8 @@ class Delivery:
     def _write_marker(self, parts: _Parts, run: Mapping[str, Any]) -> None:
         """Note that all is delivered, so that nobody has to send it again."""
         note = self._note(self.run_id, run, parts.points.num_sent, parts.media.num_sent)
-        if read_json(self.folder / MARKER) != note:
-            with contextlib.suppress(OSError), replacing(self.folder / MARKER) as stream:
+        if read_json(self.folder / DELIVERED) != note:
+            with contextlib.suppress(OSError), replacing(self.folder / DELIVERED) as stream:
                 stream.write(json.dumps(note).encode())
 
     def _note(self, run_id: Any, run: Mapping[str, Any], num_points: int, num_media: int) -> dict[str, Any]:

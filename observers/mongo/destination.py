@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from observers.errors import DestinationError
 from observers.record.redaction import redact
+from observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:
     import pymongo
 
 __all__ = [
-    "DESTINATION_FILE",
     "Destination",
     "database_in",
     "explain",
@@ -23,8 +23,6 @@ __all__ = [
     "parse_mongo_option",
     "read_destination",
 ]
-
-DESTINATION_FILE = "destination.json"
 
 _SHORT = re.compile(
     r"^(?:(?P<host>[0-9A-Za-z][0-9A-Za-z.-]*):(?P<port>\d{1,5}))?(?(host)(?::|$))"
@@ -41,22 +39,29 @@ class Destination:
         url: Full URL, which may hold credentials; None is mongodb://localhost:27017.
         db_name: Name of the database.
         prefix: Put before the names of the collections.
+        collection: Name of the collection of runs; empty for what the prefix makes it.
+        wanted_id: The `_id` that the run is to have there, where that is a text; empty for the next number.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)
     db_name: str = "sacred"
     prefix: str = ""
+    collection: str = ""
+    wanted_id: str = ""
 
     @property
     def label(self) -> str:
         """What it is called in messages and files: without credentials."""
         scheme, _, rest = redact(self.url or "mongodb://localhost:27017").partition("://")
         url = f"{scheme}://{rest.partition('/')[0].partition('?')[0]}"
-        return f"{url}/{self.db_name}" + (f" ({self.prefix}_*)" if self.prefix else "")
+        names = f" ({self.prefix}_*)" if self.prefix else f" ({self.collection})" if self.collection else ""
+        return f"{url}/{self.db_name}{names}"
 
     def written(self) -> dict[str, str]:
         """Return it as it may be written down: without credentials."""
-        return {"url": redact(self.url or "mongodb://localhost:27017"), "db_name": self.db_name, "prefix": self.prefix}
+        entries = dataclasses.asdict(self) | {"url": redact(self.url or "mongodb://localhost:27017")}
+        # Earlier versions of this program know no others.
+        return {name: value for name, value in entries.items() if value or name in ("url", "db_name", "prefix")}
 
     def connect(self, **options: Any) -> pymongo.MongoClient:
         """Return a client that notices an outage within seconds.
@@ -129,7 +134,7 @@ def _explain_tls(text: str) -> str:
 def read_destination(folder: Path) -> Destination | None:
     """Return where the run in `folder` was to be delivered to, without credentials; None if nowhere."""
     try:
-        return Destination(**json.loads((folder / DESTINATION_FILE).read_bytes()))
+        return Destination(**json.loads((folder / DESTINATION).read_bytes()))
     except FileNotFoundError:
         return None
 

@@ -8,8 +8,9 @@
     removed           uids of runs that were removed, so that nobody delivers them again, and contents about to go
     fs.files, .chunks contents of files, in GridFS
 
-A prefix `lab` makes `lab_runs`, `lab_metrics` and so on. GridFS is shared by all prefixes of a database: that is where
-Sacred puts files, and where incense and Omniboard look for them.
+A prefix `lab` makes `lab_runs`, `lab_metrics` and so on; Sacred's deprecated `collection` names that of runs alone.
+GridFS is shared by all prefixes of a database: that is where Sacred puts files, and where incense and Omniboard look
+for them.
 """
 
 from __future__ import annotations
@@ -20,10 +21,22 @@ from typing import Any
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-__all__ = ["Collections", "Document", "may_name_files", "prefix_of"]
+from observers.errors import DestinationError
+
+__all__ = ["Collections", "Document", "check_collection", "may_name_files"]
 
 Document = dict[str, Any]
 
+_RESERVED = (
+    "metrics",
+    "metrics_chunks",
+    "media",
+    "artifacts",
+    "removed",
+    "_properties",
+    "search_space",
+    "search_spaces",
+)
 # These collections hold no id of a file; others, also of other programs, may.
 _WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
 
@@ -34,17 +47,19 @@ class Collections:
     Args:
         database: The database.
         prefix: Put before the names, with an underscore; empty for none.
+        collection: What the collection of runs is called whatever the prefix; empty for what that makes it.
 
     Attributes:
         runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
         files, file_chunks: Those of GridFS.
     """
 
-    def __init__(self, database: Database[Document], prefix: str = "") -> None:
+    def __init__(self, database: Database[Document], prefix: str = "", collection: str = "") -> None:
         start = f"{prefix}_" if prefix else ""
         self.database = database
         self.prefix = prefix
-        self.runs: Collection[Document] = database[f"{start}runs"]
+        self.collection = collection
+        self.runs: Collection[Document] = database[collection or f"{start}runs"]
         self.metrics: Collection[Document] = database[f"{start}metrics"]
         self.chunks: Collection[Document] = database[f"{start}metrics_chunks"]
         self.media: Collection[Document] = database[f"{start}media"]
@@ -54,9 +69,17 @@ class Collections:
         self.file_chunks: Collection[Document] = database.fs.chunks
 
 
-def prefix_of(runs: str) -> str:
-    """Return the prefix that a collection of runs stands for: `runs` none, `lab_runs` and `lab` both `lab`."""
-    return runs.removesuffix("runs").rstrip("_")
+def check_collection(name: str) -> str:
+    """Return the name of a collection of runs.
+
+    Raises:
+        DestinationError: If that is one of the others.
+    """
+    if name in _RESERVED or name.startswith(("fs.", "system.")):
+        raise DestinationError(
+            f"collection: got {name!r}, which holds something else; choose another name for the runs"
+        )
+    return name
 
 
 def may_name_files(collection: str) -> bool:

@@ -7,6 +7,7 @@ its own in a spool, and tries for ever.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import shutil
@@ -23,9 +24,9 @@ from observers.errors import ArtifactError, DestinationError
 from observers.file.observer import FileObserver
 from observers.file.recording import Recording, recording_of
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import DESTINATION_FILE, Destination, explain
+from observers.mongo.destination import Destination, explain
 from observers.mongo.fetch import fetch
-from observers.mongo.layout import Collections, prefix_of
+from observers.mongo.layout import Collections, check_collection
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
@@ -33,7 +34,7 @@ from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
-from observers.record.schema import RUN
+from observers.record.schema import DESTINATION, RUN
 
 __all__ = ["MongoObserver"]
 
@@ -89,7 +90,7 @@ class MongoObserver(Owned, RunObserver):
     Args:
         url: URL of the server; None is localhost.
         db_name: Name of the database.
-        collection: Name of the collection of runs, deprecated by Sacred; use `collection_prefix`.
+        collection: Name of the collection of runs alone; deprecated by Sacred, use `collection_prefix`.
         collection_prefix: Put before the names of the collections, with an underscore.
         overwrite: Taken for Sacred's sake; the id to take if it is free.
         priority: Observers of higher priority hear of events first; the FileObserver has to.
@@ -120,7 +121,8 @@ class MongoObserver(Owned, RunObserver):
             raise DestinationError("MongoObserver: got both a client and a url; give one of them")
         if collection != "runs" and collection_prefix:
             raise DestinationError("MongoObserver: got both a collection and a collection_prefix; give the prefix")
-        self.destination = Destination(url, db_name, collection_prefix or prefix_of(collection))
+        runs = "" if collection == "runs" else check_collection(collection)
+        self.destination = Destination(url, db_name, collection_prefix, runs)
         self.priority = priority
         self.spool_dir = Path(failure_dir or Path("my_runs") / "_spool")
         self.overwrite = int(overwrite) if overwrite is not None else None
@@ -173,15 +175,17 @@ class MongoObserver(Owned, RunObserver):
         recording = recording_of(uid)
         if recording is None:
             raise RuntimeError(f"run {uid} is recorded by nobody, so that there is nothing to deliver")
-        recording.journal.write(DESTINATION_FILE, self.destination.written())
+        wanted = _as_id(run_id if self.overwrite is None else self.overwrite)
+        destination = dataclasses.replace(self.destination, wanted_id=wanted if isinstance(wanted, str) else "")
+        recording.journal.write(DESTINATION, destination.written())
         self._recording, self._own_client = recording, self._client is None
-        wanted = _as_number(run_id if self.overwrite is None else self.overwrite)
 
         def connect() -> Delivery:
             if self._client is None:
                 self._client = self.destination.connect(**self._options)
             database = self._client[self.destination.db_name]
-            delivery = Delivery(recording.folder, recording.base, database, self.destination.prefix, wanted)
+            where = destination.prefix, wanted, destination.collection
+            delivery = Delivery(recording.folder, recording.base, database, *where)
             delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
             return delivery
 
@@ -196,10 +200,12 @@ class MongoObserver(Owned, RunObserver):
     # ------------------------------------------------------------------ a run goes on, and ends
 
     heartbeat_event = _spooled(FileObserver.heartbeat_event)
+    output_event = _spooled(FileObserver.output_event)
     log_metrics = _spooled(FileObserver.log_metrics)
     media_event = _spooled(FileObserver.media_event)
     resource_event = _spooled(FileObserver.resource_event)
     artifact_event = _spooled(FileObserver.artifact_event)
+    keep_artifact = _spooled(FileObserver.keep_artifact)
     flush_event = _spooled(FileObserver.flush_event)
     rewind_event = _spooled(FileObserver.rewind_event)
     completed_event = _spooled(FileObserver.completed_event)
@@ -224,7 +230,8 @@ class MongoObserver(Owned, RunObserver):
         if self._client is None:
             return None
         try:
-            return fetch(Collections(self._client[self.destination.db_name], self.destination.prefix), reference, root)
+            database, prefix = self._client[self.destination.db_name], self.destination.prefix
+            return fetch(Collections(database, prefix, self.destination.collection), reference, root)
         except PyMongoError as error:
             raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
@@ -282,5 +289,9 @@ class MongoObserver(Owned, RunObserver):
     __hash__ = None  # type: ignore[assignment]  # as of a FileObserver
 
 
-def _as_number(wanted: Any) -> Any:
-    return as_number(wanted) if isinstance(wanted, str) else wanted if isinstance(wanted, int) else None
+def _as_id(wanted: Any) -> int | str | None:
+    """Return the id that a run is to have: a number, where a text is one."""
+    if isinstance(wanted, str):
+        number = as_number(wanted)
+        return wanted if number is None else number
+    return wanted if isinstance(wanted, int) else None

@@ -92,16 +92,13 @@ class PointDelivery:
         if not num_read:
             return False
         names = read_names(self.folder)
-        by_name: dict[str, np.ndarray] = {}
-        for number in np.unique(points["metric"]).tolist():
-            if number not in names:
-                return False  # its name is not on the disk yet
-            by_name.setdefault(names[number][0], points["metric"] == number)
-            by_name[names[number][0]] = by_name[names[number][0]] | (points["metric"] == number)
+        numbers = np.unique(points["metric"])
+        if any(number not in names for number in numbers.tolist()):
+            return False  # a name is not on the disk yet
         floats = np.array([names.get(n, ("", False))[1] for n in range(max(names, default=-1) + 1)], bool)
         counts, tails = dict(self.counts), dict(self._tails)
-        for name, chosen in by_name.items():
-            new, start = points[chosen], self.counts.get(name, 0)
+        for name, new in _by_name(points, numbers, names):
+            start = self.counts.get(name, 0)
             inside = max(0, POINTS_PER_DOCUMENT - start)
             if inside:
                 self._push(name, start, new[:inside], floats)
@@ -159,6 +156,28 @@ class PointDelivery:
         return chunk if len(chunk) < POINTS_PER_CHUNK else np.empty(0, POINT)
 
 
+def _by_name(
+    points: np.ndarray, numbers: np.ndarray, names: Mapping[int, tuple[str, bool]]
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the points of each metric, in the order of logging.
+
+    Args:
+        points: (n,) of `POINT`.
+        numbers: (k,) the ids of metrics in them, sorted.
+        names: Name by id; one that has steps of both kinds has two ids.
+    """
+    places: dict[str, int] = {}
+    for number in numbers.tolist():
+        places.setdefault(names[number][0], len(places))
+    place_of = np.array([places[names[number][0]] for number in numbers.tolist()])
+    found = place_of[np.searchsorted(numbers, points["metric"])]
+    # One stable sort parts all metrics at once, and keeps the order in each.
+    order = np.argsort(found, kind="stable")
+    bounds = np.searchsorted(found[order], np.arange(len(places) + 1))
+    for name, place in places.items():
+        yield name, points[order[bounds[place] : bounds[place + 1]]]
+
+
 def _chunk_data(points: np.ndarray, floats: np.ndarray) -> dict[str, Any]:
     """Return the points of a chunk as bytes; if one step is a float, all are, and `float_steps` says so."""
     as_float = floats[points["metric"]]
@@ -188,18 +207,18 @@ def len_points(folder: Path) -> int:
 
 def count_points(folder: Path) -> dict[str, int]:
     """Return how many points of each metric are in a run's folder."""
-    counts = np.zeros(0, np.int64)
+    by_number: dict[int, int] = {}
     start = 0
     while (found := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:
         points, num_read = found
-        new = np.bincount(points["metric"])
-        counts = np.pad(counts, (0, max(0, len(new) - len(counts))))
-        counts[: len(new)] += new
         start += num_read
+        numbers, counts = np.unique(points["metric"], return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            by_number[number] = by_number.get(number, 0) + count
     by_name: dict[str, int] = {}
     for number, (name, _) in read_names(folder).items():
-        if number < len(counts):
-            by_name[name] = by_name.get(name, 0) + int(counts[number])
+        if number in by_number:
+            by_name[name] = by_name.get(name, 0) + by_number[number]
     return by_name
 
 

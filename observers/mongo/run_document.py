@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,15 @@ from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUM
 
 __all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
 
+_log = logging.getLogger(__name__)
+
 OUTPUT_HEAD_BYTES = OUTPUT_TAIL_BYTES = 64 * 1024
 # An entry of 20 MB that changes with each heartbeat is not sent with each heartbeat.
 LARGE_FILES_EVERY_S = 30.0
 # Entries of run.json that get into the document in a form of their own, or not at all.
 _NOT_AS_THEY_ARE = (
     *("uid", "experiment", "resources", "artifacts", "artifact_details", "command_line", "fail_trace"),
-    *("artifacts_logged", "artifacts_used", "rewinding"),
+    *("artifacts_logged", "artifacts_used", "artifact_paths", "earlier_artifacts", "rewinding"),
 )
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
@@ -163,6 +166,8 @@ class DocumentDelivery:
         self._sent_output: int | None = None
         self._owned: set[Any] = set()
         self._gone: list[str] = []
+        # Artifacts that were said not to be there.
+        self._said: set[str] = set()
         self._large_files_at = 0.0
 
     def follow(self, folder: Path) -> None:
@@ -200,7 +205,9 @@ class DocumentDelivery:
             except DuplicateKeyError:
                 if self.find():  # another process has delivered the same run
                     return
-                wanted_id = None  # taken by another run
+                if isinstance(wanted_id, str):
+                    _log.warning("MongoDB has another run of the id %r; this one gets the next number", wanted_id)
+                wanted_id = None
             else:
                 self.run_id = number
                 return
@@ -240,7 +247,7 @@ class DocumentDelivery:
             changed = self._without_early(changed)
         self._store_entries(changed)
         self._update(document, changed)
-        self._sent |= changed
+        self._sent = {name: value for name, value in {**self._sent, **changed}.items() if name in document}
         self._sent_output = size
         owned: set[Any] = {
             *own_files,
@@ -304,11 +311,9 @@ class DocumentDelivery:
 
     def _artifacts(self, run: Mapping[str, Any]) -> tuple[list[Document], set[bson.ObjectId]]:
         """Return name and file of each artifact, also of those that are in the database only by now, and all files."""
-        there: dict[str, Any] | None = None
         found: list[Document] = []
         files: set[bson.ObjectId] = set()
-        for name in run.get("artifacts", ()):
-            details = run.get("artifact_details", {}).get(name, {})
+        for name, path, details in self._logged(run):
             fields = {"metadata": self._document.packer.entry(details.get("metadata"))}
             self._store_entries(fields)
             files |= set(files_in(fields))
@@ -316,13 +321,25 @@ class DocumentDelivery:
                 fields["contentType"] = str(details["content_type"])
             # Sacred's name, which incense takes apart.
             filename = f"artifact://{self.collections.runs.name}/{self.run_id}/{name}"
-            file_id = self.contents.store(self.folder / name, filename, owner=self.uid, **fields)
+            file_id = self.contents.store(path, filename, owner=self.uid, **fields)
             if file_id is None:
-                if there is None:
-                    known = self.collections.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
-                    there = {file["name"]: file["file_id"] for file in known.get("artifacts", ())}
-                file_id = there.get(storable_text(name))
+                file_id = self._delivered_artifacts().get(storable_text(name))
             if file_id is not None:
                 found.append({"name": name, "file_id": file_id})
                 files.add(file_id)
+            elif name not in self._said:
+                self._said.add(name)
+                _log.error("artifact %r is not delivered to MongoDB: %s is not there any more", name, path)
         return found, files
+
+    def _logged(self, run: Mapping[str, Any]) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
+        """Yield name, file and details of each artifact; of a name that was logged twice in that order."""
+        for entry in run.get("earlier_artifacts", ()):
+            yield entry["name"], self.folder / entry["file"], entry
+        for name in run.get("artifacts", ()):
+            path = Path(run.get("artifact_paths", {}).get(name, self.folder / name))
+            yield name, path, run.get("artifact_details", {}).get(name, {})
+
+    def _delivered_artifacts(self) -> dict[str, Any]:
+        known = self.collections.runs.find_one({"_id": self.run_id}, {"artifacts": 1}) or {}
+        return {file["name"]: file["file_id"] for file in known.get("artifacts", ())}

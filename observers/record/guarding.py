@@ -8,7 +8,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Owned", "guarded"]
+from observers.errors import ObserversError
+
+__all__ = ["Owned", "guarded", "guarded_without_lock"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,18 +48,34 @@ def guarded(method: Callable) -> Callable:
     Args:
         method: An event of an `Owned` observer with a `_lock`, which is held meanwhile, and `num_errors`, which counts.
     """
+    event = guarded_without_lock(method)
 
     @functools.wraps(method)
-    def event(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Before the lock, which a thread that is not in the child may have held.
         if self._is_copy():
             return None
         with self._lock:
-            try:
-                return method(self, *args, **kwargs)
-            except Exception:
-                self.num_errors += 1
-                _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
-                return None
+            return event(self, *args, **kwargs)
+
+    return locked
+
+
+def guarded_without_lock(method: Callable) -> Callable:
+    """Do as `guarded` does for an event that may take long: recording goes on meanwhile."""
+
+    @functools.wraps(method)
+    def event(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._is_copy():
+            return None
+        try:
+            return method(self, *args, **kwargs)
+        except ObserversError as error:
+            self.num_errors += 1
+            _log.error("%s; the run goes on", error)
+        except Exception:
+            self.num_errors += 1
+            _log.exception("%s failed; the run goes on, and so does its record", method.__name__)
+        return None
 
     return event

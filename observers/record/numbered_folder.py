@@ -9,8 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from observers.errors import RecordError
+from observers.errors import ArtifactError
 from observers.record.atomic_file import make_folder, sync_folder
+from observers.record.safe_paths import relative_path
 from observers.record.schema import OWN_FILES
 
 __all__ = ["artifact_path", "as_number", "make_numbered_folder", "make_run_folder"]
@@ -69,15 +70,18 @@ def as_number(name: str) -> int | None:
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 256 else None
 
 
-def artifact_path(folder: Path, name: str) -> Path:
+def artifact_path(folder: Path, name: Any) -> Path:
     """Return where in a run's folder the artifact `name` is kept.
 
     Raises:
-        RecordError: If that is outside of it, or a file that the run has anyway.
+        ArtifactError: If that is outside of it, no name of a file, or a file that the run has anyway.
     """
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()) or path.name in OWN_FILES:
-        raise RecordError(
-            f"artifact name: got {name!r}, expected a name within the run's folder that its record does not use"
+    # A colon stands for a drive on other systems alone, and is in use in names.
+    relative = relative_path(name.replace(":", "_")) if isinstance(name, str) else None
+    path = (folder / name).resolve() if relative is not None else folder.resolve()
+    if relative is None or not path.is_relative_to(folder.resolve()) or path.name in OWN_FILES:
+        raise ArtifactError(
+            f"artifact name: got {name!r}, expected a name within the run's folder that its record does not use, "
+            "without backslashes and control characters"
         )
     return path

@@ -5,7 +5,9 @@ Sacred calls `started_event`, `heartbeat_event`, `log_metrics`, `resource_event`
 observer with `isinstance` for more:
 
     PointObserver         open_points       has a log that points are packed into when they are logged; no `log_metrics`
+    OutputObserver        output_event      takes output in parts; its heartbeats have an empty `captured_out`
     MediaObserver         media_event       keeps images, figures, histograms, texts and tables
+    ArtifactObserver      keep_artifact     keeps files that the run made, or raises; no `artifact_event`
     GraphObserver         graph_event       draws the graph of a model
     BufferedObserver      flush_event       can wait until all it was given is on the disk
     RewindableObserver    rewind_event      can take back what was logged beyond a position
@@ -14,8 +16,8 @@ observer with `isinstance` for more:
     LeasedObserver        beat_interval_s   says how long its record lives without a heartbeat
     ArtifactSource        fetch_artifact    has versions of artifacts that this machine may not have
 
-An event that fails is logged, and the run goes on; `rewind_event` and `fetch_artifact` raise, because the run depends
-on their outcome.
+An event that fails is logged, and the run goes on; `keep_artifact`, `rewind_event` and `fetch_artifact` raise, because
+the run depends on their outcome.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ from observers.record.point_log import PointLog
 from observers.record.rewinding import Position
 
 __all__ = [
+    "ArtifactObserver",
     "ArtifactSource",
     "BufferedObserver",
     "GraphObserver",
     "HasFolder",
     "LeasedObserver",
     "MediaObserver",
+    "OutputObserver",
     "PointObserver",
     "ResumableObserver",
     "RewindableObserver",
@@ -55,6 +59,28 @@ class MediaObserver(Protocol):
 
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
         """Keep media, in the order in which they were logged; one whose content is None could not be made."""
+
+
+@runtime_checkable
+class OutputObserver(Protocol):
+    """Takes what a run prints as it comes; other observers are given all of it with each heartbeat."""
+
+    def output_event(self, text: str) -> None:
+        """Take the next part, of about a megabyte at most."""
+
+
+@runtime_checkable
+class ArtifactObserver(Protocol):
+    """Keeps files that the run made."""
+
+    def keep_artifact(
+        self, name: str, filename: str, metadata: dict[str, Any] | None = None, content_type: str | None = None
+    ) -> None:
+        """Keep a file under a name, in the caller's thread.
+
+        Raises:
+            ArtifactError: If it cannot be kept.
+        """
 
 
 @runtime_checkable

@@ -20,6 +20,9 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     lease.json           who writes this run, and when last; replaced as a whole
     lease.lock           empty; the process that writes this run holds a lock on it
     metrics.json         Sacred's form of the metrics, written when the run ends
+    destination.json     the database that the run is delivered to, without credentials
+    delivered.json       how much of the run was in that database, once all of it was
+    earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
@@ -103,10 +106,11 @@ POINTS, LIVE, NAMES, VALUES = "metrics.bin", "metrics.live", "metrics.names.json
 SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
+DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))
-OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS}
+OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIVERED}
 _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 

@@ -1,4 +1,4 @@
-"""Contents of sources and resources, each kept once for all runs of a folder."""
+"""Files that a run read or made, kept: contents of sources and resources once for all runs of a folder."""
 
 from __future__ import annotations
 
@@ -6,19 +6,48 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
+from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 
-__all__ = ["copy_file", "keep"]
+__all__ = ["copy_file", "keep", "open_file"]
 
 _log = logging.getLogger(__name__)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a file to read it; what is none, such as a FIFO, which would be waited for, is refused.
+
+    Raises:
+        ArtifactError: If it cannot be read, or is no file.
+    """
+    try:
+        _check_kind(path, path.stat())
+        stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+        _check_kind(path, os.fstat(stream.fileno()))
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path}: it cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    return stream
+
+
+def _check_kind(path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder; log its files, or all of it with log_artifact" if stat.S_ISDIR(found.st_mode) else "no file"
+        raise ArtifactError(f"{path}: it is {kind}")
+
+
 def keep(path: Path, store: Path, base: str | Path) -> str:
-    """Keep the content of `path` in `store` once, and return where, from the folder `base`."""
+    """Keep the content of `path` in `store` once, and return where, from the folder `base`.
+
+    Raises:
+        ArtifactError: If `path` is no file that can be read.
+        OSError: If the store cannot be written.
+    """
     digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         while chunk := stream.read(2**20):
             digest.update(chunk)
     target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
@@ -34,6 +63,16 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
 
 
 def copy_file(path: Path, target: Path) -> None:
-    """Copy a file so that `target` is whole or not there."""
-    with path.open("rb") as source, replacing(target, durable=False) as stream:
-        shutil.copyfileobj(source, stream)
+    """Copy a file so that `target` is whole or not there.
+
+    Raises:
+        ArtifactError: If `path` is no file that can be read.
+        OSError: If `target` cannot be written.
+    """
+    with open_file(path) as source, replacing(target, durable=False) as stream:
+        copy_stream(source, stream)
+
+
+def copy_stream(source: BinaryIO, target: BinaryIO) -> None:
+    """Copy all that is left of a stream."""
+    shutil.copyfileobj(source, target, 2**20)

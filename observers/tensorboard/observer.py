@@ -153,6 +153,9 @@ class TensorBoardObserver(Owned, RunObserver):
         if self._events is not None:
             self._flush(self._events)
 
+    def output_event(self, text: str) -> None:
+        """Leave output to others."""
+
     # ------------------------------------------------------------------ a run ends
 
     @guarded

@@ -31,7 +31,10 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
     with mongo.errors():
         Remover(mongo).forget(staged.uid)
         path.write_text(json.dumps({**record, "status": COPYING}))
-        delivery = Delivery(staged.folder, staged.folder.parent, mongo.database, mongo.collections.prefix)
+        where = mongo.collections
+        delivery = Delivery(
+            staged.folder, staged.folder.parent, mongo.database, where.prefix, collection=where.collection
+        )
         _deliver(delivery, mongo)
         notes = read_json(staged.folder / NOTES)
         if notes:
@@ -57,7 +60,8 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
     """Return a sentence on the files of a run's folder that only a folder can hold; none if there are none."""
     record = json.loads((folder / RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    known = {*OWN_FILES, "delivered.json", *record["artifacts"]}
+    earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
+    known = {*OWN_FILES, *record["artifacts"], *earlier}
     rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
     if not rest:
         return ()

@@ -21,7 +21,7 @@ class MongoDatabase:
 
     Args:
         url: `mongodb://` or `mongodb+srv://`, with the database's name (`sacred` if it has none).
-        prefix: Of the collections' names, without its underscore.
+        prefix: Of the collections' names, without its underscore; or the name of the collection of runs alone.
 
     Attributes:
         where: The URL without credentials, with the prefix.
@@ -41,16 +41,24 @@ class MongoDatabase:
             raise StoreError(f"the store's URL: {explain(error)}") from error
         self.where = f"{destination.label}#{prefix}" if prefix else destination.label
         self.database = self._client[name]
-        self.collections = Collections(self.database, prefix)
-        self.runs, self.metrics = self.collections.runs, self.collections.metrics
-        self.chunks, self.media = self.collections.chunks, self.collections.media
-        self.fs = gridfs.GridFS(self.database)
         try:
             with self.errors():
-                self.runs.find_one({}, {"_id": 1})
+                self.collections = self._find_collections(prefix)
         except StoreError:
             self.close()
             raise
+        self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        self.chunks, self.media = self.collections.chunks, self.collections.media
+        self.fs = gridfs.GridFS(self.database)
+
+    def _find_collections(self, prefix: str) -> Collections:
+        """Return those of a prefix, or, where it has no runs, the collection of that name with Sacred's `metrics`."""
+        collections = Collections(self.database, prefix)
+        if collections.runs.find_one({}, {"_id": 1}) is None and prefix:
+            alone = Collections(self.database, collection=prefix)
+            if alone.runs.find_one({"experiment": {"$exists": True}}, {"_id": 1}) is not None:
+                return alone
+        return collections
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

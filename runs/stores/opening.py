@@ -19,7 +19,8 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     Args:
         where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
             by default what `SACRISTAN_STORE` names, else `my_runs`. A prefix of the collections' names, as in
-            `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`.
+            `MongoObserver(collection_prefix="lab")`, goes behind it: `mongodb://host/database#lab`; so does the name in
+            `collection="lab"`.
         create: Whether a folder is made if it is not there, to copy or import runs into. A database needs no making.
 
     Returns:

@@ -16,7 +16,6 @@ from pymongo.errors import ConfigurationError, ConnectionFailure, PyMongoError
 
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import (
-    DESTINATION_FILE,
     Destination,
     database_in,
     explain,
@@ -26,7 +25,7 @@ from observers.mongo.destination import (
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
-from observers.record.schema import RUN, has_latest_points
+from observers.record.schema import DESTINATION, RUN, has_latest_points
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, read_json, run_folders
 from runs.stores.mongo_database import MongoDatabase
@@ -166,12 +165,12 @@ def _destination(folder: Path, url: str | None, name: str | None) -> Destination
         if recorded is not None and not all(isinstance(one, str) for one in dataclasses.astuple(recorded)):
             raise ValueError(f"got {recorded}, expected texts")
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise StoreError(f"{folder / DESTINATION_FILE} cannot be read ({error}); remove it, or mend it") from error
+        raise StoreError(f"{folder / DESTINATION} cannot be read ({error}); remove it, or mend it") from error
     if url is None:
         return recorded
     if recorded is None:
         return Destination(url, name) if name else None
-    return Destination(url, name or recorded.db_name, recorded.prefix)
+    return dataclasses.replace(recorded, url=url, db_name=name or recorded.db_name)
 
 
 def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncResult:
@@ -214,7 +213,8 @@ def _recover(folder: Path, lock: RecordLock) -> None:
 def _deliver(folder: Path, destination: Destination, server: _Server) -> SyncResult:
     try:
         with server.database(destination) as database:
-            delivery = Delivery(folder, folder.parent, database, destination.prefix)
+            wanted = destination.wanted_id or None
+            delivery = Delivery(folder, folder.parent, database, destination.prefix, wanted, destination.collection)
             outcome = "up to date" if delivery.was_completed() else _advance(delivery)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error

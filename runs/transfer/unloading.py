@@ -18,13 +18,13 @@ from typing import Any, BinaryIO
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import check_name
 from observers.errors import ArtifactError
-from observers.mongo.delivery import MARKER
-from observers.mongo.destination import DESTINATION_FILE
 from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
     CONFIG,
+    DELIVERED,
+    DESTINATION,
     FORMAT,
     INFO,
     LEASE,
@@ -52,7 +52,7 @@ from runs.transfer.uids import uid_of
 __all__ = ["unload"]
 
 # What says where a run was delivered to is the folder's own.
-_LEFT = {MARKER, DESTINATION_FILE}
+_LEFT = {DELIVERED, DESTINATION}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that have files of their own here, or are the database's.
 _ELSEWHERE = frozenset(

@@ -21,15 +21,16 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
 from observers.record.schema import POINT, read_metrics
+from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync
 
 
-def record(main, *observers, **options):
+def record(main, *observers, options=None):
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
     ex.observers.extend(observers)
     ex.main(main)
-    return ex.run(options={"--capture": "sys"}, **options)
+    return ex.run(options={"--capture": "sys", **(options or {})})
 
 
 def mongo_of(database, url, **options):
@@ -100,6 +101,35 @@ def test_unmodified_incense_reads_the_run_and_a_queued_one(tmp_path, database, m
     assert experiments[1].result == 1
     assert experiments[2].status == "QUEUED"
     loader._database.client.close()
+
+
+def test_collection_of_runs_is_called_as_stock_sacreds_calls_it(tmp_path, database, mongo_url):
+    record(lambda _run: _run.log_scalar("x", 1), mongo_of(database, mongo_url, collection="x", failure_dir=tmp_path))
+    assert database.x.find_one()["status"] == "COMPLETED"
+    assert database.metrics.find_one({"name": "x"})["run_id"] == 1
+    assert [name for name in database.list_collection_names() if name.startswith("x_")] == []
+    with open_store(f"{mongo_url}/{database.name}#x") as store:
+        assert store.get(1).metric("x").values.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_text_as_id_is_the_id_in_the_database(tmp_path, database, mongo_url, monkeypatch, is_away):
+    url = "mongodb://127.0.0.1:9" if is_away else mongo_url
+    if is_away:
+        monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.1)
+    observer = mongo_of(database, url, failure_dir=tmp_path, serverSelectionTimeoutMS=100)
+    run = record(lambda: 1, observer, options={"--id": "exp-a"})
+    if is_away:
+        sync(tmp_path, mongo_url)
+    found = database.runs.find_one()
+    assert (found["_id"], found["status"], run._id) == ("exp-a", "COMPLETED", "exp-a")
+
+
+def test_text_as_id_that_is_taken_is_said(tmp_path, database, mongo_url, caplog):
+    database.runs.insert_one({"_id": "exp-a"})
+    record(lambda: 1, mongo_of(database, mongo_url, failure_dir=tmp_path), options={"--id": "exp-a"})
+    assert database.runs.find_one({"status": "COMPLETED"})["_id"] == 1
+    assert "MongoDB has another run of the id 'exp-a'" in caplog.text
 
 
 def test_spool_is_never_the_folder_that_the_environment_names(tmp_path, database, mongo_url, monkeypatch):

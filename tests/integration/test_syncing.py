@@ -12,9 +12,9 @@ import pytest
 
 from experiments import Experiment
 from observers import FileObserver
-from observers.mongo.destination import DESTINATION_FILE, Destination
+from observers.mongo.destination import Destination
 from observers.record.identity import lease
-from observers.record.schema import read_metrics
+from observers.record.schema import DESTINATION, read_metrics
 from runs.__main__ import main as runs_command
 from runs.errors import StoreError
 from runs.index.folders import run_folders
@@ -74,7 +74,7 @@ def test_damaged_points_are_not_delivered_and_the_rest_is(tmp_path, database, mo
     with (folder / "metrics.bin").open("r+b") as stream:
         stream.seek(4 * 24)
         stream.write(b"\xff" * 4)
-    (folder / DESTINATION_FILE).write_text(json.dumps(Destination(mongo_url, database.name).written()))
+    (folder / DESTINATION).write_text(json.dumps(Destination(mongo_url, database.name).written()))
     sync(tmp_path / "my_runs")
     assert database.metrics.find_one({"name": "loss"})["steps"] == [0, 1, 2, 6, 7, 8]
     assert (folder / "delivered.json").exists()

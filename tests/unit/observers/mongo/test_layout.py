@@ -1,7 +1,9 @@
 import pymongo
 import pytest
+from pymongo.collection import Collection
 
-from observers.mongo.layout import Collections, may_name_files, prefix_of
+from observers.errors import DestinationError
+from observers.mongo.layout import Collections, check_collection, may_name_files
 
 
 @pytest.fixture
@@ -14,7 +16,8 @@ def database():
 @pytest.mark.parametrize(("prefix", "start"), [("", ""), ("mine", "mine_")])
 def test_collections_are_called_by_their_prefix(database, prefix, start):
     collections = Collections(database, prefix)
-    found = {name: value.name for name, value in vars(collections).items() if name not in ("database", "prefix")}
+    named = {name: value for name, value in vars(collections).items() if isinstance(value, Collection)}
+    found = {name: value.name for name, value in named.items()}
     assert found == {
         "runs": f"{start}runs",
         "metrics": f"{start}metrics",
@@ -25,11 +28,17 @@ def test_collections_are_called_by_their_prefix(database, prefix, start):
         "files": "fs.files",
         "file_chunks": "fs.chunks",
     }
-    assert prefix_of(collections.runs.name) == prefix
 
 
-def test_prefix_of_what_sacred_calls_a_collection_is_itself():
-    assert prefix_of("mine") == "mine"
+def test_collection_of_its_own_name_is_that_of_runs_alone(database):
+    collections = Collections(database, collection="mine")
+    assert (collections.runs.name, collections.metrics.name) == ("mine", "metrics")
+
+
+@pytest.mark.parametrize("name", ["metrics", "media", "fs.files", "search_space"])
+def test_collection_of_runs_that_holds_something_else_is_refused(name):
+    with pytest.raises(DestinationError, match=f"got '{name}', which holds something else"):
+        check_collection(name)
 
 
 @pytest.mark.parametrize("prefix", ["", "mine", "metrics"])

@@ -9,12 +9,14 @@ from observers import FileObserver, MongoObserver, TensorBoardObserver
 from observers.record import protocols
 
 OFFERED = {
+    "ArtifactObserver": {"FileObserver", "MongoObserver"},
     "ArtifactSource": {"MongoObserver"},
     "BufferedObserver": {"FileObserver", "MongoObserver"},
     "GraphObserver": {"TensorBoardObserver"},
     "HasFolder": {"FileObserver", "TensorBoardObserver", "FileStorageObserver"},
     "LeasedObserver": {"FileObserver", "MongoObserver"},
     "MediaObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
+    "OutputObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
     "PointObserver": {"FileObserver", "MongoObserver"},
     "ResumableObserver": {"FileObserver"},
     "RewindableObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
