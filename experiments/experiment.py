@@ -284,7 +284,8 @@ class Experiment(LabFunctions, sacred.Experiment):
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
         check_nested(run)
-        folder = folder_to_resume(run, self._aliases.targets, self.default_command)
+        has_ingredient = "checkpoint" in [ingredient.path for ingredient, _ in self.traverse_ingredients()]
+        folder = folder_to_resume(run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient)
         return LabRun.adopt(run, interval_s, self._system_metrics_s, folder)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:

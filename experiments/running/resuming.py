@@ -29,7 +29,9 @@ _SETTING = "checkpoint.resume"
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "QUEUED", "COPYING", "REMOVING")
 
 
-def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str | None) -> Path | None:
+def folder_to_resume(
+    run: Any, aliases: Mapping[str, str], default_command: str | None, *, has_ingredient: bool = True
+) -> Path | None:
     """Return the folder of the run that `run`, which has not started, is to resume; None for a run of its own.
 
     That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the
@@ -40,6 +42,7 @@ def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str 
         run: Sacred's run.
         aliases: Entries at the root by name, and what they stand for.
         default_command: Name of the experiment's main function.
+        has_ingredient: Whether states are those of the ingredient `checkpoint`, which can be looked at.
 
     Raises:
         ConfigError: If there is no such folder, or the setting makes no sense.
@@ -58,7 +61,8 @@ def folder_to_resume(run: Any, aliases: Mapping[str, str], default_command: str 
             raise ConfigError(
                 f"{_SETTING}: got {wanted!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
             )
-        check_start(Path(wanted), run.config)
+        if has_ingredient:
+            check_start(Path(wanted), run.config)
         return None
     folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     if run.unobserved or not folders:

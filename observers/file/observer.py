@@ -271,7 +271,7 @@ class FileObserver(Owned, RunObserver):
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
-        self._started().beat(info, captured_out, beat_time, result)
+        self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded
     def log_metrics(self, metrics_by_name: dict[str, dict[str, Any]], info: dict[str, Any]) -> None:
@@ -309,7 +309,9 @@ class FileObserver(Owned, RunObserver):
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
         stored = keep(Path(filename), self.resource_dir, self.basedir)
-        self._started().run.add_resource(filename, stored)
+        recording = self._started()
+        recording.journal.note_file(recording.base / stored)
+        recording.run.add_resource(filename, stored)
 
     @guarded
     def artifact_event(
@@ -322,6 +324,7 @@ class FileObserver(Owned, RunObserver):
         if self.copy_artifacts and Path(filename).resolve() != target:
             target.parent.mkdir(parents=True, exist_ok=True)
             copy_file(Path(filename), target)
+        recording.journal.note_file(target)
         recording.add_artifact(name, metadata, content_type, is_stored=self.copy_artifacts)
 
     # ------------------------------------------------------------------ a run ends

@@ -70,6 +70,9 @@ class RecordLock:
     def release(self) -> None:
         """Let go of the lock, if it is held."""
         if self._fd is not None and self.is_held:
+            # A program that a thread is about to start has a copy of it, which would keep the lock for some moments.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
             _close(self._fd)
         self._fd = None
 
