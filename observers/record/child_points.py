@@ -2,8 +2,9 @@
 
 Memory that a child shares with its parent holds the parent's points, and is not for a second writer. A child appends
 its points to a file of the run's folder, a line of JSON each, and the parent takes them from there with its heartbeats.
-Each holds a lock meanwhile, so that no line is cut in two, and none is written while the file is emptied. What a parent
-that was killed has not taken, the next writer of the record takes.
+Each holds a lock meanwhile, so that no line is cut in two, and none is written while the file is emptied. The first
+line says where the first point is that was not taken, so that a parent that is killed on the way leaves none twice.
+What it has not taken, the next writer of the record takes.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = ["ChildPoint", "ChildPoints"]
 
 _log = logging.getLogger(__name__)
 # How long a child may hold the lock, because it was stopped, before its parent passes it over; and at the run's end.
+_HEAD = b"%020d\n"
+_HEAD_BYTES = len(_HEAD % 0)
 _PATIENCE_S, _LAST_PATIENCE_S = 0.5, 5.0
 
 
@@ -71,7 +74,11 @@ class ChildPoints:
     def create(self) -> None:
         """Make the file, if it is not there; a child that finds none says so."""
         with contextlib.suppress(OSError):
-            self.path.touch()
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                os.write(fd, _HEAD % _HEAD_BYTES)
+            finally:
+                os.close(fd)
 
     def after_fork(self) -> None:
         """Begin anew in a child: what the parent has open, or a thread of it held, is not the child's."""
@@ -102,29 +109,48 @@ class ChildPoints:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     @contextlib.contextmanager
-    def taken(self, *, last: bool = False) -> Iterator[list[ChildPoint]]:
+    def taken(self, *, last: bool = False) -> Iterator[Iterator[ChildPoint]]:
         """Give every point that came, and empty the file when the block ends well; the `last` time removes it.
 
-        A child that was stopped while it holds the lock does not stop its parent: its points come with the next call.
+        A point counts as taken once the next one is asked for. A child that was stopped while it holds the lock does
+        not stop its parent: its points come with the next call.
         """
         with _opened(self.path, _LAST_PATIENCE_S if last else _PATIENCE_S) as fd:
             if fd is None:
-                yield []
+                yield iter(())
                 return
-            yield list(self._points(fd))
-            # Behind it: who is killed here leaves points twice, rather than none.
-            os.ftruncate(fd, 0)
+            yield self._points(fd)
+            os.ftruncate(fd, _HEAD_BYTES)
+            os.pwrite(fd, _HEAD % _HEAD_BYTES, 0)
             if last:
                 self.path.unlink(missing_ok=True)
 
-    def _points(self, fd: int) -> Iterator[ChildPoint]:
+    @contextlib.contextmanager
+    def left(self) -> Iterator[list[ChildPoint]]:
+        """Give every point that a killed process has not taken, and remove the file when the block ends well."""
+        with _opened(self.path, _LAST_PATIENCE_S) as fd:
+            if fd is None:
+                yield []
+                return
+            yield list(self._points(fd, notes=False))
+            self.path.unlink(missing_ok=True)
+
+    def _points(self, fd: int, *, notes: bool = True) -> Iterator[ChildPoint]:
+        size = os.fstat(fd).st_size
         with os.fdopen(os.dup(fd), "rb") as stream:
+            with contextlib.suppress(ValueError):
+                start = int(stream.read(_HEAD_BYTES) or _HEAD_BYTES)
+                stream.seek(start if start <= size else _HEAD_BYTES)
+            at = stream.tell()
             for line in stream:
                 try:
                     name, step, value, seconds = json.loads(line)
                     yield ChildPoint(str(name), step, float(value), float(seconds))
                 except (ValueError, TypeError):
                     _log.warning("%s: a line of %d bytes is damaged, and left out", self.path, len(line))
+                at += len(line)
+                if notes:
+                    os.pwrite(fd, _HEAD % at, 0)
 
 
 @contextlib.contextmanager

@@ -315,7 +315,7 @@ class PointFiles(PointLog):
         Raises:
             OSError: If it cannot be written.
         """
-        with ChildPoints(self.folder).taken(last=True) as points:
+        with ChildPoints(self.folder).left() as points:
             series: dict[str, tuple[list, list, list]] = {}
             for name, step, value, seconds in points:
                 steps, values, ticks = series.setdefault(name, ([], [], []))

@@ -153,7 +153,7 @@ def test_no_point_is_written_ahead_of_its_name(quota):
     record(main, FileObserver(quota.folder / "runs"))
     folder = quota.folder / "runs" / "1"
     num_kept = sum(len(series) for series in read_metrics(folder).values())
-    assert num_kept == read_points(folder).size == sum(row["count"] for row in load(folder, "summary.json").values())
+    assert num_kept == read_points(folder).size
     assert num_kept < 1000
     assert load(folder)["lost_points"] == 2000 - num_kept
 
