@@ -75,8 +75,9 @@ if TYPE_CHECKING:
     from observers.media.table import Table
     from observers.mongo.observer import MongoObserver
     from observers.record.media_entry import MediaEntry
+    from observers.record.media_record import MediaRecord, read_media, read_table
+    from observers.record.points import Series, read_metrics
     from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
-    from observers.record.schema import MediaRecord, Series, read_media, read_metrics, read_table
     from observers.tensorboard.observer import TensorBoardObserver
 else:
     _HOMES = {

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from observers.record.schema import Series
+    from observers.record.points import Series
     from runs.comparison.compare import Comparison, compare
     from runs.comparison.difference import Difference, diff
     from runs.errors import (

@@ -16,7 +16,7 @@ from observers.errors import MetricError
 from observers.record.child_points import ChildPoint, ChildPoints
 from observers.record.live_points import Metric
 from observers.record.point_log import PointLog
-from observers.record.schema import split_metrics
+from observers.record.points import split_metrics
 
 __all__ = ["MetricsBuffer"]
 

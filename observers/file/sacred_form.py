@@ -13,8 +13,8 @@ import numpy as np
 from sacred.serializer import flatten
 
 from observers.record.point_files import as_text
+from observers.record.points import TICKS_PER_S, read_metrics
 from observers.record.redaction import hide_passwords
-from observers.record.schema import TICKS_PER_S, read_metrics
 
 __all__ = ["plain", "sacred_metrics", "to_ticks"]
 

@@ -20,7 +20,8 @@ from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_media_indexes
 from observers.mongo.layout import Collections
-from observers.record.schema import MEDIA, media_path
+from observers.record.media_record import media_path
+from observers.record.schema import MEDIA
 
 __all__ = ["MediaDelivery", "len_media"]
 

@@ -2,7 +2,7 @@
 
 Points are appended to a metric's document on the condition that as many are there as were counted on. What goes beyond
 `POINTS_PER_DOCUMENT` goes into chunks of fixed bounds, each replaced by a longer self: `data` is a run of
-`observers.record.schema.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps are
+`observers.record.points.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps are
 floats.
 """
 
@@ -20,7 +20,8 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id, storable_text
 from observers.mongo.layout import Collections, Document
-from observers.record.schema import POINT, POINTS, TICKS_PER_S, read_intact_points, read_names, to_steps
+from observers.record.points import POINT, TICKS_PER_S, read_intact_points, to_steps
+from observers.record.schema import POINTS, read_names
 
 __all__ = [
     "POINTS_PER_CHUNK",

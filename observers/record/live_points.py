@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from observers.record.mapped_file import mapped
-from observers.record.schema import SLOT, STAMP_SHIFT, TICKS_PER_S, points_in
+from observers.record.points import SLOT, STAMP_SHIFT, TICKS_PER_S, points_in
 
 __all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints", "Metric"]
 

@@ -15,7 +15,8 @@ from typing import Any
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing, sync_files
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.schema import MEDIA, MEDIA_FOLDER, read_media
+from observers.record.media_record import read_media
+from observers.record.schema import MEDIA, MEDIA_FOLDER
 
 __all__ = ["MAX_WAITING_BYTES", "MediaFiles"]
 

@@ -16,20 +16,9 @@ from observers.record.checksums import ENTRY_BYTES, blocks_in, entries_of
 from observers.record.child_points import ChildPoints
 from observers.record.live_points import HALF_POINTS, Metric
 from observers.record.point_log import PointLog
+from observers.record.points import POINT, TICKS_PER_S, read_intact_points, read_live, read_points
 from observers.record.rewinding import read_position
-from observers.record.schema import (
-    LIVE,
-    NAMES,
-    POINT,
-    POINTS,
-    SUMS,
-    TICKS_PER_S,
-    VALUES,
-    read_intact_points,
-    read_live,
-    read_names,
-    read_points,
-)
+from observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
 from observers.record.summaries import add_to_summaries, summaries
 
 __all__ = ["PointFiles", "as_text"]

@@ -11,8 +11,8 @@ import numpy as np
 
 from observers.errors import MetricError
 from observers.record.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints, Metric
+from observers.record.points import POINT
 from observers.record.rewinding import is_rewound
-from observers.record.schema import POINT
 
 __all__ = ["PointLog"]
 

@@ -19,17 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.schema import (
-    MEDIA,
-    NAMES,
-    POINTS,
-    TICKS_PER_S,
-    VALUES,
-    read_intact_points,
-    read_metrics,
-    read_names,
-    split_metrics,
-)
+from observers.record.points import TICKS_PER_S, read_intact_points, read_metrics, split_metrics
+from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
 
 __all__ = [
     "Position",

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.schema import POINT, read_intact_points, read_names, to_steps
+from observers.record.points import POINT, read_intact_points, to_steps
+from observers.record.schema import read_names
 
 __all__ = ["add_to_summaries", "summaries", "summarize"]
 

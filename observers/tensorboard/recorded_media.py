@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from observers.record.media_entry import Content, MediaEntry
-from observers.record.schema import MEDIA, media_path, read_json_lines
+from observers.record.media_record import media_path
+from observers.record.schema import MEDIA, read_json_lines
 
 __all__ = ["recorded_media"]
 

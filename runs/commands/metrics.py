@@ -14,7 +14,7 @@ from runs.commands.terminal.values import duration_text, value_text
 from runs.errors import RunsError
 
 if TYPE_CHECKING:
-    from observers.record.schema import Series
+    from observers.record.points import Series
     from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from observers.record.schema import Series
+from observers.record.points import Series
 from runs.comparison.inference import mean_interval
 from runs.errors import PlotError
 from runs.stores.downsampling import downsample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from observers.record.schema import Series
+from observers.record.points import Series
 from runs.errors import FilterError
 
 __all__ = ["downsample"]

@@ -14,6 +14,7 @@ from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.identity import read_lease, true_status
+from observers.record.media_record import media_path
 from observers.record.schema import (
     CONFIG,
     INFO,
@@ -27,10 +28,7 @@ from observers.record.schema import (
     SACRED_METRICS,
     SUMMARY,
     VALUES,
-    Series,
-    media_path,
     read_json_lines,
-    read_metrics,
     read_names,
 )
 from runs.errors import StoreError
@@ -40,10 +38,10 @@ from runs.stores.content import Content, missing_content
 from runs.stores.folder_removing import remove_folder
 from runs.stores.media import Medium
 from runs.stores.run import Run, RunStore
-from runs.stores.stock_sacred import series_of
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
+    from observers.record.points import Series
 
 __all__ = ["PARTS", "FolderRun"]
 
@@ -90,9 +88,14 @@ class FolderRun(Run):
         return list(_read(self.folder / SACRED_METRICS))
 
     def _series(self, name: str) -> Series | None:
+        # With numpy, which lists of runs do without.
         if (self.folder / POINTS).exists():
+            from observers.record.points import read_metrics
+
             with self._damage_to("metrics"):
                 return read_metrics(self.folder).get(name)
+        from runs.stores.stock_sacred import series_of
+
         return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
 
     @contextlib.contextmanager

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from configs import Map
 from observers.record.identity import is_alive
-from observers.record.schema import Series
 from runs.errors import StoreError
 from runs.query.flattening import entry_at
 from runs.query.names import full_name
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, time_of
 from runs.stores.content import Content
-from runs.stores.downsampling import downsample
 from runs.stores.media import Medium
 
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
+    from observers.record.points import Series
 
 __all__ = ["COPYING", "REMOVING", "Run", "RunStore"]
 
@@ -338,7 +337,11 @@ class Run(abc.ABC):
         if series is None:
             there = ", ".join(self.metrics) or "none"
             raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
-        return series if num_points is None else downsample(series, num_points)
+        if num_points is None:
+            return series
+        from runs.stores.downsampling import downsample
+
+        return downsample(series, num_points)
 
     @property
     def output(self) -> str:

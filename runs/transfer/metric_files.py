@@ -11,17 +11,8 @@ from typing import Any
 import numpy as np
 
 from observers.record.checksums import entries_of
-from observers.record.schema import (
-    MAX_SACRED_POINTS,
-    NAMES,
-    POINT,
-    POINTS,
-    SACRED_METRICS,
-    SUMMARY,
-    SUMS,
-    TICKS_PER_S,
-    Series,
-)
+from observers.record.points import POINT, TICKS_PER_S, Series
+from observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
 from observers.record.summaries import summarize
 from runs.stores.run import Run
 

@@ -25,7 +25,8 @@ from observers.mongo.destination import (
 from observers.record.identity import is_alive, is_time, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
-from observers.record.schema import DESTINATION, RUN, has_latest_points
+from observers.record.points import has_latest_points
+from observers.record.schema import DESTINATION, RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, read_json, run_folders
 from runs.stores.mongo_database import MongoDatabase

@@ -20,6 +20,8 @@ from observers.artifacts.version import check_name
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
+from observers.record.media_record import media_path
+from observers.record.points import has_latest_points
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
     CONFIG,
@@ -37,8 +39,6 @@ from observers.record.schema import (
     PROVENANCE,
     RUN,
     VALUES,
-    has_latest_points,
-    media_path,
     read_names,
 )
 from runs.errors import StoreError

@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from ingredients.checkpoints.files import load_checkpoint
+from observers.record.media_record import read_media, read_table
+from observers.record.points import read_metrics, read_points
 from observers.record.rewinding import is_rewound
-from observers.record.schema import read_media, read_metrics, read_names, read_points, read_table
+from observers.record.schema import read_names
 from tests.processes import DEVNULL, STDOUT, Process
 
 LAB = Path(__file__).parents[2]

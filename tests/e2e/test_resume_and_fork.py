@@ -17,7 +17,8 @@ import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
 from observers.record.checksums import entries_of
-from observers.record.schema import POINT, read_all_points, read_metrics, read_names, read_points
+from observers.record.points import POINT, read_all_points, read_metrics, read_points
+from observers.record.schema import read_names
 from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
 from observers.mongo.documents import object_id
 from observers.record.identity import lease
-from observers.record.schema import read_media
+from observers.record.media_record import read_media
 from runs.errors import StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy

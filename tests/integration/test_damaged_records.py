@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from observers.record.identity import lease
-from observers.record.schema import POINT
+from observers.record.points import POINT
 from runs import open_store
 from runs.errors import RunsError
 from runs.transfer.unloading import unload

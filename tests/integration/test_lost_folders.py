@@ -13,7 +13,8 @@ from experiments import Experiment
 from observers import FileObserver, MongoObserver, TensorBoardObserver, Text
 from observers.record.checksums import read_blocks
 from observers.record.identity import read_lease, true_status
-from observers.record.schema import read_intact_points, read_media, read_metrics
+from observers.record.media_record import read_media
+from observers.record.points import read_intact_points, read_metrics
 
 
 def record(main, *observers, **options):

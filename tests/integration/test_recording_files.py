@@ -18,7 +18,9 @@ from experiments.running import captured_output
 from observers import FileObserver, Text
 from observers.errors import MediaError, MetricError
 from observers.record.identity import is_alive, true_status
-from observers.record.schema import LIVE, read_media, read_metrics, read_points
+from observers.record.media_record import read_media
+from observers.record.points import read_metrics, read_points
+from observers.record.schema import LIVE
 from runs.transfer.syncing import reap
 
 

@@ -20,7 +20,7 @@ from observers import FileObserver, MongoObserver, Text
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
-from observers.record.schema import POINT, read_metrics
+from observers.record.points import POINT, read_metrics
 from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync

@@ -18,7 +18,9 @@ from observers.errors import ResumeError
 from observers.mongo.delivery import Delivery
 from observers.record.identity import lease
 from observers.record.locking import is_locked, locked
-from observers.record.schema import POINT, read_media, read_metrics, read_names, read_points
+from observers.record.media_record import read_media
+from observers.record.points import POINT, read_metrics, read_points
+from observers.record.schema import read_names
 from runs.__main__ import main as runs_command
 from runs.stores.opening import open_store
 from runs.transfer.syncing import reap, sync

@@ -12,8 +12,9 @@ from observers.record import checksums, schema
 from observers.record.append_file import AppendFile
 from observers.record.checksums import ENTRY_BYTES, blocks_in, damaged, entries_of, read_blocks
 from observers.record.journal import Journal
+from observers.record.points import POINT, read_intact_points, read_metrics
 from observers.record.rewinding import held, num_missing
-from observers.record.schema import LIVE, POINT, POINTS, SUMS, read_intact_points, read_metrics
+from observers.record.schema import LIVE, POINTS, SUMS
 
 START = 1_700_000_000.0
 

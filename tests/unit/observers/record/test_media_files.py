@@ -11,7 +11,8 @@ import pytest
 from observers import Image, Text
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
-from observers.record.schema import MEDIA, read_media
+from observers.record.media_record import read_media
+from observers.record.schema import MEDIA
 
 
 def entry(media, name="x", step=0):

@@ -17,7 +17,8 @@ from observers.record import mapped_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
 from observers.record.live_points import Half
-from observers.record.schema import LIVE, NAMES, POINT, POINTS, SLOT, read_all_points, read_live, read_metrics
+from observers.record.points import POINT, SLOT, read_all_points, read_live, read_metrics
+from observers.record.schema import LIVE, NAMES, POINTS
 
 START = 1_700_000_000.0
 

@@ -12,8 +12,10 @@ from observers.record import atomic_file
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
 from observers.record.media_entry import Content, MediaEntry
+from observers.record.media_record import read_media
+from observers.record.points import read_metrics
 from observers.record.rewinding import held, missing_from, next_step, num_missing, read_position, rewound_files
-from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_media, read_metrics, read_names
+from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_names
 
 # What may be logged: whole and broken steps, numbers and what is none, of two metrics and the machine.
 VALUE = st.sampled_from([0.5, 3, float("nan"), "text", 2**80])

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observers.record.schema import POINT
+from observers.record.points import POINT
 from observers.record.summaries import add_to_summaries
 
 NAMES = {0: ("a", False), 1: ("b", False), 2: ("a", True), 5: ("c", True)}

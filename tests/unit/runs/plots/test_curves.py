@@ -10,7 +10,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observers.record.schema import Series
+from observers.record.points import Series
 from runs.errors import PlotError
 from runs.plots.curves import Curve, curve_of, mean_curve, smooth, thin
 

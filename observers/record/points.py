@@ -1,0 +1,218 @@
+"""The points of a run as they lie on the disk, and how they are read: numpy, where `schema` has none."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import operator
+from pathlib import Path
+
+import numpy as np
+
+from observers.record.checksums import damaged, read_blocks
+from observers.record.schema import (
+    CHILD_POINTS,
+    LIVE,
+    POINTS,
+    SUMS,
+    read_names,
+)
+
+__all__ = [
+    "POINT",
+    "SLOT",
+    "STAMP_SHIFT",
+    "TICKS_PER_S",
+    "Series",
+    "has_latest_points",
+    "points_in",
+    "read_all_points",
+    "read_intact_points",
+    "read_live",
+    "read_metrics",
+    "read_points",
+    "split_metrics",
+    "to_steps",
+]
+
+_log = logging.getLogger(__name__)
+
+# metric: number in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
+POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")])
+# The same of a point in `metrics.live`, in the machine's byte order; its tag is written last.
+SLOT = np.dtype([("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")])
+STAMP_SHIFT = 24
+# How often points that seem to be damaged are looked at: they may have been replaced meanwhile.
+_LOOKS = 3
+# Damage that was told: the folder and the sentence.
+_told: set[tuple[Path, str]] = set()
+# A tick is 10 ms, so that 32 bits of them last for 497 days.
+TICKS_PER_S = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """The points of one metric, in the order in which they were logged.
+
+    Attributes:
+        steps: (n,) int64, or float64 where a step was no integer.
+        values: (n,) float64; NaN and infinities as logged.
+        times: (n,) float64, seconds since the run started, to 10 ms.
+
+    Example:
+        series = run.metric("train/loss")
+        print(series.steps[-1], series.values[-1], series.values.min())
+    """
+
+    steps: np.ndarray
+    values: np.ndarray
+    times: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Return points `start` to `stop` as an array (n,) of `POINT`; empty if there are none."""
+    path = folder / POINTS
+    try:
+        count = path.stat().st_size // POINT.itemsize
+    except FileNotFoundError:
+        return np.empty(0, POINT)
+    stop = count if stop is None else min(stop, count)
+    if stop <= start:
+        return np.empty(0, POINT)
+    return np.fromfile(path, POINT, stop - start, offset=start * POINT.itemsize)
+
+
+def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
+    """Return those of points `start` to `stop` that are not damaged, and how many there are with the damaged ones.
+
+    Blocks whose checksum differs are left out, and said once.
+    """
+    for _ in range(_LOOKS):
+        # Before the points, for each is written behind its block.
+        blocks = read_blocks(folder / SUMS, start, stop)
+        first = min([start, *(block[0] for block in blocks)])
+        ends = [block[0] + block[1] for block in blocks]
+        points = read_points(folder, first, None if stop is None else max([stop, *ends]))
+        bad = damaged(blocks, points, first)
+        missing = max([0, *ends]) - first - len(points) if stop is None else 0
+        if (not bad and missing <= 0) or read_blocks(folder / SUMS, start, stop)[: len(blocks)] == blocks:
+            break  # else the record was rewound meanwhile
+    kept = np.ones(len(points), bool)
+    for low, high in bad:
+        kept[low - first : high - first] = False
+    if bad or missing > 0:
+        _tell_damage(folder, bad, missing)
+    wanted = slice(start - first, None if stop is None else stop - first)
+    return points[wanted][kept[wanted]] if bad else points[wanted], len(points[wanted])
+
+
+def _tell_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
+    news = [
+        f"points {low:,} to {high - 1:,} are damaged: their checksum differs, {high - low:,} left out"
+        for low, high in bad
+    ]
+    news += [f"{missing:,} points are missing at its end"] if missing > 0 else []
+    for sentence in news:
+        if (folder, sentence) not in _told:
+            _told.add((folder, sentence))
+            _log.warning("%s: %s", folder / POINTS, sentence)
+
+
+def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
+    """Return the points (n,) of `POINT` among the slots of a half of `metrics.live`."""
+    is_point = slots["tag"] >> STAMP_SHIFT == stamp
+    if not is_point.all():
+        slots = slots[is_point]
+    points = np.empty(len(slots), POINT)
+    points["metric"] = (slots["tag"] & (2**STAMP_SHIFT - 1)) - 1
+    for field in ("time", "step", "value"):
+        points[field] = slots[field]
+    return points
+
+
+def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
+    """Return the points of each half of `metrics.live`, and how many come before them, in order.
+
+    Of a run that goes on it has to be read before `metrics.bin`, or points that are moved meanwhile are in neither.
+    """
+    try:
+        data = np.fromfile(folder / LIVE, np.uint8)
+    except FileNotFoundError:
+        return []
+    if len(data) % (2 * SLOT.itemsize):
+        return []
+    halves = []
+    for half in data.reshape(2, -1) if len(data) else ():
+        base, stamp, _ = half[: SLOT.itemsize].view(np.uint64).tolist()
+        if not stamp:  # nothing has been in it yet
+            continue
+        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp)
+        if len(points):
+            halves.append((base, points))
+    return sorted(halves, key=operator.itemgetter(0))
+
+
+def has_latest_points(folder: Path) -> bool:
+    """Tell whether there are points that the writer of a record has yet to move to `metrics.bin`."""
+    return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
+
+
+def read_all_points(folder: Path) -> np.ndarray:
+    """Return all points of a run as an array (n,) of `POINT`, those on their way to `metrics.bin` included.
+
+    Damaged ones are left out; see `read_intact_points`.
+    """
+    live = read_live(folder)
+    points, num_points = read_intact_points(folder)
+    new = [there[max(0, num_points - base) :] for base, there in live]
+    return np.concatenate([points, *new]) if new else points
+
+
+def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
+    """Return steps as they were logged: the 64 bits of `step` hold a float where the metric's entry says so."""
+    return steps.view("<f8").astype(np.float64) if as_float else steps.astype(np.int64)
+
+
+def read_metrics(folder: Path) -> dict[str, Series]:
+    """Return every metric of a run by name, up to the last point that was logged.
+
+    Of a run that goes on it is what has been logged by now.
+
+        losses = read_metrics(Path("my_runs/1"))["train/loss"]
+        losses.steps, losses.values  # two arrays (n,)
+
+    Args:
+        folder: The run's folder.
+    """
+    points = read_all_points(folder)
+    # Last, because the name of a point is written before it.
+    return split_metrics(points, read_names(folder))
+
+
+def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dict[str, Series]:
+    """Return every metric of `points` (n,) by name, also those of `names` that have none."""
+    by_name: dict[str, list[int]] = {}
+    for number, (name, _) in names.items():
+        by_name.setdefault(name, []).append(number)
+    # One stable sort parts all metrics at once, and keeps the order in each.
+    order = np.argsort(points["metric"], kind="stable")
+    bounds = np.searchsorted(points["metric"][order], np.arange(max(names, default=-1) + 2))
+    series = {}
+    for name, numbers in by_name.items():
+        rows = [order[bounds[number] : bounds[number + 1]] for number in numbers]
+        chosen = points[rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))]
+        steps = [to_steps(np.ascontiguousarray(chosen["step"][chosen["metric"] == n]), names[n][1]) for n in numbers]
+        joined = steps[0] if len(numbers) == 1 else _merge(chosen["metric"], numbers, steps)
+        series[name] = Series(joined, chosen["value"].astype(np.float64), chosen["time"] / TICKS_PER_S)
+    return series
+
+
+def _merge(metric: np.ndarray, numbers: list[int], steps: list[np.ndarray]) -> np.ndarray:
+    """Put the steps of one name that has an id for ints and one for floats back into the order of logging."""
+    merged = np.empty(len(metric), np.float64)
+    for number, values in zip(numbers, steps, strict=True):
+        merged[metric == number] = values
+    return merged
