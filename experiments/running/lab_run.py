@@ -185,7 +185,7 @@ class LabRun(RecordedRun):
         resumed = self._resumed()
         if resumed:
             position = resumed[0].position()
-            self._go_on_from(position, position)
+            self._count_from(position, position)
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""

@@ -71,7 +71,7 @@ class MediaBuffer:
         """Return how many were logged of each name so far, taken or not, and the last step."""
         return {name: [count, self._next_step[name]] for name, count in self._counts.copy().items()}
 
-    def go_on_from(self, position: Mapping[str, list]) -> None:
+    def count_from(self, position: Mapping[str, list]) -> None:
         """Count on from a position; what waits is not looked at."""
         self._counts = {name: count for name, (count, _) in position.items()}
         self._next_step = {name: step for name, (_, step) in position.items()}

@@ -216,8 +216,8 @@ class MetricsBuffer:
         """Return how many values were logged of each metric so far, written or not, and the last step."""
         return self._logs[0].position()
 
-    def go_on_from(self, position: Mapping[str, list]) -> None:
+    def count_from(self, position: Mapping[str, list]) -> None:
         """Count on from a position, to which all is added that is not written yet."""
         self._quick = {}
         for log in self._logs:
-            log.go_on_from(position)
+            log.count_from(position)

@@ -75,7 +75,7 @@ class RecordedRun(OwnedRun):
     # Whether all observers have begun.
     _is_begun: bool
     # Held by each heartbeat, and by what may not happen meanwhile.
-    _beating: threading.RLock
+    _heartbeat_lock: threading.RLock
     # Ids of the observers that were said to keep no media.
     _deaf: set[int]
 
@@ -90,24 +90,24 @@ class RecordedRun(OwnedRun):
         self._output = Spill()
         self._sampler = None
         self._was_rewound = self._is_begun = False
-        self._beating = threading.RLock()
+        self._heartbeat_lock = threading.RLock()
         self._deaf = set()
 
     def after_fork_in_child(self) -> None:
         """Let go of the record, which is the parent's; threads are gone, and what they held is not to be waited for."""
         super().after_fork_in_child()
         self._heartbeat = self._sampler = None
-        self._beating = threading.RLock()
+        self._heartbeat_lock = threading.RLock()
 
     @property
     def captured_out(self) -> str:
         """What the run printed; it is kept in a file, and read from there."""
-        with self._beating:
+        with self._heartbeat_lock:
             return self._output.text()
 
     @captured_out.setter
     def captured_out(self, text: str) -> None:
-        with self._beating:
+        with self._heartbeat_lock:
             self._output = Spill()
             self._output.append(text)
 
@@ -140,11 +140,11 @@ class RecordedRun(OwnedRun):
     def flush(self) -> None:
         """Write down all that was logged up to now; it is in the observers' files, on the disk, when this returns.
 
-        Any thread may call it. What cannot be written is said, and tried again with each beat.
+        Any thread may call it. What cannot be written is said, and tried again with each heartbeat.
         """
         if self._is_child:  # each of its points is written when it is logged
             return
-        with self._beating:
+        with self._heartbeat_lock:
             self._write_down()
             for observer in self.observers:
                 if isinstance(observer, BufferedObserver):
@@ -167,7 +167,7 @@ class RecordedRun(OwnedRun):
         self._refuse_in_child("rewind its record", ResumeError)
         position = position or {"metrics": {}, "media": {}}
         self._was_rewound = True
-        with self._beating:
+        with self._heartbeat_lock:
             self._write_down()
             reached, deaf = position, []
             for observer in self.observers:
@@ -177,13 +177,13 @@ class RecordedRun(OwnedRun):
                     deaf.append(type(observer).__name__)
             if deaf:
                 _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(deaf))
-            self._go_on_from(position, reached)
+            self._count_from(position, reached)
 
-    def _go_on_from(self, position: Position, reached: Position) -> None:
+    def _count_from(self, position: Position, reached: Position) -> None:
         """Count on from what the record has, and step on from what it should have."""
         counts = {kind: {name: entry[0] for name, entry in reached[kind].items()} for kind in ("metrics", "media")}
         for kind, buffer in (("metrics", self._metrics), ("media", self._media)):
-            buffer.go_on_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
+            buffer.count_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
 
     # ------------------------------------------------------------------ files
 
@@ -248,20 +248,20 @@ class RecordedRun(OwnedRun):
 
     def _write_down(self, *, last: bool = False) -> None:
         """Give the observers all that was logged up to now."""
-        self._beat(last=last)
+        self._send_heartbeat(last=last)
         self._emit_media(math.inf)
 
     def _emit_heartbeat(self) -> None:
-        with self._beating:
+        with self._heartbeat_lock:
             try:
-                self._beat()
-                # After the beat, and for no longer than one, so that the run is seen to live.
+                self._send_heartbeat()
+                # After the heartbeat, and for no longer than one, so that the run is seen to live.
                 self._emit_media(time.monotonic() + self.beat_interval)
             except Exception:
                 # Sacred's thread would end with it, and the record with that thread.
                 _log.exception("a heartbeat failed; the run goes on, and so does its record")
 
-    def _beat(self, *, last: bool = False) -> None:
+    def _send_heartbeat(self, *, last: bool = False) -> None:
         """Do what Sacred's heartbeat does, but for points: the logs of the observers that have one write them."""
         if self._is_child:
             return
@@ -301,28 +301,28 @@ class RecordedRun(OwnedRun):
             _log.warning("media are not recorded by %s; attach an observers.FileObserver", names)
 
     def _stop_heartbeat(self) -> None:
-        # Its last sample goes with the last beat.
+        # Its last sample goes with the last heartbeat.
         if self._sampler is not None:
             self._sampler.stop()
             self._sampler = None
-        # Sacred gives the last beat two seconds, and then ends the record without what it still had to write.
+        # Sacred gives the last heartbeat two seconds, and then ends the record without what it still had to write.
         if self._heartbeat is not None:
             self._stop_heartbeat_event.set()
             self._heartbeat.join()
             self._heartbeat = None
-        with self._beating:
+        with self._heartbeat_lock:
             if self._is_begun:
                 self._write_down(last=True)  # Without a heartbeat all of it; one that failed has left what came since.
 
     def _after_reading(self, out: CapturedStdout) -> Callable[[], None]:
         """Return Sacred's closing of the output, which reads all that is left at once, for when nothing is.
 
-        It waits for a beat that is under way, which may be reading.
+        It waits for a heartbeat that is under way, which may be reading.
         """
         finalize = out.finalize
 
         def close() -> None:
-            with self._beating:
+            with self._heartbeat_lock:
                 out.flush()
                 self._get_captured_output()
                 finalize()
@@ -332,7 +332,7 @@ class RecordedRun(OwnedRun):
     def _get_captured_output(self) -> None:
         if self._is_child:  # it has the parent's files
             return
-        with self._beating:
+        with self._heartbeat_lock:
             for part in () if self._output_file is None else read_parts(self._output_file):
                 new = part if self.captured_out_filter is None or not part else self.captured_out_filter(part)
                 for observer in self.observers if new else ():

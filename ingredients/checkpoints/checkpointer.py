@@ -22,6 +22,7 @@ from ingredients.checkpoints.training_state import Place, branch, capture, check
 from ingredients.checkpoints.writer import Writer
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import CheckpointError
+from observers.record.redaction import hide_passwords
 
 __all__ = ["Checkpointer"]
 
@@ -34,7 +35,7 @@ class Checkpointer:
 
     Args:
         folder: Where to; made when the first checkpoint is saved.
-        config: The run's config, kept in every checkpoint.
+        config: The run's config, kept in every checkpoint; passwords in URLs are hidden.
         best: Whether to keep the best weights.
         last: Whether to keep the newest states.
         interval: Epochs between newest states.
@@ -70,7 +71,7 @@ class Checkpointer:
             if value is not None and value < 1:
                 raise CheckpointError(f"checkpoint.{name}: got {value}, expected at least 1")
         self.files = CheckpointFolder(folder, keep)
-        self.config = config
+        self.config = hide_passwords(config)
         self.best = best
         self.last = last
         self.interval = interval

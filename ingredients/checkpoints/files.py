@@ -15,7 +15,7 @@ from torch import nn
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
-from observers.record.atomic_file import replacing
+from observers.record.atomic_file import make_folder, replacing
 from observers.record.sealed_zip import SealingStream, check_seal
 
 __all__ = [
@@ -40,7 +40,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
         CheckpointError: If it cannot be written; nothing half-written is left.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         with replacing(path) as stream:
             sealing = SealingStream(stream)
             torch.save({"format": FORMAT, **state}, sealing)  # type: ignore[arg-type]  # it has what torch calls

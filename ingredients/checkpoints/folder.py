@@ -20,7 +20,7 @@ from typing import Any
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint, split_of
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
-from observers.record.atomic_file import replacing, sync_folder
+from observers.record.atomic_file import make_folder, replacing, sync_folder
 
 __all__ = ["CheckpointFolder", "best_epoch"]
 
@@ -129,7 +129,7 @@ class CheckpointFolder:
         folder = self.path / "start"
         if path.parent == folder:
             return
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         weights = CheckpointFolder(path.parent, 1).weights_of(epoch) if epoch else None
         if weights is not None:
             stand_for(weights, folder / self.best.name)
@@ -199,7 +199,7 @@ class CheckpointFolder:
         Raises:
             OSError: If they cannot be written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         stand_for(path, self.best)
         self._best_epoch = epoch
 

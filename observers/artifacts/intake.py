@@ -17,7 +17,7 @@ from typing import BinaryIO, NoReturn
 
 from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
 from observers.errors import ArtifactError
-from observers.record.atomic_file import sync_folder
+from observers.record.atomic_file import make_folder, sync_folder
 
 __all__ = ["Incoming", "make_read_only", "take_tree"]
 
@@ -93,7 +93,7 @@ class Incoming:
         """Put all that was taken where readers find it, read-only."""
         for digest in sorted(self._taken):
             path, target = self.folder / digest, content_path(self.contents, digest)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             make_read_only(path)
             path.replace(target)
             sync_folder(target.parent)

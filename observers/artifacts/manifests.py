@@ -19,7 +19,7 @@ from pathlib import Path
 
 from observers.artifacts.version import ArtifactVersion, from_manifest
 from observers.errors import ArtifactDamagedError
-from observers.record.atomic_file import sync_folder
+from observers.record.atomic_file import make_folder, sync_folder
 
 __all__ = ["Manifests"]
 
@@ -117,7 +117,7 @@ class Manifests:
             OSError: If the folder cannot be written.
         """
         folder = self.home / name
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         # One look at the folder for both: what comes between two would be neither found nor met by the new number.
         taken = self.numbers(name)
         newest = max(taken, default=0)

@@ -26,14 +26,14 @@ class InfoFile:
         self._text = "{}"
         self._due = 0.0
 
-    def beat(self, info: dict[str, Any]) -> None:
+    def heartbeat(self, info: dict[str, Any]) -> None:
         """Look at the info, but at a large one so rarely that it takes 5 % of the time at most."""
         self._info = info
         if time.monotonic() >= self._due:
             self.write()
 
     def write(self) -> None:
-        """Write the info of the last beat as it is now, if it changed."""
+        """Write the info of the last heartbeat as it is now, if it changed."""
         began = time.monotonic()
         document = plain(self._info)
         text = json.dumps(document, sort_keys=True)

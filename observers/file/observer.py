@@ -274,7 +274,7 @@ class FileObserver(Owned, RunObserver):
     @guarded
     def heartbeat_event(self, info: dict[str, Any], captured_out: str, beat_time: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
-        self._started().beat(info, captured_out, beat_time, result)
+        self._started().heartbeat(info, captured_out, beat_time, result)
 
     @guarded
     def output_event(self, text: str) -> None:
@@ -325,6 +325,7 @@ class FileObserver(Owned, RunObserver):
         except ArtifactError as error:
             raise ArtifactError(f"{filename} cannot be kept as a resource: {error}") from error
         with self._lock:
+            recording.journal.note_file(recording.base / stored)
             recording.run.add_resource(filename, stored)
 
     @guarded_without_lock
@@ -359,8 +360,10 @@ class FileObserver(Owned, RunObserver):
                     f"{filename}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
                     "permissions, and add it again"
                 ) from error
+        left_at = None if is_there or self.copy_artifacts else path
         with self._lock:
-            left_at = path if not (is_there or self.copy_artifacts) else None
+            if left_at is None:
+                recording.journal.note_file(target)
             recording.add_artifact(name, metadata, content_type, left_at)
 
     def _keep_earlier(self, name: str, target: Path, new: Path) -> None:
@@ -381,6 +384,7 @@ class FileObserver(Owned, RunObserver):
         except OSError:  # there are file systems without
             copy_file(target, kept)
         with self._lock:
+            recording.journal.note_file(kept)
             recording.run.add_earlier_artifact(name, kept.relative_to(recording.folder).as_posix())
 
     # ------------------------------------------------------------------ a run ends

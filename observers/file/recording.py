@@ -156,6 +156,8 @@ class Recording:
     def _save_sources(self) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""
         if self._sources.look():
+            for _, stored in self._sources.pairs:
+                self.journal.note_file(self.base / stored)
             self.run.note_sources(self._sources.pairs, self._sources.changed)
             self._tell_changes({"sources": dict.fromkeys(self._sources.changed)} if self.is_resumed else {})
 
@@ -189,7 +191,7 @@ class Recording:
         self.journal.points.begin(self.start.timestamp())
         return self.journal.points
 
-    def beat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
+    def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
         self.stay_in_folder()
         self.journal.flush()
@@ -197,12 +199,12 @@ class Recording:
         if len(captured_out) > self._output_done:
             self.add_output(captured_out[self._output_done :])
             self._output_done = len(captured_out)
-        self._info.beat(info)
+        self._info.heartbeat(info)
         self._save_sources()
         if self._gathering is not None:
             self._gathering.look()
         self.lease.renew()
-        self.run.beat(at, result)
+        self.run.heartbeat(at, result)
 
     def add_output(self, text: str) -> None:
         """Append what was printed."""
@@ -340,9 +342,11 @@ class Recording:
                 # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
                 lost["damaged_points"] = self.journal.points.num_damaged()
             self.run.end(status, at, lost, **entries)
-            self.journal.write_summary()
+            self.journal.write_summary(durable=True)
             if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
                 self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
+            # Last: a run that says how it ended has all else on the disk by then.
+            self.journal.sync_all()
             self.run.write()
             self.journal.close()
         finally:

@@ -18,7 +18,7 @@ from typing import Any
 from observers.file.sacred_form import plain
 from observers.record.identity import new_uid, parent_uid
 from observers.record.journal import Journal
-from observers.record.redaction import redact
+from observers.record.redaction import hide_passwords, redact
 from observers.record.schema import FORMAT, RUN
 
 __all__ = ["RunFile", "command_line", "new_entry"]
@@ -60,7 +60,7 @@ class RunFile:
         self.entry["folder"] = str(self._journal.folder.absolute())
         self.write()
 
-    def beat(self, at: datetime, result: Any) -> None:
+    def heartbeat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
         # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
         result = plain(result)
@@ -210,4 +210,4 @@ def new_entry(
 
 def command_line() -> list[str]:
     """Return the words that this process was started with, without passwords."""
-    return [redact(word) for word in sys.argv]
+    return [hide_passwords(redact(word)) for word in sys.argv]

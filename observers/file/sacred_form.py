@@ -13,6 +13,7 @@ import numpy as np
 from sacred.serializer import flatten
 
 from observers.record.point_files import as_text
+from observers.record.redaction import hide_passwords
 from observers.record.schema import TICKS_PER_S, read_metrics
 
 __all__ = ["plain", "sacred_metrics", "to_ticks"]
@@ -22,7 +23,7 @@ def plain(value: Any) -> Any:
     """Return `value` as what JSON holds; what is plain stays as it is, so that doing this twice does no harm.
 
     Numbers are numbers, also scalars of NumPy, and tensors and arrays without dimensions; tuples are lists. Anything
-    else is what Sacred's serializer makes of it, or text where that fails.
+    else is what Sacred's serializer makes of it, or text where that fails. Passwords in URLs are hidden.
     """
     try:
         return _plain(value)
@@ -35,7 +36,8 @@ def _plain(value: Any) -> Any:
         return value
     for kind in (str, int, float):
         if isinstance(value, kind):
-            return value if type(value) is kind else getattr(kind, f"__{kind.__name__}__")(value)
+            found = value if type(value) is kind else getattr(kind, f"__{kind.__name__}__")(value)
+            return hide_passwords(found) if kind is str else found
     if isinstance(value, Mapping):
         # Others may change it meanwhile.
         return {_key(key): _plain(item) for key, item in list(value.items())}
@@ -58,7 +60,7 @@ def _plain_array(value: Any) -> Any:
         if isinstance(value, np.ndarray):
             value = np.array(value)  # of its own memory: the serializer does not know others
     except Exception:
-        return as_text(value)  # a tensor that NumPy does not know, such as a sparse one
+        return hide_passwords(as_text(value))  # a tensor that NumPy does not know, such as a sparse one
     return _serialized(value)
 
 
@@ -68,9 +70,10 @@ def _key(key: Any) -> str:
 
 def _serialized(value: Any) -> Any:
     try:
-        return flatten(value)
+        found = flatten(value)
     except Exception:
-        return json.loads(json.dumps(value, default=as_text))
+        found = json.loads(json.dumps(value, default=as_text))
+    return hide_passwords(found)
 
 
 def to_ticks(timestamps: list[datetime], start: datetime) -> np.ndarray:

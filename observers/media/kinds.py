@@ -4,8 +4,8 @@
     _run.log_media("val/weights", Histogram(weight), step)
 
 Each takes a copy of what it is given when it is made, and refuses what it cannot show; a tensor on a GPU is copied
-there, and fetched on the thread of the run's beats. That thread makes the files, too: PNG, JSON, text. Only figures are
-rendered at once, because matplotlib may be used by one thread only.
+there, and fetched on the thread of the run's heartbeats. That thread makes the files, too: PNG, JSON, text. Only
+figures are rendered at once, because matplotlib may be used by one thread only.
 """
 
 from __future__ import annotations

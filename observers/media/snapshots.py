@@ -56,7 +56,7 @@ def _to_numpy(tensor: Any) -> np.ndarray:
 
 
 def _event_behind(tensor: Any) -> Any:
-    """Return what happens once the stream that works now has made the copy: the beat's thread fetches by another."""
+    """Return what happens once the current stream has made the copy: the thread of heartbeats fetches by another."""
     cuda = sys.modules["torch"].cuda
     event = cuda.Event()
     event.record(cuda.current_stream(tensor.device))

@@ -44,7 +44,7 @@ START_BOUND_S = 2.5
 DRAIN_BOUND_S = 10.0
 # Name of the folder that holds the run in a spool.
 _SPOOLED = "run"
-# Between two beats in the database: a run that sends a large artifact is not to look dead.
+# Between two heartbeats in the database: a run that sends a large artifact is not to look dead.
 ARTIFACTS_SLICE_S = 2.0
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.provenance.gpus import describe_gpus
+from observers.record.redaction import hide_passwords
 
 __all__ = ["commit_of", "git_state", "imported_sources", "lab_git_state", "machine", "packages", "source_name"]
 
@@ -109,7 +110,7 @@ def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | N
     untracked = [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
     return {
         "root": root,
-        "url": (_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip(),
+        "url": hide_passwords((_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip()),
         "commit": commit,
         "branch": branch,
         "dirty": bool(status),

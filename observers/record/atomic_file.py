@@ -6,11 +6,11 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["replacing", "sync_folder"]
+__all__ = ["make_folder", "replacing", "sync_files", "sync_folder"]
 
 # What file systems say that cannot do this, or need not.
 _NOT_POSSIBLE = (errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTSUP)
@@ -45,6 +45,37 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those that it is in, whose names no power cut takes away again; one that is there is left.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    new = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in new:
+        sync_folder(folder.parent)
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Wait until files that others have written, and the names of them and of their folders, are on the disk.
+
+    Raises:
+        OSError: If the disk fails. A file that is gone is passed over.
+    """
+    folders = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            folders |= {path.parent, path.parent.parent}
+    for folder in folders:
+        sync_folder(folder)
 
 
 def sync_folder(folder: Path) -> None:

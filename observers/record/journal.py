@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.append_file import AppendFile
-from observers.record.atomic_file import replacing
+from observers.record.atomic_file import replacing, sync_files
 from observers.record.media_files import MediaFiles
 from observers.record.point_files import PointFiles
 from observers.record.rewinding import Position, read_position, rewound_files
@@ -49,6 +49,7 @@ class Journal:
         # Documents as they are to be, and those of them that are to be written.
         self._known: dict[str, bytes] = {}
         self._documents: dict[str, bytes] = {}
+        self._unsynced: set[Path] = set()
         try:
             self._output.create()
         except OSError as error:
@@ -61,7 +62,7 @@ class Journal:
 
     @property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """The summary of each metric, see `schema.summarize`."""
+        """The summary of each metric, see `summaries.summarize`."""
         return self.points.summary
 
     def add_points(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
@@ -99,16 +100,31 @@ class Journal:
         self._replace(name, durable=durable)
         return name not in self._documents
 
-    def write_summary(self) -> None:
+    def write_summary(self, *, durable: bool = False) -> None:
         """Replace the summary of the metrics."""
-        self.write(SUMMARY, self.summary, durable=False)
+        self.write(SUMMARY, self.summary, durable=durable)
+
+    def note_file(self, path: Path) -> None:
+        """Note a file that belongs to the run, and that others wrote: a source, resource or artifact."""
+        self._unsynced.add(path)
 
     def sync(self) -> None:
-        """Wait until all points and media are on the disk; what cannot be written is tried again later."""
+        """Wait until all points, media and output are on the disk; what cannot be written is tried again later."""
         try:
             self.points.sync()
             self.media.flush_or_raise()
             self.media.sync()
+            self._output.sync()
+        except OSError as error:
+            self._say(self.folder, error)
+
+    def sync_all(self) -> None:
+        """Do as `sync` does, and wait for the files that were noted, too."""
+        self.sync()
+        try:
+            paths = self._unsynced.copy()
+            sync_files(paths)
+            self._unsynced -= paths
         except OSError as error:
             self._say(self.folder, error)
 

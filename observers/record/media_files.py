@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.record.append_file import AppendFile
-from observers.record.atomic_file import replacing
+from observers.record.atomic_file import replacing, sync_files
 from observers.record.media_entry import Content, MediaEntry
 from observers.record.schema import MEDIA, MEDIA_FOLDER, read_media
 
@@ -42,6 +42,8 @@ class MediaFiles:
         self._waiting_bytes = self._lost_bytes = 0
         # Names of contents that this process has written: they need no look at the disk.
         self._written: set[str] = set()
+        # Contents that are not on the disk for certain.
+        self._unsynced: set[Path] = set()
 
     @property
     def num_lost_bytes(self) -> int:
@@ -108,7 +110,14 @@ class MediaFiles:
         self.num_lost += sum(not media.path.exists() for media in read_media(folder))
 
     def sync(self) -> None:
-        """Wait until the entries that are written are on the disk."""
+        """Wait until the contents and entries that are written are on the disk.
+
+        Raises:
+            OSError: If the disk fails.
+        """
+        paths = self._unsynced.copy()
+        sync_files(paths)
+        self._unsynced -= paths
         self._entries.sync()
 
     def _lose(self, num_bytes: int) -> None:
@@ -120,6 +129,7 @@ class MediaFiles:
             return
         path = self.folder / MEDIA_FOLDER / content.file
         path.parent.mkdir(exist_ok=True)
+        self._unsynced.add(path)
         # After a power cut, a file may be there without what was in it.
         if not path.exists() or path.stat().st_size != len(content.data):
             with replacing(path, durable=False) as stream:

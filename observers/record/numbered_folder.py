@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import ArtifactError
-from observers.record.atomic_file import sync_folder
+from observers.record.atomic_file import make_folder, sync_folder
 from observers.record.safe_paths import relative_path
 from observers.record.schema import OWN_FILES
 
@@ -44,9 +44,7 @@ def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
     Raises:
         OSError: If nothing can be made there.
     """
-    if not base.is_dir():
-        base.mkdir(parents=True, exist_ok=True)
-        sync_folder(base.parent)
+    make_folder(base)
     folder, number = _make_folder(base, wanted)
     sync_folder(base)
     return folder, number

@@ -341,7 +341,7 @@ class PointFiles(PointLog):
             # A power cut may have taken the name of an id; its points are not to come under another one.
             self._next_id = max(self._next_id, int(read_intact_points(self.folder)[0]["metric"].max(initial=0)) + 1)
             self._summed_up = summaries(self.folder), self._points.num_written
-        self.go_on_from(read_position(self.folder)["metrics"])
+        self.count_from(read_position(self.folder)["metrics"])
 
     def _open_points(self) -> None:
         """Open the file of points, and forget checksums of those that a power cut has taken."""

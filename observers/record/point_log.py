@@ -147,7 +147,7 @@ class PointLog:
             if metric.count and is_rewound(name)
         }
 
-    def go_on_from(self, position: Mapping[str, list]) -> None:
+    def count_from(self, position: Mapping[str, list]) -> None:
         """Count on from a position, to which all is added that was not moved away yet."""
         waiting: Counter[str] = Counter()
         if self._live is not None:

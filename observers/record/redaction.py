@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-__all__ = ["redact"]
+__all__ = ["hide_passwords", "is_hidden", "redact"]
 
 _SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "password")
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>`]+)")
+_SECRET = re.compile(r"([?&](?:\w*(?:password|passwd|pwd)|authmechanismproperties)=)[^&#]+", re.IGNORECASE)
+_HIDDEN = "***"
+_IS_HIDDEN = re.compile(r"://[^\s'\"<>`]*(?:\*\*\*@|=\*\*\*(?:[&#]|$))")
 
 
 def redact(text: str) -> str:
@@ -35,3 +40,42 @@ def _hide(match: re.Match[str]) -> str:
         head, _, query = rest.rpartition("@")[2].partition("?")
     kept = [(key, value) for key, value in parse_qsl(query) if key.lower() not in _SECRET_OPTIONS]
     return f"{scheme}://{head}?{urlencode(kept)}" if kept else f"{scheme}://{head}"
+
+
+def hide_passwords(value: Any) -> Any:
+    """Return a text with `***` in the place of the password of every URL in it; or what JSON holds, with all its texts.
+
+    A password is what stands between : and @, the user of an http URL that has no other, which is a token, and an
+    option by that name.
+
+        >>> hide_passwords({"url": "postgresql://ann:s3cret@db.lab/lab", "lr": 0.1})
+        {'url': 'postgresql://ann:***@db.lab/lab', 'lr': 0.1}
+    """
+    if isinstance(value, str):
+        return _URL.sub(_without_password, value) if "://" in value else value
+    if isinstance(value, dict):
+        return {key: hide_passwords(item) for key, item in value.items()}
+    return [hide_passwords(item) for item in value] if isinstance(value, list) else value
+
+
+def is_hidden(text: str) -> bool:
+    """Tell whether a text holds a URL whose password is hidden."""
+    return _IS_HIDDEN.search(text) is not None
+
+
+def _without_password(match: re.Match[str]) -> str:
+    scheme, rest = match["scheme"], match["rest"]
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in host:
+        # In a URL of MongoDB no path or option has an @: the last one ends the password, whatever stands in that.
+        users, _, _ = (rest if scheme.startswith("mongodb") else host).rpartition("@")
+    elif re.match(r"[^:@]*:(?!\d*$)", host) and not host.startswith("["):
+        users = rest.rpartition("@")[0]  # what follows the : is no port: a password with a / or ? of its own
+    else:
+        users = ""
+    after = _SECRET.sub(rf"\1{_HIDDEN}", rest[len(users) :])
+    if ":" in users:
+        users = f"{users.partition(':')[0]}:{_HIDDEN}"
+    elif users and scheme.lower() in ("http", "https"):
+        users = _HIDDEN
+    return f"{scheme}://{users}{after}"

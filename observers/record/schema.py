@@ -45,7 +45,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import math
 import operator
 import re
 from collections.abc import Iterator
@@ -77,7 +76,6 @@ __all__ = [
     "read_points",
     "read_table",
     "split_metrics",
-    "summarize",
     "to_steps",
 ]
 
@@ -229,7 +227,7 @@ def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) ->
 
 def _tell_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
     news = [
-        f"points {low:,} to {high - 1:,} are damaged (their checksum differs), these {high - low:,} are left out"
+        f"points {low:,} to {high - 1:,} are damaged: their checksum differs, {high - low:,} left out"
         for low, high in bad
     ]
     news += [f"{missing:,} points are missing at its end"] if missing > 0 else []
@@ -379,31 +377,3 @@ def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
         return value
 
     return table["columns"], [[cell(value) for value in row] for row in table["rows"]]
-
-
-def summarize(values: np.ndarray, steps: np.ndarray, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the summary of a metric after more points, without looking at the old ones.
-
-    Args:
-        values: (n,) new values, at least one.
-        steps: (n,) their steps.
-        before: The summary so far.
-
-    Returns:
-        `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value for
-        `first` and `last` alone; `finite` is the number of values that `mean` is over.
-    """
-    good = np.isfinite(values)
-    new: dict[str, Any] = before or {"count": 0, "first": values[0].item(), "finite": 0, "mean": math.nan}
-    new = {**new, "count": new["count"] + len(values), "last": values[-1].item(), "last_step": steps[-1].item()}
-    numbers = np.flatnonzero(~np.isnan(values))
-    for name, pick, better in (("min", np.argmin, np.less), ("max", np.argmax, np.greater)):
-        if len(numbers):
-            position = numbers[pick(values[numbers])]
-            if name not in new or better(values[position], new[name]):
-                new |= {name: values[position].item(), f"{name}_step": steps[position].item()}
-    if good.any():
-        finite = new["finite"] + int(good.sum())
-        old_total = 0.0 if new["finite"] == 0 else new["mean"] * new["finite"]
-        new |= {"mean": (old_total + float(values[good].sum())) / finite, "finite": finite}
-    return new

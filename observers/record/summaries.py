@@ -9,11 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.schema import read_intact_points, read_names, to_steps
+from observers.record.schema import POINT, read_intact_points, read_names, to_steps
 
-__all__ = ["add_to_summaries", "summaries"]
+__all__ = ["add_to_summaries", "summaries", "summarize"]
 
 _CHUNK_POINTS = 2**18
+
+
+def summarize(values: np.ndarray, steps: np.ndarray, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the summary of a metric after more points, without looking at the old ones.
+
+    Args:
+        values: (n,) new values, at least one.
+        steps: (n,) their steps.
+        before: The summary so far.
+
+    Returns:
+        `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value for
+        `first` and `last` alone; `finite` is the number of values that `mean` is over.
+    """
+    rows = np.zeros(len(values), POINT)
+    is_float = np.full(len(values), steps.dtype.kind == "f")
+    rows["value"] = values
+    rows["step"] = steps.astype(np.float64).view(np.int64) if is_float.any() else steps
+    return _joined(before, next(_summaries_of(rows, is_float, np.zeros(1, np.intp))))
 
 
 def summaries(folder: Path) -> dict[str, dict[str, Any]]:
@@ -31,7 +50,7 @@ def summaries(folder: Path) -> dict[str, dict[str, Any]]:
 def add_to_summaries(
     before: Mapping[str, dict[str, Any]], points: np.ndarray, names: Mapping[int, tuple[str, bool]]
 ) -> dict[str, dict[str, Any]]:
-    """Return the summaries after more points, without looking at the old ones; see `schema.summarize`.
+    """Return the summaries after more points, without looking at the old ones; see `summarize`.
 
     The work is done for all metrics at once, so that ten thousand of them cost hardly more than one.
 

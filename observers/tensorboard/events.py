@@ -20,6 +20,7 @@ from tensorboard.plugins.image import metadata as image_metadata
 from tensorboard.plugins.text import metadata as text_metadata
 
 from observers.record.media_entry import Content, MediaEntry
+from observers.record.redaction import hide_passwords
 
 __all__ = [
     "LAST_STEP",
@@ -163,7 +164,7 @@ def session_start(config: Mapping[str, Any], time: float) -> bytes:
         elif isinstance(value, int | float):
             info.hparams[path].number_value = value
         else:
-            info.hparams[path].string_value = str(value)
+            info.hparams[path].string_value = hide_passwords(str(value))
     return _session(hparams_metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=info), time)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
-from runs.commands.terminal.arguments import Parser, add_run, open_given
+from runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
 from runs.commands.terminal.launching import begin
 
 __all__ = ["add_arguments", "main"]
@@ -34,15 +33,9 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.rerun.resuming import fork_launch
     from runs.rerun.states import with_folder
 
-    updates, options = _split(arguments.rest)
+    updates, options = split_rest(arguments.rest)
     with open_given(arguments) as store:
         run, _ = with_folder(store.get(arguments.run))
         state = None if arguments.state is None else Path(arguments.state)
         launch = fork_launch(run, updates, options, state, arguments.without)
     return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)
-
-
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return settings and options of `with SETTING ... -- OPTION ...`."""
-    end = words.index("--") if "--" in words else len(words)
-    return list(words[1:end]), list(words[end + 1 :])

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given, where_of
+from runs.commands.terminal.arguments import Parser, add_json, add_run, open_given, split_rest, where_of
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text, print_to_stderr, print_unified
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if it could not be run. Times,
-output and metrics named system/... are not compared."""
+output and metrics named system/... are not compared. A URL whose password was not recorded is given behind all else:
+with SETTING=URL."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
+    parser.rest_begins = ("with",)
     add_run(parser)
     parser.add_argument(
         "--in-place", action="store_true", help="take today's sources in the place of the recorded ones"
@@ -82,7 +84,8 @@ def main(arguments: argparse.Namespace) -> int:
             return _write_environment(run, arguments)
         tolerance = Tolerance(arguments.rtol, arguments.atol, dict(arguments.tolerance))
         check_tolerance(run, tolerance)
-        with planned(run, store, in_place=arguments.in_place, keep=arguments.keep) as plan:
+        settings, _ = split_rest(arguments.rest)
+        with planned(run, store, in_place=arguments.in_place, keep=arguments.keep, settings=settings) as plan:
             if arguments.dry:
                 print_json(_plan_document(plan)) if arguments.json else _print_plan(plan)
                 return 0
@@ -109,7 +112,7 @@ def _announce(plan: Plan) -> None:
     quiet = len(plan.environment.differences) - len(plan.environment.loud)
     if quiet:
         _tell([f"{quiet} differences that should not matter; --dry lists them"])
-    _tell([shlex.join(plan.launch.command)])
+    _tell([plan.launch.text])
 
 
 def _sources_text(plan: Plan) -> str:
@@ -121,7 +124,7 @@ def _sources_text(plan: Plan) -> str:
 
 def _print_plan(plan: Plan) -> None:
     print_text(f"run {plan.run.id} would be reproduced", "bold")
-    rows = [("sources", _sources_text(plan)), ("command", shlex.join(plan.launch.command))]
+    rows = [("sources", _sources_text(plan)), ("command", plan.launch.text)]
     rows += [("folder", str(plan.launch.cwd)), ("environment", _variables(plan))]
     where = plan.run.store.where
     rows.append(("record", f"{where}, by way of a temporary folder" if plan.is_staged else where))
@@ -244,7 +247,7 @@ def _plan_document(plan: Plan) -> dict[str, Any]:
         "mode": plan.mode,
         "commit": plan.restored.commit if plan.restored else None,
         "num_sources": plan.restored.num_sources if plan.restored else None,
-        "command": list(plan.launch.command),
+        "command": plan.launch.words,
         "cwd": str(plan.launch.cwd),
         "variables": plan.launch.environment,
         "notes": [*plan.notes, *plan.environment.notes],

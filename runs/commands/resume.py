@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import Parser, add_run, open_given
+from runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
 from runs.commands.terminal.launching import begin
 from runs.commands.terminal.text import print_text, print_to_stderr
 from runs.commands.terminal.values import list_text
@@ -18,14 +18,14 @@ __all__ = ["add_arguments", "main"]
 
 _EPILOG = """The process becomes that of the experiment: its exit code is that of the run, and 75 where a signal
 ended it and its state is saved, so that a scheduler's requeue can resume it again. Options for the experiment, such as
--m URL, go behind --."""
+-m URL, go behind --. A URL whose password was not recorded is given as a setting."""
 
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments."""
-    parser.usage = "%(prog)s [--store WHERE] [--verify K] [--dry] RUN [-- OPTION ...]"
+    parser.usage = "%(prog)s [--store WHERE] [--verify K] [--dry] RUN [with SETTING ...] [-- OPTION ...]"
     parser.epilog = _EPILOG
-    parser.rest_begins = ("--",)
+    parser.rest_begins = ("with", "--")
     add_run(parser)
     help = (
         "first replay at least the last K recorded steps from an earlier state; resume only if they come out the same"
@@ -45,25 +45,26 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.rerun.resuming import changed_sources, resume_launch
     from runs.rerun.states import states_of, with_folder
 
+    settings, options = split_rest(arguments.rest)
     with open_given(arguments) as store:
         run, _ = with_folder(store.get(arguments.run))
-        launch = resume_launch(run, arguments.rest[1:])
+        launch = resume_launch(run, options, settings)
         changed = changed_sources(run)
         if changed:
             names = list_text(changed)
             print_to_stderr(f"{len(changed)} of its sources have changed, so it may end differently: {names}")
-        if arguments.verify is not None and not arguments.dry and not _verified(run, arguments):
+        if arguments.verify is not None and not arguments.dry and not _verified(run, arguments.verify, settings):
             return 1
         newest = next((state for state in states_of(run) if not state.fault), None)
         where = "its beginning, as no state was saved" if newest is None else f"{newest.path.name}, step {newest.step}"
     return begin(launch, f"run {run.id} is resumed from {where}", dry=arguments.dry)
 
 
-def _verified(run: Run, arguments: argparse.Namespace) -> bool:
+def _verified(run: Run, num_steps: int, settings: list[str]) -> bool:
     from runs.rerun.replaying import replay
 
-    print_to_stderr(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
-    found = replay(run, arguments.verify)
+    print_to_stderr(f"replaying the last {num_steps} recorded steps of run {run.id} ...")
+    found = replay(run, num_steps, settings)
     print_text(_verdict(found))
     return found.first is None
 

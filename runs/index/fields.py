@@ -290,7 +290,7 @@ def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     import numpy as np
 
-    from observers.record.schema import summarize
+    from observers.record.summaries import summarize
 
     summary = {}
     for name, series in metrics.items():

@@ -2,7 +2,7 @@
 
 Looking at every file of 20,000 runs takes longer than listing them may. Two looks a run are enough: at its folder,
 whose times change when a file in it is replaced, made or removed, which is how the lab writes; and at run.json, which
-Sacred's own observer rewrites in place with every beat.
+Sacred's own observer rewrites in place with every heartbeat.
 """
 
 from __future__ import annotations

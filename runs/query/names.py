@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 __all__ = ["COMMON_FIELDS", "RUN_FIELDS", "STATISTICS", "TIMES", "full_name", "short_name", "similar_names"]
 
-# What `observers.record.schema.summarize` keeps of a metric.
+# What `observers.record.summaries.summarize` keeps of a metric.
 STATISTICS = (
     "count", "finite", "first", "last", "last_step", "max", "max_step", "mean", "min", "min_step",
 )  # fmt: skip

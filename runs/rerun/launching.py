@@ -20,11 +20,21 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from observers.record.redaction import hide_passwords, redact
 from runs.errors import LaunchError
 from runs.rerun.ending import EndsWithUs
 from runs.rerun.record import Record
+from runs.rerun.wording import some
 
-__all__ = ["OBSERVERS", "Launch", "dropped_options", "recorded_launch", "run_launch", "started"]
+__all__ = [
+    "OBSERVERS",
+    "Launch",
+    "check_passwords_alone",
+    "dropped_options",
+    "recorded_launch",
+    "run_launch",
+    "started",
+]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
@@ -68,6 +78,16 @@ class Launch:
     environment: dict[str, str]
     notes: tuple[str, ...]
 
+    @property
+    def words(self) -> list[str]:
+        """The command, to be shown: without passwords."""
+        return [hide_passwords(redact(word)) for word in self.command]
+
+    @property
+    def text(self) -> str:
+        """The same as it is typed."""
+        return shlex.join(self.words)
+
     def environ(self) -> dict[str, str]:
         """Return the whole environment of the process."""
         both = {**os.environ, **self.environment}
@@ -98,8 +118,9 @@ def recorded_launch(
         search: Folders to look for modules in, behind that of the experiment and ahead of all others.
 
     Raises:
-        LaunchError: If the record names no script, or the script is not there.
+        LaunchError: If the record names no script, the script is not there, or the config lacks a password.
     """
+    _refuse_hidden(record, updates)
     script = record.script if script is None else script.absolute()
     # -P: the folder that it is started in is not searched ahead of the one of the experiment, as with a script.
     how = ["-P", "-m", record.module] if record.module else [str(script)]
@@ -110,6 +131,44 @@ def recorded_launch(
     folder, note = _folder(record)
     added = {"PYTHONPATH": _python_path(script, record.mainfile, search), **(environment or {})}
     return Launch((*command, *recorded, *options), folder, added, (*notes, *note))
+
+
+def check_passwords_alone(record: Record, settings: Sequence[str]) -> None:
+    """See to it that settings give passwords that were not recorded, and change nothing else.
+
+    Raises:
+        LaunchError: If one does.
+    """
+    hidden = record.hidden_settings
+    for setting in settings:
+        name, sign, _ = setting.partition("=")
+        if not sign or name not in hidden:
+            allowed = f"{some(hidden)}, which lacks its password" if hidden else "no setting, as its config is whole"
+            raise LaunchError(
+                f"run {record.run.id} is started with its own config: got {name}, expected {allowed}; to change "
+                "others: fork"
+            )
+
+
+def _refuse_hidden(record: Record, updates: Sequence[str]) -> None:
+    """Refuse to start a run with a URL that lacks its password.
+
+    Raises:
+        LaunchError: If the record has one that `updates` do not set.
+    """
+    given = [update.partition("=")[0] for update in updates if "=" in update]
+    missing = {
+        name: value
+        for name, value in record.hidden_settings.items()
+        if not any(name == other or name.startswith(f"{other}.") for other in given)
+    }
+    if missing:
+        name, value = next(iter(missing.items()))
+        more = f", and {len(missing) - 1} others" if len(missing) > 1 else ""
+        raise LaunchError(
+            f"run {record.run.id} was recorded without the password in its config: {name}={value}{more}; give it: with "
+            + " ".join(f"{name}=..." for name in missing)
+        )
 
 
 def _python_path(script: Path, mainfile: PurePath, search: Sequence[Path]) -> str:
@@ -215,9 +274,7 @@ def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Po
             preexec_fn=_take_interrupts if is_ignored else None,
         )
     except OSError as error:
-        raise LaunchError(
-            f"{shlex.join(launch.command)} cannot be started in {launch.cwd} ({error.strerror})"
-        ) from error
+        raise LaunchError(f"{launch.text} cannot be started in {launch.cwd} ({error.strerror})") from error
     with EndsWithUs(process.pid, _END_BOUND_S), _raising_signals():
         try:
             yield process

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from observers.record.identity import (
@@ -20,7 +20,7 @@ from observers.record.identity import (
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
-from runs.rerun.launching import OBSERVERS, Launch, recorded_launch
+from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from runs.rerun.libraries import with_libraries
 from runs.rerun.record import RESUME_SETTING, Record, read_record
 from runs.rerun.restoring import Restored, restore
@@ -68,7 +68,9 @@ class Plan:
 
 
 @contextlib.contextmanager
-def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None = None) -> Iterator[Plan]:
+def planned(
+    run: Run, store: Store, *, in_place: bool = False, keep: Path | None = None, settings: Sequence[str] = ()
+) -> Iterator[Plan]:
     """Restore a run's code and give how it is to be started; nothing runs yet. The restored code goes in the end.
 
     Args:
@@ -76,6 +78,7 @@ def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None
         store: Where it lies, and where the new run goes.
         in_place: Whether today's sources are taken in the place of its own.
         keep: An empty folder to restore into, which stays.
+        settings: Settings whose URLs were recorded without their passwords, as behind `with`.
 
     Raises:
         LaunchError: If it cannot be reproduced.
@@ -84,12 +87,15 @@ def planned(run: Run, store: Store, *, in_place: bool = False, keep: Path | None
     run = store.get(run.id)
     _refuse(run)
     record = read_record(run)
+    check_passwords_alone(record, settings)
     with contextlib.ExitStack() as stack:
         own_store = (keep or Path(f"reproduce-{run.id}")).absolute() / "runs"
-        yield _plan(record, store, _working_folder(keep, stack), own_store, in_place=in_place)
+        yield _plan(record, store, _working_folder(keep, stack), own_store, settings, in_place=in_place)
 
 
-def _plan(record: Record, store: Store, folder: Path, own_store: Path, *, in_place: bool) -> Plan:
+def _plan(
+    record: Record, store: Store, folder: Path, own_store: Path, settings: Sequence[str], *, in_place: bool
+) -> Plan:
     """Return the plan of a run, with its code restored below `folder`."""
     start, notes = _start(record)
     config = folder / "config.json"
@@ -108,7 +114,7 @@ def _plan(record: Record, store: Store, folder: Path, own_store: Path, *, in_pla
         script=script,
         config=config,
         # Where the setting would resume whatever unfinished run there is, the run begins anew.
-        updates=[f"{RESUME_SETTING}={start!r}"] if record.starts_from else [],
+        updates=[*settings, *([f"{RESUME_SETTING}={start!r}"] if record.starts_from else [])],
         options=[f"--file_storage={record_to}"] if is_staged or record.is_of_lab else [],
         environment=_environment(record, record_to, resources),
         without=[*OBSERVERS, "--enforce_clean"],

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from observers.record.redaction import is_hidden
 from runs.errors import LaunchError
+from runs.query.flattening import dotted
 from runs.stores.run import Run
 
 __all__ = ["RESUME_SETTING", "Record", "fingerprint_of", "mapping", "read_record"]
@@ -64,6 +67,12 @@ class Record:
                 "experiment's folder"
             )
         return path
+
+    @property
+    def hidden_settings(self) -> dict[str, Any]:
+        """Entries of the config, by their dotted names, that hold URLs whose passwords were not recorded."""
+        entries = dotted(self.run.config.to_dict())
+        return {name: value for name, value in entries.items() if is_hidden(json.dumps(value, default=str))}
 
     @property
     def module(self) -> str | None:

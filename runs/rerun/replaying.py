@@ -6,6 +6,7 @@ import dataclasses
 import math
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ class Replay:
     first: tuple[str, int | float, float, float | None] | None
 
 
-def replay(run: Run, num_steps: int) -> Replay:
+def replay(run: Run, num_steps: int, settings: Sequence[str] = ()) -> Replay:
     """Replay at least the last `num_steps` recorded steps of a run in a process of its own, and compare the points.
 
     The record is not touched. The process is ended once it has come so far.
@@ -51,6 +52,7 @@ def replay(run: Run, num_steps: int) -> Replay:
     Args:
         run: The run; of one in a database, the folder that it was recorded in is taken.
         num_steps: How many of its recorded steps.
+        settings: Settings whose URLs were recorded without their passwords, as behind `with`.
 
     Raises:
         LaunchError: If there is no good state before those steps, or the process ends before it has come so far.
@@ -68,7 +70,7 @@ def replay(run: Run, num_steps: int) -> Replay:
         launch = recorded_launch(
             record,
             config=folder / CONFIG,
-            updates=[] if path is None else [start_setting(path)],
+            updates=[*settings, *([] if path is None else [start_setting(path)])],
             environment={**record.flags, RECORD_TO_VARIABLE: name},
             # Nobody else is to have it for a run.
             without=OBSERVERS,

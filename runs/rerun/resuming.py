@@ -12,7 +12,7 @@ from pathlib import Path
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError, StoreError
-from runs.rerun.launching import Launch, dropped_options, recorded_launch
+from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
 from runs.rerun.record import read_record
 from runs.rerun.states import chosen_state, start_setting, with_folder
 from runs.stores.run import Run
@@ -20,12 +20,13 @@ from runs.stores.run import Run
 __all__ = ["changed_sources", "fork_launch", "resume_launch"]
 
 
-def resume_launch(run: Run, options: Sequence[str] = ()) -> Launch:
+def resume_launch(run: Run, options: Sequence[str] = (), settings: Sequence[str] = ()) -> Launch:
     """Return how a run is resumed in its own record, from its newest good state; from its beginning if it has none.
 
     Args:
         run: The run; of one in a database, the folder that it was recorded in is taken.
         options: Options of the experiment's command line, such as `-m URL`, behind those of the record.
+        settings: Settings whose URLs were recorded without their passwords, as behind `with`.
 
     Raises:
         LaunchError: If it runs, has come to its end, keeps no states, or its folder is not on this machine.
@@ -35,18 +36,19 @@ def resume_launch(run: Run, options: Sequence[str] = ()) -> Launch:
     _check_unfinished(run)
     _check_keeps_states(run)
     record = read_record(run)
+    check_passwords_alone(record, settings)
     environment = {**record.flags, RESUME_VARIABLE: str(folder.absolute())}
     if run.document.get("parent") or run.document.get("folder") != str(folder.absolute()):
         # It may lie elsewhere than its experiment records by itself: told to, as a fork is, or moved since.
         environment[RECORD_TO_VARIABLE] = str(folder.parent.absolute())
     if record.fingerprint is not None:
         environment[EXPECT_DATA_VARIABLE] = record.fingerprint
-    return recorded_launch(record, config=folder / CONFIG, options=options, environment=environment)
+    return recorded_launch(record, config=folder / CONFIG, updates=settings, options=options, environment=environment)
 
 
 def fork_launch(
     run: Run,
-    updates: Sequence[str] = (),
+    settings: Sequence[str] = (),
     options: Sequence[str] = (),
     state: Path | None = None,
     without: Sequence[str] = (),
@@ -55,7 +57,7 @@ def fork_launch(
 
     Args:
         run: The run; of one in a database, the folder that it was recorded in is taken.
-        updates: Settings and recipes, as behind `with`.
+        settings: Settings and recipes, as behind `with`.
         options: Options of the experiment's command line.
         state: The file of the state, or its name, by default the newest good one.
         without: Options of the record that are left away, such as `tensorboard`.
@@ -66,7 +68,7 @@ def fork_launch(
     """
     run, folder = with_folder(run)
     _check_keeps_states(run)
-    updates = [*updates, start_setting(chosen_state(run, state).path)]
+    updates = [*settings, start_setting(chosen_state(run, state).path)]
     environment = {RECORD_TO_VARIABLE: str(folder.parent.absolute()), PARENT_VARIABLE: run.uid or ""}
     record = read_record(run)
     return recorded_launch(

@@ -24,7 +24,7 @@ __all__ = ["fork", "reproduce", "resume"]
 _log = logging.getLogger(__name__)
 
 
-def resume(run: Run, options: Sequence[str] = (), *, output: int | None = None) -> Run:
+def resume(run: Run, options: Sequence[str] = (), *, settings: Sequence[str] = (), output: int | None = None) -> Run:
     """Resume a run that was cut off, in its own record, from its newest good state, and wait until it ends.
 
     The experiment runs as a process of its own, as `python -m runs resume` starts it, with today's sources; what is not
@@ -35,6 +35,8 @@ def resume(run: Run, options: Sequence[str] = (), *, output: int | None = None) 
             that it was recorded in, which must be on this machine.
         options: Options of the experiment's command line, in the place of the recorded ones, such as
             `["-m", "mongodb://user:password@host/lab"]`.
+        settings: What its config was recorded without: URLs with their passwords, such as
+            `["db.url=postgresql://user:password@host/lab"]`.
         output: File descriptor for all that the process prints; None leaves stdout and stderr as they are.
 
     Returns:
@@ -53,7 +55,7 @@ def resume(run: Run, options: Sequence[str] = (), *, output: int | None = None) 
     changed = changed_sources(recorded)
     if changed:
         _log.warning("sources of run %s have changed since it was recorded: %s", run.id, ", ".join(changed))
-    pid, code = _start(resume_launch(recorded, options), output)
+    pid, code = _start(resume_launch(recorded, options, settings), output)
     if _pid_of(recorded.store.get(recorded.id)) != pid:
         raise LaunchError(f"run {run.id} was not resumed: its process ended with {end_text(code)}; see what it printed")
     return run.store.get(run.id)
@@ -109,6 +111,7 @@ def reproduce(
     *,
     in_place: bool = False,
     keep: str | Path | None = None,
+    settings: Sequence[str] = (),
     output: int | None = None,
 ) -> Reproduction:
     """Run a past run again from its record, wait until it ends, and judge whether the same came out.
@@ -121,6 +124,7 @@ def reproduce(
         tolerance: How far metrics and the result may be from the recorded ones; by default a thousandth.
         in_place: Whether today's sources are taken in the place of the recorded ones.
         keep: An empty folder to restore the sources into, which stays; by default a temporary one.
+        settings: What its config was recorded without, see `resume`.
         output: File descriptor for all that the process prints; None leaves stdout and stderr as they are.
 
     Returns:
@@ -140,7 +144,8 @@ def reproduce(
     tolerance = tolerance or Tolerance()
     check_tolerance(run, tolerance)
     store = cast(Store, run.store)  # a run knows no more of it than the protocol
-    with planned(run, store, in_place=in_place, keep=None if keep is None else Path(keep)) as plan:
+    folder = None if keep is None else Path(keep)
+    with planned(run, store, in_place=in_place, keep=folder, settings=settings) as plan:
         for note in (*plan.notes, *plan.environment.notes):
             _log.warning("%s", note)
         return carry_out(plan, tolerance, output)

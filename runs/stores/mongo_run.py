@@ -20,7 +20,8 @@ from observers.errors import ArtifactError
 from observers.mongo.documents import object_id, restore, stored_key
 from observers.mongo.fetch import fetch
 from observers.record.identity import true_status
-from observers.record.schema import POINT, TICKS_PER_S, Series, summarize, to_steps
+from observers.record.schema import POINT, TICKS_PER_S, Series, to_steps
+from observers.record.summaries import summarize
 from runs.errors import StoreError
 from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content

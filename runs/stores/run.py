@@ -306,7 +306,7 @@ class Run(abc.ABC):
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Of every metric first, last, min, max and so on; see `observers.record.schema.summarize`."""
+        """Of every metric first, last, min, max and so on; see `observers.record.summaries.summarize`."""
         return {name: value for name, value in self._part("summary").items() if isinstance(value, dict)}
 
     @functools.cached_property

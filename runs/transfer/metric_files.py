@@ -21,8 +21,8 @@ from observers.record.schema import (
     SUMS,
     TICKS_PER_S,
     Series,
-    summarize,
 )
+from observers.record.summaries import summarize
 from runs.stores.run import Run
 
 __all__ = ["write_metrics"]

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
+from observers.record.checksums import entries_of
 from observers.record.schema import POINT, read_all_points, read_metrics, read_names, read_points
 from tests.processes import DEVNULL, Process, run
 
@@ -97,6 +98,7 @@ def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
     step = int.from_bytes(points[places[-1] + 8 : places[-1] + 16], "little")
     points[places[-1] + 16] ^= 1
     (folder / "metrics.bin").write_bytes(points)
+    (folder / "metrics.sums").unlink()  # as if it had been recorded so
     before = lab.record(run), lab.numbers()
     done = lab.runs("resume", str(run), "--verify", "2")
     assert done.returncode == 1, done.stderr
@@ -131,8 +133,11 @@ def append_point(folder, step):
 
 
 def settle(folder):
-    """Have all points of a killed process in `metrics.bin` alone, so that damage to it is damage to the record."""
-    read_all_points(folder).tofile(folder / "metrics.bin")
+    """Have all points of a killed process in `metrics.bin` alone, each in a block of its own, for damage to be done."""
+    points = read_all_points(folder)
+    points.tofile(folder / "metrics.bin")
+    sums = [entries_of(point.tobytes(), place, POINT.itemsize) for place, point in enumerate(points)]
+    (folder / "metrics.sums").write_bytes(b"".join(sums))
     (folder / "metrics.live").unlink()
 
 
@@ -166,10 +171,12 @@ def test_run_whose_record_is_whole_at_no_state_ends_with_loss(lab):
     folder = lab.folder / "my_runs" / str(run)
     settle(folder)
     points = read_points(folder)
-    np.delete(points, places_of(folder, "train/loss")[0]).tofile(folder / "metrics.bin")
+    points["value"][places_of(folder, "train/loss")[0]] += 1e-9
+    points.tofile(folder / "metrics.bin")
     done = lab.runs("resume", folder.name)
     assert done.returncode == 0, done.stderr
     assert "the record is not complete at any state that is kept; resuming from the newest good one" in done.stderr
+    assert "are damaged: their checksum differs, 1 left out" in done.stderr
     assert "1 points of 1 series are lost; the run cannot end as COMPLETED" in done.stderr
     record = lab.record(folder.name)
     assert (record["status"], record["lost_points"]) == ("COMPLETED_WITH_LOSS", 1)

@@ -222,6 +222,20 @@ def test_unchanged_stock_experiment_records_the_same(tmp_path):
     assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
 
 
+def test_stock_experiment_hands_points_over_with_its_heartbeat(tmp_path):
+    ex = sacred.Experiment("stock", base_dir=str(Path(__file__).parent), save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.main
+    def main(_run):
+        _run.log_scalar("x", 0.5)
+        assert read_metrics(tmp_path / "runs" / "1") == {}
+        _run._emit_heartbeat()
+        assert len(read_metrics(tmp_path / "runs" / "1")["x"]) == 1
+
+    ex.run()
+
+
 def test_identical_runs_keep_each_content_once(tmp_path):
     resource = tmp_path / "resource.txt"
     resource.write_text("content")

@@ -219,7 +219,7 @@ def test_damaged_block_is_lost_to_whoever_takes_nothing_back_and_gone_where_the_
         stream.write(b"\xff")
     assert resumed(None) == ("COMPLETED_WITH_LOSS", 2, None, [0, 2, 3])
     assert missing == [0, 2, 2]
-    assert "points 2 to 3 are damaged (their checksum differs), these 2 are left out" in caplog.text
+    assert "points 2 to 3 are damaged: their checksum differs, 2 left out" in caplog.text
     assert resumed(positions[0]) == ("COMPLETED", None, None, [0, 3])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +25,7 @@ __all__ = [
     "folder_of",
     "is_url",
     "open_given",
+    "split_rest",
     "where_of",
 ]
 
@@ -105,6 +106,12 @@ def add_json(parser: argparse._ActionsContainer) -> None:
 
 
 # ---------------------------------------------------------------------- what is meant
+
+
+def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return settings and options of `with SETTING ... -- OPTION ...`, either of which may be left out."""
+    end = words.index("--") if "--" in words else len(words)
+    return list(words[1:end]), list(words[end + 1 :])
 
 
 def where_of(arguments: argparse.Namespace) -> str:

@@ -30,13 +30,11 @@ def begin(launch: Launch, what: str, *, dry: bool) -> int:
     Raises:
         LaunchError: If there is no such program or folder.
     """
-    from observers.record.redaction import redact
-
     for note in launch.notes:
         print_to_stderr(note)
     variables = {name: value for name, value in launch.environment.items() if name != "PYTHONPATH" and value}
-    words = [*(f"{name}={value}" for name, value in variables.items()), *map(redact, launch.command)]
-    print_to_stderr(f"{what}: cd {shlex.quote(str(launch.cwd))} && {shlex.join(words)}")
+    words = [*(shlex.quote(f"{name}={value}") for name, value in variables.items()), launch.text]
+    print_to_stderr(f"{what}: cd {shlex.quote(str(launch.cwd))} && {' '.join(words)}")
     return 0 if dry else _become(launch)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from observers.record.schema import summarize
+from observers.record.summaries import summarize
 from runs.stores.folder import FolderStore
 
 

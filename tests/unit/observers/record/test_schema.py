@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from observers.record.journal import Journal
-from observers.record.schema import POINT, read_json_lines, read_metrics, read_points, summarize
+from observers.record.schema import POINT, read_json_lines, read_metrics, read_points
+from observers.record.summaries import summarize
 
 
 def ticks(count):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observers.record.schema import POINT, summarize
+from observers.record.schema import POINT
 from observers.record.summaries import add_to_summaries
 
 NAMES = {0: ("a", False), 1: ("b", False), 2: ("a", True), 5: ("c", True)}
@@ -24,17 +24,29 @@ def points_of(rows):
     return points
 
 
+def summary_of(points):
+    """Return the summary of steps and values, a point at a time."""
+    row = {"count": 0, "first": points[0][1], "finite": 0, "mean": math.nan}
+    for step, value in points:
+        row |= {"count": row["count"] + 1, "last": value, "last_step": step}
+        for name, is_better in (("min", value < row.get("min", math.inf)), ("max", value > row.get("max", -math.inf))):
+            if is_better or (name not in row and not math.isnan(value)):
+                row |= {name: value, f"{name}_step": step}
+    finite = [value for _, value in points if math.isfinite(value)]
+    return row | ({"finite": len(finite), "mean": math.fsum(finite) / len(finite)} if finite else {})
+
+
 @settings(deadline=None)
 @given(batches=st.lists(st.lists(ROW, max_size=12), max_size=4))
-def test_summaries_of_all_metrics_at_once_are_those_of_each_alone(batches):
-    found, expected = {}, {}
+def test_summaries_of_all_metrics_at_once_are_those_of_each_point_by_point(batches):
+    found, logged = {}, {}
     for rows in batches:
         found = add_to_summaries(found, points_of(rows), NAMES)
-        for name in {NAMES[number][0] for number, *_ in rows if number in NAMES}:
-            mine = [(s / 4 if NAMES[n][1] else s, v) for n, s, v in rows if NAMES.get(n, ("",))[0] == name]
-            steps, values = np.array([s for s, _ in mine], object), np.array([v for _, v in mine])
-            typed = [np.array(s, float if isinstance(s, float) else int) for s in steps]
-            expected[name] = summarize(values, np.array([*typed, None], object)[:-1], expected.get(name))
+        for number, step, value in rows:
+            if number in NAMES:
+                name, is_float = NAMES[number]
+                logged.setdefault(name, []).append((step / 4 if is_float else step, value))
+    expected = {name: summary_of(points) for name, points in logged.items()}
     assert found.keys() == expected.keys()
     for name, row in expected.items():
         assert found[name].keys() == row.keys()

@@ -213,3 +213,27 @@ def test_sources_that_changed_or_are_gone_are_named(write_run, tmp_path):
     assert changed_sources(run) == ["exp.py"]
     (tmp_path / "lab").rmdir()
     assert changed_sources(run) == []  # on another machine there is nothing to compare
+
+
+URL = {"db": {"url": "postgresql://ann:***@db.lab/lab"}}
+
+
+@pytest.mark.parametrize("start", [resume_launch, fork_launch])
+def test_password_that_was_not_recorded_is_asked_for(write_run, start):
+    run = write_run(URL)
+    message = r"run 3 was recorded without the password in its config: db.url=postgresql://ann:\*\*\*@db.lab/lab; give "
+    with pytest.raises(LaunchError, match=message + "it: with db.url=..."):
+        start(run)
+    launch = start(run, settings=["db.url=postgresql://ann:s3cret@db.lab/lab"])
+    assert "db.url=postgresql://ann:s3cret@db.lab/lab" in launch.command
+    assert "db.url=postgresql://ann:***@db.lab/lab" in launch.text
+    assert "s3cret" not in launch.text
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "expected"),
+    [(URL, "lr=3", "got lr, expected db.url"), ({}, "lr=3", "expected no setting"), (URL, "fast", "got fast")],
+)
+def test_resumed_run_takes_no_other_setting(write_run, config, setting, expected):
+    with pytest.raises(LaunchError, match=f"run 3 is started with its own config: .*{expected}"):
+        resume_launch(write_run(config), settings=[setting])
