@@ -112,7 +112,7 @@ else:
         "Run": "runs.stores.run",
         "RunNotFoundError": "runs.errors",
         "RunsError": "runs.errors",
-        "Series": "observers.record.schema",
+        "Series": "observers.record.points",
         "ServerError": "runs.errors",
         "Store": "runs.stores.store",
         "StoreError": "runs.errors",

@@ -360,8 +360,8 @@ class FileObserver(Owned, RunObserver):
                     f"{filename}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
                     "permissions, and add it again"
                 ) from error
+        left_at = None if is_there or self.copy_artifacts else path
         with self._lock:
-            left_at = path if not (is_there or self.copy_artifacts) else None
             if left_at is None:
                 recording.journal.note_file(target)
             recording.add_artifact(name, metadata, content_type, left_at)

@@ -27,9 +27,13 @@ def open_file(path: Path) -> BinaryIO:
     try:
         _check_kind(path, path.stat())
         stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
-        _check_kind(path, os.fstat(stream.fileno()))
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: it cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    try:
+        _check_kind(path, os.fstat(stream.fileno()))
+    except ArtifactError:
+        stream.close()
+        raise
     return stream
 
 
