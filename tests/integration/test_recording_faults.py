@@ -58,6 +58,7 @@ class Fault:
         status: What is told of it, if no point is lost.
         loses: Whether points may be lost, which is told then.
         needs_disk: Whether the record is to be on a disk of its own, in `disk`.
+        doubles: How many points may be there twice.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Fault:
     status: str = "COMPLETED"
     loses: bool = False
     needs_disk: bool = False
+    doubles: int = 0
 
 
 CHILD = """
@@ -95,6 +97,7 @@ FAULTS = [
         CHILD.format(child="log(run, 500); os._exit(0)") + "os.kill(os.getpid(), signal.SIGKILL)",
         ends=-9,
         status="DEAD",
+        doubles=1,
     ),
     Fault("the folder is deleted", "shutil.rmtree(folder.rename('doomed'))"),
     Fault("all folders are deleted", "shutil.rmtree(folder.parent.rename('doomed'))"),
@@ -160,7 +163,7 @@ def stores_in(base: Path) -> set[Path]:
 
 @pytest.mark.parametrize("stores", STORES)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_nothing_is_lost_without_a_word(tmp_path, request, start, mongo_url, database, table, fault, stores):
+def test_nothing_is_lost_without_a_word(tmp_path, request, start, wait_for, mongo_url, database, table, fault, stores):
     base = request.getfixturevalue("small_disk") if fault.needs_disk else tmp_path
     observers = STORES[stores].format(base=str(base), url=mongo_url, name=database.name)
     recorded = start(
@@ -172,7 +175,8 @@ def test_nothing_is_lost_without_a_word(tmp_path, request, start, mongo_url, dat
     rows = []
     if stores != "MongoDB":
         [folder] = stores_in(base)
-        reap(folder)
+        # A command that a killed process had just forked has the lock on the record, too, until it is executed.
+        wait_for(lambda: reap(folder) or fault.status != "DEAD", "the end of the lock")
         rows.append(read(fault, "files" if stores == "files" else "both: files", str(folder), logged))
     if stores != "files":
         for folder in {base / "spool", *stores_in(base)}:
@@ -182,9 +186,9 @@ def test_nothing_is_lost_without_a_word(tmp_path, request, start, mongo_url, dat
         rows.append(read(fault, name, f"{mongo_url}/{database.name}", logged))
     table.extend(rows)
     for row in rows:
-        assert row.kept + row.told_lost == row.logged
+        assert 0 <= row.kept + row.told_lost - row.logged <= fault.doubles
         if fault.loses:
             assert row.status in (fault.status, "COMPLETED_WITH_LOSS")
             assert row.status == "COMPLETED_WITH_LOSS" or not row.told_lost
         else:
-            assert (row.kept, row.status) == (row.logged, fault.status)
+            assert row.status == fault.status

@@ -5,6 +5,7 @@ import math
 import random
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
 import gridfs
@@ -324,11 +325,18 @@ def main(_run): _run.log_scalar("x", 1.0)
 # ---------------------------------------------------------------------- retries and resends
 
 
-class Flaky:
-    """A collection that breaks off at random, before or after the server has done what it was told."""
+# More would let an unlucky order go on for minutes.
+MAX_BREAKS = 100
 
-    def __init__(self, real, rng):
-        self._real, self._rng = real, rng
+
+class Flaky:
+    """A collection that breaks off at random, before or after the server has done what it was told.
+
+    `breaks` counts how often all together have.
+    """
+
+    def __init__(self, real, rng, breaks):
+        self._real, self._rng, self._breaks = real, rng, breaks
 
     def __getattr__(self, name):
         method = getattr(self._real, name)
@@ -336,7 +344,8 @@ class Flaky:
             return method
 
         def call(*args, **kwargs):
-            fate = self._rng.random()
+            fate = self._rng.random() if self._breaks.total() < MAX_BREAKS else 1.0
+            self._breaks.update(["broken off"] * (fate < 0.3))
             if fate < 0.15:
                 raise AutoReconnect("broken off before")
             done = method(*args, **kwargs)
@@ -365,12 +374,12 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, d
                 _run.log_media("text", Text(f"step {step % 40}"), step)
 
     record(main, FileObserver(store))
-    rng = random.Random(seed)
+    rng, breaks = random.Random(seed), Counter()
 
     def fresh():
         delivery = Delivery(store / "1", store, database)
         for name in ("runs", "metrics", "chunks", "media"):
-            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng))
+            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng, breaks))
         return delivery
 
     deliveries = [fresh(), fresh()]
