@@ -1,29 +1,35 @@
-"""Every fault that recording is to survive, against files, MongoDB and both, in one table:
+"""Every fault that recording and delivery are to survive, against files, MongoDB and both, in one table:
 
     python -m pytest -m nightly -n 0 tests/integration/test_recording_faults.py
 
 A row is the fault, the store, points logged, kept, told as lost, and the status told. Nothing may be lost without a
-word. A further fault is one more entry of `FAULTS`.
+word. A further fault is one more entry of `FAULTS`, or of `DELIVERY_FAULTS` if it is one of the server.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import pymongo
 import pytest
 
+from experiments import Experiment
+from observers import ArtifactError, FileObserver, MongoObserver
+from observers.mongo.points import POINTS_PER_DOCUMENT
 from runs.stores.opening import open_store
 from runs.transfer.syncing import reap, sync
 
-pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 # The process: 1,000 points that are on the disk, 1,000 that may not be, the fault, and 1,000 more. `fault` gets the run
 # and its folder, and may call `log(run, count)`, which logs so many points and counts them.
 BODY = """
-import itertools, resource, shutil, signal
+import itertools, os, resource, shutil, signal
 ex = Experiment("recorded", system_metrics_s=None)
 ex.observers.extend([{observers}])
 steps = itertools.count()
@@ -85,6 +91,22 @@ with open("disk/filler", "wb", buffering=0) as stream:
     except OSError: pass
 """
 
+BAD_VALUES = """
+bad = [("loss", [1, 2], 0), ("loss", None, 0), ("loss", "5", 0), (None, 1, 0), (5, 1, 0), ("loss", 1, [])]
+for name, value, step in bad:
+    try: run.log_scalar(name, value, step)
+    except TypeError: continue
+    raise AssertionError((name, value, step))
+"""
+OTHERS = """
+from observers.record.locking import RecordLock
+from runs import reap
+assert reap(folder.parent) == []
+try: RecordLock(folder).acquire()
+except BlockingIOError: pass
+else: raise AssertionError("a second writer")
+"""
+
 FAULTS = [
     Fault("none"),
     Fault("kill -9", "os.kill(os.getpid(), signal.SIGKILL)", ends=-9, status="DEAD"),
@@ -99,6 +121,14 @@ FAULTS = [
         status="DEAD",
         doubles=1,
     ),
+    Fault(
+        "two signals within 50 ms",
+        "os.kill(os.getpid(), signal.SIGTERM); os.kill(os.getpid(), signal.SIGINT)",
+        ends=143,
+        status="INTERRUPTED",
+    ),
+    Fault("values and names that are none", BAD_VALUES),
+    Fault("others reap and write the record", OTHERS),
     Fault("the folder is deleted", "shutil.rmtree(folder.rename('doomed'))"),
     Fault("all folders are deleted", "shutil.rmtree(folder.parent.rename('doomed'))"),
     Fault("the folder is moved", "folder.rename('elsewhere')"),
@@ -192,3 +222,145 @@ def test_nothing_is_lost_without_a_word(tmp_path, request, start, wait_for, mong
             assert row.status == "COMPLETED_WITH_LOSS" or not row.told_lost
         else:
             assert row.status == fault.status
+
+
+# ---------------------------------------------------------------------- of the delivery
+
+HALF = 25_000
+
+
+class Course:
+    """A run in this process that meets a fault in its middle, with a server of its own.
+
+    Attributes:
+        folder: Where it records.
+        server, url: The server.
+        database: The run's database there.
+        run: The run, while it runs.
+        also: What else to tell of it.
+    """
+
+    def __init__(self, folder, server, wait_for):
+        self.folder, self.server, self.url, self.wait_for = folder, server, f"{server.url}/lab", wait_for
+        self.run, self.also, self.is_away = None, "", False
+
+        self.client = pymongo.MongoClient(server.url)
+        self.database = self.client.lab
+
+    def record(self, fault, *, with_folder):
+        ex = Experiment("recorded", system_metrics_s=None)
+        if with_folder:
+            ex.observers.append(FileObserver(self.folder / "runs"))
+        ex.observers.append(MongoObserver(self.server.url, "lab", failure_dir=self.folder / "runs" / "_spool"))
+
+        @ex.main
+        def main(_run):
+            self.run = _run
+            self.log(0)
+            self.wait_for(self.is_delivered, "the first half in the database")
+            fault(self)
+            self.log(HALF)
+
+        ex.run(options={"--capture": "sys", "--loglevel": "ERROR"})
+
+    def is_delivered(self):
+        beyond = self.database.metrics_chunks.aggregate([{"$group": {"_id": None, "count": {"$sum": "$count"}}}])
+        return sum(row["count"] for row in beyond) == HALF - POINTS_PER_DOCUMENT
+
+    def log(self, start):
+        for step in range(start, start + HALF):
+            self.run.log_scalar("loss", step / 7, step)
+
+    def restart_empty(self):
+        self.server.kill()
+        shutil.rmtree(self.server.folder)
+        self.server.start()
+
+
+def drop(course):
+    course.database.client.drop_database("lab")
+
+
+def drop_collection(name):
+    return lambda course: course.database[name].drop()
+
+
+def take_id(course):
+    course.database.runs.drop()
+    course.database.runs.insert_one({"_id": 1, "uid": "f" * 32, "status": "RUNNING"})
+
+
+def add_fifo(course):
+    os.mkfifo(course.folder / "fifo")
+    try:
+        course.run.add_artifact(course.folder / "fifo")
+    except ArtifactError:
+        course.also = "refused"
+
+
+def add_twice(course):
+    for content in ("first", "second"):
+        (course.folder / "made.txt").write_text(content)
+        course.run.add_artifact(course.folder / "made.txt")
+    course.also = "artifacts: 2"
+
+
+def log_many_names(course):
+    for number in range(10_000):
+        course.run.log_scalar(f"metric/{number}", number, 0)
+
+
+def print_much(course):
+    for _ in range(100_000):
+        print("x" * 1023)
+
+
+def stay_away(course):
+    course.server.kill()
+    course.is_away = True
+
+
+DELIVERY_FAULTS = {
+    "database dropped": drop,
+    "runs dropped": drop_collection("runs"),
+    "runs dropped, id taken": take_id,
+    "metrics dropped": drop_collection("metrics"),
+    "chunks dropped": drop_collection("metrics_chunks"),
+    "files dropped": drop_collection("fs.files"),
+    "pieces of files dropped": drop_collection("fs.chunks"),
+    "server killed": lambda course: (course.server.kill(), course.server.start()),
+    "server restarted empty": Course.restart_empty,
+    "server away to the end, sync": stay_away,
+    "FIFO as an artifact": add_fifo,
+    "artifact added twice": add_twice,
+    "10,000 names": log_many_names,
+    "100 MB of output": print_much,
+}
+
+
+@pytest.mark.parametrize("with_folder", [True, False], ids=["both", "mongo"])
+@pytest.mark.parametrize("fault", DELIVERY_FAULTS)
+def test_delivery_loses_nothing(request, tmp_path, mongod, wait_for, table, fault, with_folder):
+    mongod.start()
+    course = Course(tmp_path, mongod, wait_for)
+    request.addfinalizer(course.client.close)
+    course.record(DELIVERY_FAULTS[fault], with_folder=with_folder)
+    if course.is_away:
+        mongod.start()
+    # Also what takes longer than the end of a run waits.
+    for result in sync(tmp_path / "runs"):
+        course.also = "by sync" if result.outcome == "delivered" else course.also
+    run_id = course.database.runs.find_one({"uid": course.run.meta_info["uid"]})["_id"]
+    with open_store(course.url) as store:
+        run = store.get(run_id)
+        series, status = run.metric("loss"), run.status
+        assert len(run.read_output()[0]) >= (10**8 if fault == "100 MB of output" else 0)
+        assert all(content.read() for content in run.stored("sources"))
+    kept = len(set(series.steps.tolist()))
+    if course.also.startswith("artifacts"):
+        assert len(course.database.runs.find_one({"_id": run_id})["artifacts"]) == 2
+    also = f" ({course.also})" if course.also else ""
+    table.append(Row(fault, "both: MongoDB" if with_folder else "MongoDB", 2 * HALF, kept, 0, status + also))
+    assert (kept, len(series), status) == (2 * HALF, 2 * HALF, "COMPLETED")
+    spool = tmp_path / "runs" / "_spool"
+    assert not spool.exists() or list(spool.iterdir()) == []

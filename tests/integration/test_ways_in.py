@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 
 import pytest
 import yaml
@@ -442,15 +441,6 @@ def test_unknown_or_incomplete_option_refused(refused, words, message):
     assert message in refused(*words)
 
 
-@pytest.fixture
-def root_level():
-    """Put the level of the root logger back, which Sacred's `-l` sets for the whole process."""
-    level = logging.getLogger().level
-    yield
-    logging.getLogger().setLevel(level)
-
-
-@pytest.mark.usefixtures("root_level")
 @pytest.mark.parametrize("words", [["-l", "-10"], ["--logl=ERROR"], ["-lERROR"], ["-u", "-fd"], ["--unobserved"]])
 def test_option_in_every_form_taken(result, words):
     assert result(*words) is not None

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
-from observers.record import checksums, schema
+from observers.record import checksums, points
 from observers.record.append_file import AppendFile
 from observers.record.checksums import ENTRY_BYTES, blocks_in, damaged, entries_of, read_blocks
 from observers.record.journal import Journal
@@ -176,15 +176,15 @@ def test_reader_in_the_middle_of_rewinding_tells_of_no_damage(tmp_path, caplog, 
     journal = record(tmp_path)
     position = journal.position()
     write(journal, [30], step=30)
-    read = schema.read_blocks
+    read = points.read_blocks
 
     def slow(*args):
         found = read(*args)
-        monkeypatch.setattr(schema, "read_blocks", read)
+        monkeypatch.setattr(points, "read_blocks", read)
         journal.rewind({"metrics": {"loss": [15, 14]}, "media": position["media"]})
         return found
 
-    monkeypatch.setattr(schema, "read_blocks", slow)
+    monkeypatch.setattr(points, "read_blocks", slow)
     assert steps_in(tmp_path) == list(range(15))
     assert not caplog.messages
 
