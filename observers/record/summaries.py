@@ -67,17 +67,21 @@ def add_to_summaries(
     last = max(names, default=-1) + 1
     group_of, float_of = np.full(last + 1, -1), np.zeros(last + 1, bool)
     number = np.minimum(points["metric"], last)
-    for each in np.flatnonzero(np.bincount(number)).tolist():
+    present = np.flatnonzero(np.bincount(number)).tolist()
+    for each in present:
         if each in names:
             name, float_of[each] = names[each]
             group_of[each] = groups.setdefault(name, len(groups))
-    group = group_of[number]
-    order = np.argsort(group, kind="stable")
-    order = order[np.searchsorted(group[order], 0) :]
-    if not len(order):
-        return dict(before)
-    rows, starts = points[order], np.searchsorted(group[order], np.arange(len(groups)))
-    is_float = float_of[number[order]]
+    if len(groups) == len(present) == 1:
+        rows, starts, is_float = points, np.zeros(1, np.intp), float_of[number]
+    else:
+        group = group_of[number]
+        order = np.argsort(group, kind="stable")
+        order = order[np.searchsorted(group[order], 0) :]
+        if not len(order):
+            return dict(before)
+        rows, starts = points[order], np.searchsorted(group[order], np.arange(len(groups)))
+        is_float = float_of[number[order]]
     changed = {
         name: _joined(before.get(name), new)
         for name, new in zip(groups, _summaries_of(rows, is_float, starts), strict=True)
@@ -87,26 +91,36 @@ def add_to_summaries(
 
 def _summaries_of(rows: np.ndarray, is_float: np.ndarray, starts: np.ndarray) -> Iterator[dict[str, Any]]:
     """Yield the summary of each group of `rows` (n,), which begin at `starts`; `total` stands for the mean."""
-    values = rows["value"]
+    values = np.ascontiguousarray(rows["value"])
     ends = np.append(starts[1:], len(rows))
-    finite, is_nan = np.isfinite(values), np.isnan(values)
+    finite = np.isfinite(values)
+    are_finite = bool(finite.all())
+    is_nan = np.isnan(values) if not are_finite else np.zeros(1, bool)
     with np.errstate(over="ignore"):
-        total = np.add.reduceat(np.where(finite, values, 0.0), starts)
+        total = np.add.reduceat(values if are_finite else np.where(finite, values, 0.0), starts)
+    num_finite = ends - starts if are_finite else np.add.reduceat(finite.astype(np.int64), starts)
+    num_numbers = num_finite if are_finite else np.add.reduceat((~is_nan).astype(np.int64), starts)
     columns = {
         "count": (ends - starts).tolist(),
         "first": values[starts].tolist(),
         "last": values[ends - 1].tolist(),
         "last_step": _steps(rows, is_float, ends - 1),
-        "finite": np.add.reduceat(finite.astype(np.int64), starts).tolist(),
+        "finite": num_finite.tolist(),
         "total": total.tolist(),
-        "numbers": np.add.reduceat((~is_nan).astype(np.int64), starts).tolist(),
+        "numbers": num_numbers.tolist(),
     }
-    for name, extreme, none in (("min", np.minimum, math.inf), ("max", np.maximum, -math.inf)):
-        kept = np.where(is_nan, none, values)
-        best = np.repeat(extreme.reduceat(kept, starts), ends - starts)
-        # The first of the best ones; a group of nothing but NaN has any, which is not looked at.
-        there = np.where((kept == best) & ~is_nan, np.arange(len(rows)), len(rows) - 1)
-        at = np.minimum.reduceat(there, starts)
+    for name, extreme, none, find in (
+        ("min", np.minimum, math.inf, np.argmin),
+        ("max", np.maximum, -math.inf, np.argmax),
+    ):
+        if are_finite and len(starts) == 1:
+            at = np.array([find(values)])
+        else:
+            kept = np.where(is_nan, none, values) if not are_finite else values
+            best = np.repeat(extreme.reduceat(kept, starts), ends - starts)
+            # The first of the best ones; a group of nothing but NaN has any, which is not looked at.
+            is_best = kept == best if are_finite else (kept == best) & ~is_nan
+            at = np.minimum.reduceat(np.where(is_best, np.arange(len(rows)), len(rows) - 1), starts)
         columns |= {name: values[at].tolist(), f"{name}_step": _steps(rows, is_float, at)}
     for entries in zip(*columns.values(), strict=True):
         yield dict(zip(columns, entries, strict=True))
