@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from observers.errors import DestinationError
-from observers.record.redaction import redact
+from observers.record.redaction import hide_user, redact
 from observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
     match = _SHORT.match(text)
     if match is None or not text:
         raise DestinationError(
-            f"-m: got {redact(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
+            f"-m: got {hide_user(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
         )
     found: dict[str, Any] = {}
     if match["host"]:

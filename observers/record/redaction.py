@@ -6,7 +6,7 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-__all__ = ["hide_passwords", "is_hidden", "redact"]
+__all__ = ["hide_passwords", "hide_user", "is_hidden", "redact"]
 
 _SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "password")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>`]+)")
@@ -56,6 +56,15 @@ def hide_passwords(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: hide_passwords(item) for key, item in value.items()}
     return [hide_passwords(item) for item in value] if isinstance(value, list) else value
+
+
+def hide_user(text: str) -> str:
+    """Return a text that may be a mistyped URL, with `***` in the place of all that stands before its last @.
+
+    >>> hide_user("mongodb:/ann:s3cret@db.lab/lab")
+    '***@db.lab/lab'
+    """
+    return f"***@{text.rpartition('@')[2]}" if "@" in text else text
 
 
 def is_hidden(text: str) -> bool:

@@ -81,11 +81,14 @@ def _condition(condition: Condition) -> dict[str, Any]:
         number = as_number(value) if isinstance(value, str) else None
         # No number beyond 64 bits is in a database, and none can be asked for.
         other = str(value) if number is None or number >= 2**63 else number
-        return {"_id": {"$in": [value, other]}}
+        return {"_id": {"$in": [other] if _is_large(value) else [value, other]}}
     if condition.name == DURATION:
         return _on_duration(operator, value)
     if condition.name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
+    if _is_large(value):
+        # A database holds such a number as text, and compares the others with a float as large.
+        value = str(value) if operator == "==" else _as_float(value)
     if operator == "~":
         test = {"$regex": value}
     elif operator == "==":
@@ -98,6 +101,17 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return {path: test}
     # MongoDB looks into lists, too.
     return {path: {**test, "$not": {"$type": "array"}}}
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, int) and not -(2**63) <= value < 2**63
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _on_duration(operator: str, value: Any) -> dict[str, Any]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
+from observers.record.redaction import hide_user
 from runs.errors import StoreError
 from runs.stores.store import Store
 
@@ -40,8 +42,9 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
 
         url, _, prefix = where.partition("#")
         return MongoStore(url, prefix)
-    if "://" in where:
-        raise StoreError(f"got the store {where!r}, expected a folder or a mongodb:// URL")
+    # A URL that is mistyped may hold a password.
+    if "://" in where or (re.search(":.*@", where) and not Path(where).exists()):
+        raise StoreError(f"got the store {hide_user(where)!r}, expected a folder or a mongodb:// URL")
     from runs.stores.folder import FolderStore
 
     if create:

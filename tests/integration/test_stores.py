@@ -21,6 +21,8 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 import runs
 from experiments import Experiment
 from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, Text
+from observers.errors import DestinationError
+from observers.mongo.destination import parse_mongo_option
 from runs.errors import FilterError, RunNotFoundError, StoreError
 
 LAB = Path(__file__).resolve().parents[2]
@@ -127,6 +129,13 @@ def ids(found):
         ({"nothing": {"$exists": True}}, ""),
         ("tags.nothing=True", ""),
         ("lr>1000", ""),
+        (f"lr<{2**64}", "1234567"),
+        (f"lr>{-(10**400)}", "1234567"),
+        (f"lr>={2**64}", ""),
+        (f"lr={2**64}", ""),
+        (f"lr!={2**64}", "1234567"),
+        ([("lr", "in", [2**64, 0.1])], "1"),
+        (f"id={2**64}", ""),
         ([("model.hidden", "==", [4])], "7"),
         ([("model.hidden", "==", 4)], ""),
         ("amp=True", "6"),
@@ -188,6 +197,19 @@ def test_filter_nested_too_deep_is_refused(store, nest, depth):
         tree = nest(tree)
     with pytest.raises(FilterError, match="got a filter nested more than 100 deep; write it flatter"):
         store.find(tree)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mongodb:/ann:s3cret@host/lab", "mongod://ann:s3cret@host/lab", "ann:s3:cret@host/lab", "mongodb//a:s3cret@h"],
+)
+def test_mistyped_url_hides_its_password(url):
+    with pytest.raises(StoreError, match=r"got the store '\*\*\*@h") as error:
+        runs.open_store(url)
+    assert "cret" not in str(error.value)
+    with pytest.raises(DestinationError, match="-m: got") as refused:
+        parse_mongo_option(url)
+    assert "cret" not in str(refused.value)
 
 
 def forms(time):
