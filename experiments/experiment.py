@@ -274,7 +274,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         run.meta_info["config_updates"] = config_updates or {}
         if not force:
             strictness.check_known(self, run)
-        if not run.unobserved:
+        if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
             strictness.check_settings(self, run.config)
         if not run.unobserved:
             run.experiment_info |= self._provenance(run.experiment_info["mainfile"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from experiments import Experiment
@@ -62,6 +64,12 @@ def test_setting_that_cannot_be_makes_no_run(experiment, tmp_path, entry, value,
         experiment.run(config_updates={entry: value})
     assert not (tmp_path / "runs").exists()
     assert experiment.run().status == "COMPLETED"
+
+
+def test_run_for_another_machine_is_queued_with_what_is_there(experiment, tmp_path):
+    updates = {"device.name": "cuda:99", "data.path": "/on/that/machine.csv"}
+    experiment.run(config_updates=updates, options={"--queue": True})
+    assert json.loads((tmp_path / "runs" / "1" / "run.json").read_text())["status"] == "QUEUED"
 
 
 @pytest.mark.parametrize("monitor", ["val/loss", "val/accuracy", "train/loss", "val/f1", "mine"])
