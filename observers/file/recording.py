@@ -23,6 +23,7 @@ from observers.record.media_entry import MediaEntry
 from observers.record.pacing import Pace
 from observers.record.point_files import as_text
 from observers.record.point_log import PointLog
+from observers.record.regular_file import read_regular
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
@@ -52,7 +53,7 @@ def folder_of(base: Path, uid: str) -> Path | None:
 def uid_in(folder: Path) -> str | None:
     """Return the uid of the run that a folder holds; None if it cannot be read."""
     try:
-        return json.loads((folder / RUN).read_bytes())["uid"]
+        return json.loads(read_regular(folder / RUN))["uid"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
         return None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import operator
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from observers.record.checksums import damaged, read_blocks
+from observers.record.regular_file import open_regular
 from observers.record.schema import (
     CHILD_POINTS,
     LIVE,
@@ -75,15 +77,15 @@ class Series:
 
 def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
     """Return points `start` to `stop` as an array (n,) of `POINT`; empty if there are none."""
-    path = folder / POINTS
     try:
-        count = path.stat().st_size // POINT.itemsize
+        with open_regular(folder / POINTS) as stream:
+            count = os.fstat(stream.fileno()).st_size // POINT.itemsize
+            stop = count if stop is None else min(stop, count)
+            if stop <= start:
+                return np.empty(0, POINT)
+            return np.fromfile(stream, POINT, stop - start, offset=start * POINT.itemsize)
     except FileNotFoundError:
         return np.empty(0, POINT)
-    stop = count if stop is None else min(stop, count)
-    if stop <= start:
-        return np.empty(0, POINT)
-    return np.fromfile(path, POINT, stop - start, offset=start * POINT.itemsize)
 
 
 def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
@@ -140,7 +142,8 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
     Of a run that goes on it has to be read before `metrics.bin`, or points that are moved meanwhile are in neither.
     """
     try:
-        data = np.fromfile(folder / LIVE, np.uint8)
+        with open_regular(folder / LIVE) as stream:
+            data = np.fromfile(stream, np.uint8)
     except FileNotFoundError:
         return []
     if len(data) % (2 * SLOT.itemsize):
