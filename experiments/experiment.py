@@ -27,9 +27,9 @@ from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
-from ingredients.config.entry_types import nearest
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions
+from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
