@@ -27,12 +27,13 @@ from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
-from ingredients.config.entry_types import nearest
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions
+from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
+from observers.file.observer import FileObserver
 from observers.options import environment_option, file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
 from observers.record.redaction import redact
@@ -75,9 +76,13 @@ class Experiment(LabFunctions, sacred.Experiment):
     Errors of the lab (`LabError`) end the command line with one message and exit code 1; Ctrl-C ends it with exit code
     130, SIGTERM with 143, and any signal with 75 where a training has saved its state and can be resumed.
 
+    Runs are recorded in `my_runs/` below the working folder. Observers that are attached to the experiment, or `-F
+    FOLDER`, take the place of that; `-m` adds a database to it, and `-u` records nothing.
+
     Args:
         name: Its name; by default that of the file that creates it.
         ingredients: What it is composed of.
+        record_to: Folder to record runs in where nothing else is said; None records none.
         system_metrics_s: Seconds between samples of CPU, memory, disk, network and GPUs in recorded runs, at least 1;
             None takes none.
         **options: Further arguments of `sacred.Experiment`, such as `interactive=True` in a notebook.
@@ -88,7 +93,6 @@ class Experiment(LabFunctions, sacred.Experiment):
     Example:
         ex = Experiment("mine", ingredients=[optimizer.ingredient], interactive=True)
         ex.alias(lr="optimizer.lr")
-        ex.observers.append(FileObserver("my_runs"))
 
         @ex.config
         def config(optimizer):
@@ -111,6 +115,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         name: str | None = None,
         ingredients: Sequence[sacred.Ingredient] = (),
         *,
+        record_to: str | Path | None = "my_runs",
         system_metrics_s: float | None = 15.0,
         **options: Any,
     ) -> None:
@@ -128,6 +133,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases = Aliases()
         self._on_command_line = False
+        self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
         self.all_cli_options = [_OPTIONS.get(option.get_flag(), option) for option in self.all_cli_options]
@@ -278,6 +284,9 @@ class Experiment(LabFunctions, sacred.Experiment):
             strictness.check_settings(self, run.config)
         if not run.unobserved:
             run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
+        # Those of Sacred's options are among them by now.
+        if self._record_to is not None and not run.observers and file_option.get_flag() not in ours:
+            run.observers.append(FileObserver(self._record_to))
         for flag, value in ours.items():
             try:
                 _OPTIONS[flag].apply(value, run)

@@ -18,6 +18,7 @@ import pymongo
 import pytest
 import torch
 
+from experiments import Experiment
 from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
 from tests import processes
@@ -62,6 +63,12 @@ def _root_logger_as_it_was() -> Iterator[None]:
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _no_records_unasked(monkeypatch) -> None:
+    """Let experiments that tests make in this process record where observers say so, and not in `my_runs/`, too."""
+    monkeypatch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,8 +12,9 @@ from typing import Any
 import sacred
 from sacred.utils import PATHCHANGE, iterate_flattened_separately
 
-from configs import Map, to_plain
+from configs import Map
 from ingredients.config.files import write_config_file
+from observers.record.object_names import named, object_name
 
 __all__ = ["make_print_named_configs", "print_config", "save_config"]
 
@@ -41,7 +42,7 @@ def format_config(config: dict, changes: Any, colours: dict[str, str]) -> list[s
     rows = []
     for path, value in entries:
         key = "  " * path.count(".") + path.rpartition(".")[2]
-        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {value!r}"))
+        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"))
     width = min(44, max((len(text) for _, text in rows), default=0))
     lines = []
     for path, text in rows:
@@ -53,6 +54,13 @@ def format_config(config: dict, changes: Any, colours: dict[str, str]) -> list[s
         padding = " " * max(2, width + 2 - len(text))
         lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
     return lines
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is typed: a class or function by its dotted name."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return object_name(value) or repr(named(value))
 
 
 def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None]:
@@ -72,7 +80,7 @@ def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None
 
 def save_config(_config: Map, config_filename: str = "config.json") -> None:
     """Write the config to a file for `with FILE` (config_filename=NAME.json or NAME.yaml), and exit."""
-    entries = to_plain(_config)
+    entries = named(_config)
     entries.pop("config_filename", None)
     write_config_file(entries, config_filename)
     logging.getLogger(__name__).info("saved the config to %s", config_filename)

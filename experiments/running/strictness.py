@@ -23,8 +23,9 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
-from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.config.entry_types import conform, describe, infer
 from ingredients.config.files import read_config_file
+from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
 __all__ = ["check_known", "check_settings", "check_updates", "nested"]

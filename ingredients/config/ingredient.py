@@ -15,8 +15,8 @@ from sacred.config.signature import Signature
 from sacred.utils import MissingConfigError, optional_kwargs_decorator
 
 from configs import Map, freeze, to_plain
-from ingredients.config.entry_types import nearest
 from ingredients.config.files import read_config_file
+from ingredients.config.nearest import nearest
 from ingredients.config.scope import DeclaredDict, Scope
 from ingredients.errors import ConfigError, MissingEntryError
 

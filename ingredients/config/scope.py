@@ -5,7 +5,8 @@ On top of Sacred's rules:
 
 * an annotation declares what an entry takes (`path: str | None = None`), see `ingredients.config.entry_types`;
 * a comment above or behind an entry documents it, at every depth of a literal dict;
-* a docstring, an import or a function inside the scope is not an entry;
+* a docstring and what is imported inside the scope are no entries;
+* classes, functions and modules are entries, which an update gives by their dotted names;
 * an update whose type does not fit is refused at once, before any entry that depends on it is computed.
 
 A dict that is empty by default is free-form: its keys are checked by whoever receives them.
@@ -16,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import shlex
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
@@ -28,9 +28,11 @@ from sacred.utils import ConfigError as SacredConfigError
 from sacred.utils import iterate_flattened, join_paths
 
 from configs import to_plain
-from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.config.entry_types import conform, describe, infer
+from ingredients.config.nearest import nearest
 from ingredients.config.scope_source import read_scope
 from ingredients.errors import ConfigError
+from observers.record.object_names import named, object_name
 
 __all__ = ["DeclaredDict", "Scope", "lenient"]
 
@@ -69,7 +71,8 @@ class _Checked(DogmaticDict):
     def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
         name = join_paths(self._path, key)
         try:
-            value = conform(value, kind)
+            # A lambda is not found by importing.
+            value = default if _is_recorded_as(value, default) else conform(value, kind, name)
             if key in self._updates:
                 # Sacred applies the updates once more after the config hooks: as the type they have now.
                 self._updates[key] = value
@@ -107,15 +110,32 @@ class _Checked(DogmaticDict):
         return unknown
 
 
+def _is_recorded_as(value: Any, default: Any) -> bool:
+    """Tell whether `value` is what a record has in the place of a default that is, or holds, classes or functions."""
+    if not isinstance(value, str | list) or not (isinstance(default, list) or object_name(default)):
+        return False
+    return bool(named(default) == value != default)
+
+
+def _is_local(name: Any) -> bool:
+    return isinstance(name, str) and (name.startswith("lambda ") or "<locals>" in name)
+
+
 def _misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
     got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
     name, default = entry, undogmatize(default)
+    if _is_local(value) and object_name(default) is not None:
+        return (
+            f"{entry}: got {value!r}, which cannot be imported: a lambda or local function is recorded by its source, "
+            f"and taken from the config scope alone; leave {entry} out, or name a function: {entry}=package.module:name"
+        )
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     near = nearest(value, choices) if isinstance(value, str) else None
     if isinstance(default, dict) and default:
         key, inner = next(iter(default.items()))
         name, default = f"{name}.{key}", inner
-    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(str(default))}"
+    example = "package.module:name" if _is_local(named(default)) else str(named(default))
+    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(example)}"
     if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
         hint += "; in YAML write 'off' in quotes"
     return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
@@ -164,6 +184,7 @@ class Scope(ConfigScope):
         self._path = path
         self._strict = strict
         self._declared = source.declared if strict else {}
+        self._imported = source.imported
 
     def at(self, path: str) -> Scope:
         """Return this scope as that of an ingredient called `path`."""
@@ -191,9 +212,12 @@ class Scope(ConfigScope):
                     f"a config scope of {self._path or 'the experiment'} asks for {name!r}; there is: {known}"
                 )
         entries.fallback = visible
+        names = dict(self._func.__globals__)
         with SacredConfigError.track(entries):
-            exec(self._body_code, dict(self._func.__globals__), entries)
-        for name in [name for name, value in entries.items() if _is_no_entry(name, value)]:
+            exec(self._body_code, names, entries)
+        # For functions among the entries, which look there for what they do not define.
+        names |= {**visible, **entries}
+        for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
         added = entries.revelation()
         summary = ConfigSummary(
@@ -203,6 +227,5 @@ class Scope(ConfigScope):
         summary.update({key: normalize_or_die(value) for key, value in entries.items()})
         return summary
 
-
-def _is_no_entry(name: str, value: Any) -> bool:
-    return name.startswith("__") or isinstance(value, types.ModuleType | types.FunctionType | type)
+    def _is_no_entry(self, name: str, value: Any) -> bool:
+        return name.startswith("__") or (name in self._imported and object_name(value) is not None)

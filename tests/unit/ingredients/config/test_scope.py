@@ -56,23 +56,35 @@ def test_scope_locals_are_the_entries(scope):
     }
 
 
-def test_scope_docstring_import_function_and_class_are_no_entries():
+def test_scope_docstring_and_imports_are_no_entries():
     def config():
         """Say something."""
         import math
         from pathlib import Path
 
-        def double(x):
-            return 2 * x
+        root = math.sqrt(16.0)
+        suffix = Path("a.csv").suffix
+
+    assert Scope(config)() == {"root": 4.0, "suffix": ".csv"}
+
+
+def test_scope_functions_and_classes_are_entries_that_see_the_others():
+    def config():
+        import math
+
+        factor = 3
+
+        def times(x):
+            return math.sqrt(factor * x)
 
         class Local:
             pass
 
-        root = math.sqrt(16.0)
-        suffix = Path("a.csv").suffix
-        four = double(2)
+        three = times(3) if False else 3
 
-    assert Scope(config)() == {"root": 4.0, "suffix": ".csv", "four": 4}
+    entries = Scope(config)({"factor": 12})
+    assert entries.keys() == {"factor", "times", "Local", "three"}
+    assert (entries["times"](3), entries["Local"].__name__) == (6.0, "Local")
 
 
 def test_scope_only_a_docstring_has_no_entries():
