@@ -14,6 +14,7 @@ from pathlib import Path
 # other cost more than they bring, on a busy machine a hundred times more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import pymongo
 import pytest
 import torch
@@ -26,6 +27,10 @@ from tests import processes
 # Records and databases ask the disk for their durability, which takes a third of the time of the tests that make them.
 MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 8 * 2**30
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("lab", deadline=None)
+hypothesis.settings.load_profile("lab")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -111,9 +111,9 @@ def _check_unfinished(run: Run) -> None:
 
 
 def _check_keeps_states(run: Run) -> None:
-    if run["config.checkpoint"] is None:
+    if run.get("config.checkpoint") is None:
         raise LaunchError(
             f"run {run.id} keeps no states of its training: its experiment has no ingredient checkpoint; start it anew"
         )
-    if run["config.checkpoint.last"] is False:
+    if run.get("config.checkpoint.last") is False:
         raise LaunchError(f"run {run.id} kept no states of its training: it has checkpoint.last=False; start it anew")

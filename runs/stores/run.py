@@ -47,14 +47,17 @@ class RunStore(Protocol):
 
     def get(self, key: str | int) -> Run: ...
 
+    def check_field(self, name: str) -> None: ...
+
     def tell(self, what: str, done: int, total: int) -> None: ...
 
 
 class Run(abc.ABC):
     """A past run. Nothing is loaded before it is asked for, and nothing that is read is ever executed.
 
-    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it. A run shows
-    what was recorded when it was found; `run.store.get(run.id)` reads it anew.
+    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it; a setting or
+    metric that no run of the store has is refused, which `run.get` does not do. A run shows what was recorded when it
+    was found; `run.store.get(run.id)` reads it anew.
 
     Attributes:
         store: The store that it was found in.
@@ -184,12 +187,24 @@ class Run(abc.ABC):
     # ------------------------------------------------------------------ the same for all
 
     def __getitem__(self, name: str) -> Any:
-        """Return the field `name`, short or full; None if the run does not have it."""
+        """Return the field `name`, short or full; None if the run does not have it.
+
+        Raises:
+            FilterError: If it is an entry of the config, or a metric's statistic, that no run of the store has; the
+                message names those that are spelt much like it.
+        """
+        value = self.get(name)
+        if value is None and full_name(name).startswith(("config.", "summary.")):
+            self.store.check_field(name)
+        return value
+
+    def get(self, name: str) -> Any:
+        """Return the field `name`, short or full; None if the run does not have it, whatever other runs have."""
         name = full_name(name)
         if name in self._row:
             return self._row[name]
         if name == DURATION:
-            return duration_s({field: self[field] for field in DURATION_FIELDS})
+            return duration_s({field: self.get(field) for field in DURATION_FIELDS})
         if name == "status":
             return self.status
         if name == "_id":

@@ -466,6 +466,23 @@ def test_too_few_points_refused(store):
         store.get("2").metric("train/loss", num_points=3)
 
 
+def test_frame_has_times_as_datetimes(store):
+    frame = store.frame(sort="id", columns=["start", "stop_time", "lr"])
+    assert [str(kind) for kind in frame.dtypes[:2]] == ["datetime64[us, UTC]"] * 2
+    assert (frame["stop_time"] >= frame["start"]).all()
+    run = store.get("1")
+    assert frame.loc["1", "start"].replace(tzinfo=None) == run.start_time
+
+
+def test_field_that_no_run_has_is_refused_by_a_run_too(store):
+    run = store.get("1")
+    for name, near in (("lrr", "lr"), ("train/los.min", "train/loss.min")):
+        with pytest.raises(FilterError, match=f"no run has a field {name!r}; did you mean {near}"):
+            run[name]
+        assert run.get(name) is None
+    assert run["host.nothing"] is None  # the machine's own, of which each has others
+
+
 def test_frame_has_config_summary_and_host(store):
     frame = store.frame(sort="id")
     assert frame.index.tolist() == list("1234567")
