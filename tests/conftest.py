@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Some environments forbid bytecode: each of thousands of processes would compile the lab anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import hypothesis
 import pymongo
@@ -35,6 +38,7 @@ hypothesis.settings.load_profile("lab")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the folders of tests lie in memory, where there is enough of it; those of killed sessions are removed."""
+    sys.dont_write_bytecode = False
     is_worker = hasattr(config, "workerinput")
     if is_worker or config.option.basetemp or not MEMORY.is_dir():
         return

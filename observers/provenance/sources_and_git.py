@@ -41,8 +41,10 @@ def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -
     for file in files:
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
         name = _name_below(file, str(base_dir)) if file.endswith(".py") else None
-        path = Path(base_dir, name or "")
-        if name is not None and not _is_installed(name) and path.is_file():
+        if name is None or _is_installed(name):
+            continue
+        path = Path(base_dir, name)
+        if path.is_file():
             found[name] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
     return sorted(found.items())
 
@@ -68,18 +70,19 @@ def _folder_below(folder: str, base: str) -> str | None:
     if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as of a script in the current folder
         return _folder_below(str(Path.cwd() / folder), str(Path.cwd() / base))
     folder, base = os.path.normpath(folder), os.path.normpath(base)
-    for path, start in ((Path(folder), Path(base)), (_real_folder(Path(folder)), Path(base).resolve())):
-        if path.is_relative_to(start):
-            return str(path.relative_to(start))
+    for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
+        if os.path.commonpath((path, start)) == start:
+            return os.path.relpath(path, start)
     return None
 
 
 @functools.cache
-def _real_folder(folder: Path) -> Path:
-    """Return what `resolve` does, by looking once at each folder that the paths of thousands of modules share."""
-    if folder.name in ("", "..") or folder.is_symlink():
-        return folder.resolve()
-    return _real_folder(folder.parent) / folder.name
+def _real_folder(folder: str) -> str:
+    """Return what `realpath` does, by looking once at each folder that the paths of thousands of modules share."""
+    parent, name = os.path.split(folder)
+    if name in ("", "..") or os.path.islink(folder):  # noqa: PTH114 - of text, a tenth of the time
+        return os.path.realpath(folder)
+    return os.path.join(_real_folder(parent), name)  # noqa: PTH118
 
 
 def packages() -> dict[str, str]:
