@@ -28,7 +28,7 @@ from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
 from ingredients.config.files import guard_sacred
-from ingredients.config.ingredient import LabFunctions
+from ingredients.config.ingredient import LabFunctions, make_writable
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
@@ -252,6 +252,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         remember_terminal()
+        strictness.check_scopes(self)
         updates = strictness.nested(config_updates or {})
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
@@ -274,6 +275,9 @@ class Experiment(LabFunctions, sacred.Experiment):
         run = create(updates)
         if self._aliases.follow(run, updates):
             run = create(updates)
+        if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
+            parts = list(self.traverse_ingredients())
+            make_writable(function for part, _ in parts for function in part.captured_functions)
         run.force = force
         shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
         run.meta_info["options"] |= {"--force": force, **shown}
