@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -311,8 +311,20 @@ class Experiment(LabFunctions, sacred.Experiment):
             main = root / mainfile if mainfile else main
         git = provenance.lab_git_state(root, main, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
-        found = {"mainfile": mainfile, "sources": provenance.imported_sources(root, main), "repositories": repositories}
+        sources = sorted({*provenance.imported_sources(root, main), *self._added_sources(root)})
+        found = {"mainfile": mainfile, "sources": sources, "repositories": repositories}
         return found | ({"module": self._module} if self._module else {})
+
+    def _added_sources(self, root: Path) -> Iterator[tuple[str, str]]:
+        for part, _ in list(self.traverse_ingredients()):
+            for path in getattr(part, "added_sources", ()):
+                name = provenance.source_name(path, root)
+                if name is None:
+                    raise ConfigError(
+                        f"add_source_file: {path} is not below {root}, where the sources of {self.path} are; move it "
+                        "there, or keep it by add_resource, or give the experiment another base_dir"
+                    )
+                yield name, provenance.md5_of(path)
 
 
 def _leave(message: str, code: int) -> NoReturn:

@@ -114,6 +114,22 @@ class LabFunctions(sacred.Ingredient):
         self.checks.append(function)
         return function
 
+    @functools.cached_property
+    def added_sources(self) -> list[Path]:
+        """The files that were added by `add_source_file`."""
+        return []
+
+    def add_source_file(self, filename: str | Path) -> None:
+        """Record a file with the sources of the experiment, below whose folder it lies; imported modules are, anyway.
+
+        Raises:
+            ConfigError: If there is no such file.
+        """
+        path = Path(filename).absolute()
+        if not path.is_file():
+            raise ConfigError(f"add_source_file: got {str(filename)!r}, but there is no such file; check the path")
+        self.added_sources.append(path)
+
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
         """Turn `function` into a captured function, as Sacred does, with dicts as `Map`."""
@@ -215,6 +231,7 @@ class Ingredient(LabFunctions):
         twin.named_configs = dict(self.named_configs)
         twin.config_hooks = [hook.at(twin, path) for hook in self.config_hooks]
         twin.checks.extend(self.checks)
+        twin.added_sources.extend(self.added_sources)
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.
