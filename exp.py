@@ -47,7 +47,7 @@ def evaluate(_config, _run, seed):
     where = device.make_device(seed)
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
     criterion, network, precision = build(batches, where, seed)
-    checkpoint.load_model(network, _config)
+    checkpoint.load_model(network, _config, loss=criterion)
     metrics = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, metrics, criterion)
 
@@ -74,7 +74,7 @@ def main(_config, _run, seed, training):
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
     criterion, network, precision = build(batches, where, seed)
     results.record_graph(_run, network, batches)
-    opt = optimizer.make_optimizer(network)
+    opt = optimizer.make_optimizer(network, criterion)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)
     schedule = scheduler.make_scheduler(opt, training.epochs, steps)
     with run_folder(_run) as folder:

@@ -55,7 +55,7 @@ def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoc
         ConfigError: If an option is none of the class's.
 
     Example:
-        opt = optimizer.make_optimizer(network)
+        opt = optimizer.make_optimizer(network, criterion)
         steps = loop.steps_per_epoch(batches.train, precision.accumulate)
         schedule = scheduler.make_scheduler(opt, training.epochs, steps)
         loop.fit(network, batches, criterion, opt, scheduler=schedule, log=_run.log_scalar, **training)

@@ -279,11 +279,16 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         device: Where batches are wanted; data in memory are put there as a whole.
 
     Raises:
-        DataError: If the batch is larger than the training part, or augmentation is asked for on no images.
+        DataError: If no batch would be left to train on, or augmentation is asked for on no images.
     """
     size, num_train = config["batch_size"], len(prepared.indices["train"])
-    if size < 1 or 0 < num_train < size:
-        raise DataError(f"data.batch_size: got {size}, expected 1 to {num_train}, the number of training samples")
+    if size < 1:
+        raise DataError(f"data.batch_size: got {size}, expected at least 1")
+    if config["drop_last"] and 0 < num_train < size:
+        raise DataError(
+            f"data.batch_size: got {size}, but there are {num_train} training samples, and data.drop_last=True leaves "
+            f"out a smaller batch; give at most {num_train}, or set data.drop_last=False"
+        )
     if config["num_workers"] < 0:
         raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
     by = prepared.preparation

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from observers.record.locking import RecordLock, is_locked
+from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
@@ -105,7 +106,7 @@ def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] |
         ours: A lock on it that the caller holds, and that says nothing of a writer.
     """
     try:
-        lease = json.loads((folder / LEASE).read_bytes())
+        lease = json.loads(read_regular(folder / LEASE))
     except (OSError, ValueError, RecursionError):
         lease = None
     if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
@@ -120,7 +121,7 @@ def _last_change(folder: Path) -> float | None:
     """Return when a run's lease was written; without one when its `run.json` was; None of a record without leases."""
     for name in (LEASE, RUN):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            if name == LEASE or json.loads((folder / RUN).read_bytes()).get("format") == FORMAT:
+            if name == LEASE or json.loads(read_regular(folder / RUN)).get("format") == FORMAT:
                 return (folder / name).stat().st_mtime
     return None
 

@@ -10,11 +10,10 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
+from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
 from runs.query.names import TIMES
 from runs.query.serialized import read_serialized
@@ -112,33 +111,13 @@ def read_documents(folder: Path) -> Documents:
 
 def _read(folder: Path, name: str, bound: int, into: Documents) -> bool:
     """Read one file; return whether it is there."""
-    path = f"{folder}/{name}"
     try:
-        # A pipe of that name must not be waited for.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        try:
-            info = os.fstat(handle)
-            if not stat.S_ISREG(info.st_mode):
-                into.problems.append(f"{name} is no file")
-            elif info.st_size > bound:
-                into.problems.append(f"{name} has {info.st_size:,} bytes, and no more than {bound:,} are looked at")
-            else:
-                into.content[name] = _read_all(handle, info.st_size)
-        finally:
-            os.close(handle)
+        into.content[name] = read_regular(f"{folder}/{name}", bound)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         into.problems.append(f"{name} cannot be read ({error.strerror})")
     return True
-
-
-def _read_all(handle: int, size: int) -> bytes:
-    content = os.read(handle, size + 1)
-    # Network file systems give less than was asked for.
-    while len(content) < size and (more := os.read(handle, size - len(content))):
-        content += more
-    return content
 
 
 def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], list[str]]:

@@ -74,7 +74,10 @@ class FolderStore(Store):
         if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
             return None
         try:
-            return FolderRun(self, self.folder, key) if (self.folder / key / RUN).is_file() else None
+            (self.folder / key / RUN).lstat()
+            return FolderRun(self, self.folder, key)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             why = f"{self.folder / key} cannot be read ({error.strerror}); check its permissions"
             raise StoreError(why) from error

@@ -15,6 +15,7 @@ from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError, TrainingError
 from ingredients.losses.building import build_loss
+from ingredients.models.networks import CNN
 from ingredients.optimizer import build_optimizer
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import build_schedule
@@ -393,6 +394,20 @@ def test_fit_with_impossible_stopping_raises(data, settings, message):
 def test_fit_with_batchnorm_and_a_batch_of_one_sample_raises(tensor_data, batch_size, message):
     data = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=batch_size)
     refused(data, ModelError, message, make_model(3, nn.BatchNorm1d(8)))
+
+
+@pytest.mark.parametrize(
+    ("size", "widths", "refuses"), [(4, [4, 8, 8], True), (8, [4, 8, 8], False), (2, [4, 4], True), (1, [4], True)]
+)
+def test_fit_of_the_cnn_and_a_batch_of_one_sample_raises_where_one_pixel_is_left(tensor_data, size, widths, refuses):
+    images = torch.randn(17, 1, size, size, generator=torch.Generator().manual_seed(0))
+    data, model = tensor_data((images, LABELS[:17]), batch_size=8), CNN((1, size, size), 3, widths)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    if not refuses:
+        assert train(data, model, epochs=1)[2].steps == 3
+        return
+    refused(data, ModelError, r"the last training .* which BatchNorm2d cannot take; set data.drop_last=True", model)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
 def test_fit_with_batchnorm_that_drops_the_last_batch_trains(tensor_data):

@@ -71,7 +71,7 @@ def test_values_of_numpy_are_taken_for_what_they_are():
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "run.json is nested too deeply"),
         (b"[1]", "run.json: got list, expected an object"),
         (b"1" * 5000, "run.json is no JSON"),
-        (b" " * (fields.MAX_FILE_BYTES + 1), "no more than 16,777,216 are looked at"),
+        (b" " * (fields.MAX_FILE_BYTES + 1), "expected at most 16,777,216"),
     ],
 )
 def test_unreadable_run_is_told_with_its_reason(tmp_path, content, reason):
@@ -88,7 +88,10 @@ def test_missing_run_is_told(tmp_path):
 def test_pipe_and_folder_in_place_of_a_file_are_told(tmp_path):
     os.mkfifo(tmp_path / "run.json")
     (tmp_path / "config.json").mkdir()
-    assert read(tmp_path)[1] == ["run.json is no file", "config.json is no file"]
+    assert read(tmp_path)[1] == [
+        "run.json cannot be read (it is no regular file)",
+        "config.json cannot be read (Is a directory)",
+    ]
 
 
 def test_broken_config_leaves_the_run_readable(tmp_path):
@@ -128,6 +131,6 @@ def test_sacred_metrics_are_summarized_up_to_a_size(tmp_path):
     found, problems = read(tmp_path, metrics=b" " * (fields.MAX_METRICS_BYTES + 1))
     assert found[OF_SUMMARY] == {}
     assert found[OF_RUN] == {"status": "COMPLETED"}
-    assert "metrics.json has 2,097,153 bytes" in problems[0]
+    assert "it has 2,097,153 bytes" in problems[0]
     found, problems = read(tmp_path, summary={"loss": {"min": 0.5}})
     assert (found[OF_SUMMARY], problems) == ({"loss.min": 0.5}, [])
