@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -28,7 +28,7 @@ from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
 from ingredients.config.files import guard_sacred
-from ingredients.config.ingredient import LabFunctions
+from ingredients.config.ingredient import LabFunctions, make_writable
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
@@ -252,6 +252,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         remember_terminal()
+        strictness.check_scopes(self)
         updates = strictness.nested(config_updates or {})
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
@@ -274,6 +275,9 @@ class Experiment(LabFunctions, sacred.Experiment):
         run = create(updates)
         if self._aliases.follow(run, updates):
             run = create(updates)
+        if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
+            parts = list(self.traverse_ingredients())
+            make_writable(function for part, _ in parts for function in part.captured_functions)
         run.force = force
         shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
         run.meta_info["options"] |= {"--force": force, **shown}
@@ -307,8 +311,20 @@ class Experiment(LabFunctions, sacred.Experiment):
             main = root / mainfile if mainfile else main
         git = provenance.lab_git_state(root, main, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
-        found = {"mainfile": mainfile, "sources": provenance.imported_sources(root, main), "repositories": repositories}
+        sources = sorted({*provenance.imported_sources(root, main), *self._added_sources(root)})
+        found = {"mainfile": mainfile, "sources": sources, "repositories": repositories}
         return found | ({"module": self._module} if self._module else {})
+
+    def _added_sources(self, root: Path) -> Iterator[tuple[str, str]]:
+        for part, _ in list(self.traverse_ingredients()):
+            for path in getattr(part, "added_sources", ()):
+                name = provenance.source_name(path, root)
+                if name is None:
+                    raise ConfigError(
+                        f"add_source_file: {path} is not below {root}, where the sources of {self.path} are; move it "
+                        "there, or keep it by add_resource, or give the experiment another base_dir"
+                    )
+                yield name, provenance.md5_of(path)
 
 
 def _leave(message: str, code: int) -> NoReturn:

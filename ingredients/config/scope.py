@@ -30,7 +30,7 @@ from sacred.utils import iterate_flattened, join_paths
 from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer
 from ingredients.config.nearest import nearest
-from ingredients.config.scope_source import read_scope
+from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
@@ -169,13 +169,17 @@ class Scope(ConfigScope):
         path: Dotted path of its ingredient, for messages.
         strict: Whether its entries are defaults that updates must fit; a named config's are not.
 
-    Raises:
-        ConfigError: If it is not a function written with `def`, returns, or has arguments other than names.
+    It is refused when it is called or checked, and not where it is declared, so that the command line ends with one
+    line: if it is not a function written with `def`, returns, or has arguments other than names.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
         # Sacred's constructor would read the function twice more; these are the attributes that it sets.
-        source = read_scope(function)
+        self._error: ConfigError | None = None
+        try:
+            source = read_scope(function)
+        except ConfigError as error:
+            self._error, source = error, ScopeSource([], {}, {}, frozenset(), compile("", "", "exec"))
         self.args = source.arguments
         self._func = function
         self._body_code = source.code
@@ -185,6 +189,15 @@ class Scope(ConfigScope):
         self._strict = strict
         self._declared = source.declared if strict else {}
         self._imported = source.imported
+
+    def check(self) -> None:
+        """Refuse a function that is no config scope.
+
+        Raises:
+            ConfigError: If it is none.
+        """
+        if self._error is not None:
+            raise self._error
 
     def at(self, path: str) -> Scope:
         """Return this scope as that of an ingredient called `path`."""
@@ -197,6 +210,7 @@ class Scope(ConfigScope):
         self._var_docs.update({name.replace("__", "."): text for name, text in docs.items()})
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
+        self.check()
         preset, fallback = preset or {}, fallback or {}
         entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else dogmatize(fixed or {})
         take_over = entries.take_over if self._strict else entries.__setitem__

@@ -92,7 +92,7 @@ def _compile(tree: ast.FunctionDef, function: Callable) -> types.CodeType:
         raise ConfigError(
             f"config scope {function.__name__}: {error.msg} (line {error.lineno} of {error.filename}); a scope neither "
             "returns nor yields: its local variables are the entries"
-        ) from error
+        ) from None
 
 
 def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:

@@ -444,3 +444,38 @@ def test_unknown_or_incomplete_option_refused(refused, words, message):
 @pytest.mark.parametrize("words", [["-l", "-10"], ["--logl=ERROR"], ["-lERROR"], ["-u", "-fd"], ["--unobserved"]])
 def test_option_in_every_form_taken(result, words):
     assert result(*words) is not None
+
+
+# What ends in one line
+
+
+@pytest.mark.parametrize("decorator", ["config", "named_config"])
+def test_scope_that_returns_ends_in_one_line(tmp_path, capfd, decorator):
+    script = tmp_path / "returning.py"
+    script.write_text(
+        "from experiments import Experiment\n"
+        "ex = Experiment('returning')\n"
+        f"@ex.{decorator}\n"
+        "def mine():\n"
+        "    width = 3\n"
+        "    return {'height': width}\n"
+        "ex.main(lambda: None)\n"
+    )
+    names = {"__file__": str(script), "__name__": "returning"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    with pytest.raises(SystemExit):
+        names["ex"].run_commandline(["returning.py"])
+    assert capfd.readouterr().err == (
+        f"error: config scope mine: 'return' outside function (line 6 of {script}); a scope neither returns nor "
+        "yields: its local variables are the entries\n"
+    )
+
+
+@pytest.mark.parametrize("tag", ["py/type", "py/object", "py/function", "py/reduce", "json://x"])
+def test_config_file_that_would_build_objects_is_refused_by_its_name(refused, tmp_path, tag):
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps({"d": {tag: "torch.nn.GRU"}}))
+    assert refused("with", str(path)) == (
+        f"error: {path}: got the key '{tag}', by which jsonpickle builds objects; a config file holds plain values: "
+        "give a class or function by its dotted name, as text\n"
+    )

@@ -397,7 +397,7 @@ def test_dict_at_another_path_keeps_its_entries():
 
 def test_scope_that_is_no_function_with_a_body_is_refused():
     with pytest.raises(ConfigError, match="a config scope is a function written with def; got "):
-        Scope(lambda: {"lr": 0.1}, "part")
+        Scope(lambda: {"lr": 0.1}, "part").check()
 
 
 def test_scope_that_returns_is_refused():
@@ -408,7 +408,7 @@ def test_scope_that_returns_is_refused():
     with pytest.raises(
         ConfigError, match=r"config scope returning: 'return' outside function \(line \d+ of .*; a scope"
     ):
-        Scope(returning)
+        Scope(returning)()
 
 
 def test_scope_with_arguments_that_are_not_names_alone_is_refused():
@@ -419,6 +419,6 @@ def test_scope_with_arguments_that_are_not_names_alone_is_refused():
         height = names
 
     with pytest.raises(ConfigError, match=r"scope defaulting: got the argument width=3, expected .*; write width$"):
-        Scope(defaulting)
+        Scope(defaulting)()
     with pytest.raises(ConfigError, match=r"scope collecting: got the argument \*names, expected .*; write names$"):
-        Scope(collecting)
+        Scope(collecting)()
