@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from configs import to_plain
@@ -20,7 +24,7 @@ def is_dotted_path(name: str) -> bool:
 
 
 def import_object(path: str, entry: str) -> Any:
-    """Import `package.module:object` or `package.module.object`.
+    """Import `package.module:object` or `package.module.object`; what Python does not find, from the working folder.
 
     Args:
         path: The dotted path, as the user wrote it.
@@ -30,6 +34,7 @@ def import_object(path: str, entry: str) -> Any:
         ConfigError: If the module or the object in it does not exist.
     """
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
+    _let_find(module_name.partition(".")[0])
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -48,6 +53,18 @@ def import_object(path: str, entry: str) -> Any:
             raise ConfigError(f"{entry}: got {path!r}, but {module_name} has no {part!r}; {hint}")
         found = getattr(found, part)
     return found
+
+
+def _let_find(name: str) -> None:
+    """Let a module in the working folder be imported if there is no other; by worker processes, too, so it stays so.
+
+    Python itself looks into the folder of the script, which may lie elsewhere.
+    """
+    if name in sys.modules or importlib.util.find_spec(name) is not None:
+        return
+    folder = str(Path.cwd())
+    if importlib.machinery.PathFinder.find_spec(name, [folder]) is not None:
+        sys.path.append(folder)
 
 
 def check_options(target: Callable, options: Mapping[str, Any], entry: str, given: Mapping[str, Any] = {}) -> None:
