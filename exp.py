@@ -35,7 +35,7 @@ def config(optimizer, training, checkpoint):
 def build(batches, where, seed):
     """Return the loss, the model and its precision, as configured, for data on a device."""
     criterion = loss.make_loss(batches, device=where)
-    network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
+    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, dtype=batches.input_dtype).to(where)
     return criterion, network, amp.make_amp(where)
 
 

@@ -92,7 +92,7 @@ def fit(
         monitor: Metric that tells the best epoch, such as `val/loss` or `val/accuracy`.
         mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement after which training stops; None never stops early.
-        min_delta: Smallest change of the metric that counts as an improvement.
+        min_delta: Smallest change of the metric that patience counts as an improvement.
         on_nan: What to do once the loss or a weight is NaN or infinite: `stop` or `ignore`.
 
     Returns:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +26,7 @@ def is_dotted_path(name: str) -> bool:
 
 
 def import_object(path: str, entry: str) -> Any:
-    """Import `package.module:object` or `package.module.object`.
+    """Import `package.module:object` or `package.module.object`; what Python does not find, from the working folder.
 
     Args:
         path: The dotted path, as the user wrote it.
@@ -54,6 +58,7 @@ def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
     Raises:
         ConfigError: If there is no such module.
     """
+    _let_find(name.partition(".")[0])
     try:
         # The main module is there already, under another name.
         return importlib.import_module("__main__" if name == imported_main() else name)
@@ -64,6 +69,18 @@ def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
             f"{entry}: got {path or name!r}, but there is no module {error.name!r}; "
             "give package.module:object for a module in this folder or an installed one"
         ) from error
+
+
+def _let_find(name: str) -> None:
+    """Let a module in the working folder be imported if there is no other; by worker processes, too, so it stays so.
+
+    Python itself looks into the folder of the script, which may lie elsewhere.
+    """
+    if name in sys.modules or importlib.util.find_spec(name) is not None:
+        return
+    folder = str(Path.cwd())
+    if importlib.machinery.PathFinder.find_spec(name, [folder]) is not None:
+        sys.path.append(folder)
 
 
 def check_options(target: Callable, options: Mapping[str, Any], entry: str, given: Mapping[str, Any] = {}) -> None:

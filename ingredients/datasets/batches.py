@@ -249,6 +249,7 @@ class Data:
         preparation: All that they were prepared by, which checkpoints keep; None if it is not known.
         test_names: What each sample of `test` is called, in order: its file, or its place in the source.
         has_targets: Whether there were targets; without any, those of batches are -1, and NaN for regression.
+        input_dtype: Type of inputs: torch.float32, or torch.int64 for whole numbers.
     """
 
     train: Batches
@@ -267,6 +268,7 @@ class Data:
     preparation: Preparation | None = None
     test_names: Sequence[str] | Sequence[int] = ()
     has_targets: bool = True
+    input_dtype: torch.dtype = torch.float32
 
 
 def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device) -> Data:
@@ -293,6 +295,8 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
     by = prepared.preparation
     augmentation = _augmentation(config["augment"], by.input_shape)
+    if augmentation is not None and by.dtype != "float32":
+        raise DataError(f"data.augment: got data.dtype={by.dtype}, expected float32; turn one of them off")
     splits = {}
     for split in ("train", "val", "test"):
         training = split == "train"
@@ -314,6 +318,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         preparation=by,
         test_names=[prepared.names[place] for place in prepared.indices["test"].tolist()],
         has_targets=prepared.has_targets,
+        input_dtype=getattr(torch, by.dtype),
     )
 
 

@@ -12,9 +12,16 @@ import numpy as np
 from ingredients.config.construct import require
 from ingredients.errors import DataError
 
-__all__ = ["ImageFolder"]
+__all__ = ["ImageFolder", "image_files"]
 
 _log = logging.getLogger(__name__)
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Return the images in a folder and those below it, sorted."""
+    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in _SUFFIXES)
 
 
 class ImageFolder:
@@ -42,8 +49,6 @@ class ImageFolder:
         DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
     """
 
-    suffixes = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-
     def __init__(
         self,
         root: Path,
@@ -61,13 +66,13 @@ class ImageFolder:
         parts = {word: part for word, part in part_names.items() if (root / word).is_dir()}
         roots: list[tuple[Path, int | None]] = [(root / word, part) for word, part in parts.items()] or [(root, None)]
         if known_classes is not None and any(self._has_no_classes(top, known_classes) for top, _ in roots):
-            found = [(file, "", part) for top, part in roots for file in self._images(top)]
+            found = [(file, "", part) for top, part in roots for file in image_files(top)]
         else:
             found = [
                 (file, folder.name, part)
                 for top, part in roots
                 for folder in _folders(top)
-                for file in self._images(folder)
+                for file in image_files(folder)
             ]
         if not found:
             expected = "files like CLASS/name.png" if known_classes is None else "some, such as name.png"
@@ -82,11 +87,8 @@ class ImageFolder:
         self._check_sizes(channels)
 
     def _has_no_classes(self, top: Path, known: Sequence[str]) -> bool:
-        is_any_alone = any(file.suffix.lower() in self.suffixes for file in top.iterdir())
+        is_any_alone = any(file.suffix.lower() in _SUFFIXES for file in top.iterdir())
         return is_any_alone or not any(folder.name in known for folder in _folders(top))
-
-    def _images(self, folder: Path) -> list[Path]:
-        return sorted(file for file in folder.rglob("*") if file.suffix.lower() in self.suffixes)
 
     def _check_sizes(self, channels: int | None) -> None:
         from PIL import Image

@@ -89,7 +89,7 @@ def prepare(
             "change data.split_seed or data.stratify, or the data"
         )
     mean = std = target_mean = target_std = None
-    if config["normalize"] == "standard":
+    if config["normalize"] == "standard" and source.dtype == "float32":
         with global_stream(split.seed, "statistics"):
             mean, std = _statistics(source.inputs, indices["train"])
     if task == "regression" and config["normalize_targets"]:
@@ -108,6 +108,8 @@ def prepare(
         num_targets=len(classes) or targets.shape[1],
         image_size=config["image_size"] if config["name"] == "image_folder" else None,
         split=split.drawn(content, indices),
+        dtype=source.dtype,
+        table=source.table,
     )
     inputs, targets = _normalized(source, targets, preparation)
     return Prepared(inputs, targets, indices, preparation, content, tuple(names[place] for place in kept.tolist()))
@@ -228,6 +230,7 @@ class Subset:
     def __init__(self, dataset: Any, indices: np.ndarray) -> None:
         self.dataset = dataset
         self.indices = indices
+        self.dtype = getattr(dataset, "dtype", "float32")
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -325,7 +325,8 @@ def test_fit_keeps_the_newest_state_of_every_part(data, tmp_path):
     assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "data", "config", "format"}
     assert (state["epoch"], state["batch"], state["step"], state["config"]) == (3, 0, 9, {"seed": 3})
     assert torch.equal(state["model"]["0.weight"], model[0].weight)
-    assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": 3 - result.best_epoch}
+    waited = 3 - result.best_epoch
+    assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": waited, "mark": result.best}
 
 
 def refused(data, error, message, model=None, **settings):
@@ -440,10 +441,10 @@ def followed(values, **options):
     [
         ({"mode": "min"}, [0, 1, 3], []),
         ({"mode": "max"}, [0, 4], []),
-        ({"mode": "min", "min_delta": 0.5}, [0, 1], []),
+        ({"mode": "min", "min_delta": 0.5}, [0, 1, 3], []),
         ({"mode": "min", "patience": 1}, [0, 1, 3], [2, 4]),
         ({"mode": "max", "patience": 3}, [0, 4], [3]),
-        ({"mode": "min", "min_delta": 0.5, "patience": 2}, [0, 1], [3, 4]),
+        ({"mode": "min", "min_delta": 0.5, "patience": 2}, [0, 1, 3], [3, 4]),
     ],
 )
 def test_monitor_follows_its_metric(options, best, exhausted):
@@ -460,6 +461,16 @@ def test_monitor_knows_which_way_is_better(name, larger):
 
 def test_monitor_takes_any_number_for_better_than_nan():
     assert followed([math.nan, math.nan, 5.0, math.nan, 4.0], patience=2) == ([0, 2, 4], [])
+
+
+def test_monitor_counts_small_steps_together():
+    assert followed([1.0, 0.75, 0.5, 0.25, 0.0], mode="min", min_delta=0.4, patience=2) == ([0, 1, 2, 3, 4], [])
+
+
+def test_monitor_goes_on_from_the_state_of_an_earlier_version():
+    monitor = Monitor("val/x", "min", patience=2, min_delta=0.5)
+    monitor.load_state_dict({"value": 2.0, "epoch": 1, "waited": 1})
+    assert (monitor.update({"val/x": 1.75}, 2), monitor.exhausted, monitor.epoch) == (True, True, 2)
 
 
 def test_monitor_that_meets_only_nan_is_exhausted():
