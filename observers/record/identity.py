@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -48,6 +49,8 @@ RESUME_VARIABLE = "SACRISTAN_RESUME"
 
 # How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
+# The same of stock Sacred, whose heartbeats wait for the database, and for whatever holds the interpreter's lock.
+_STOCK_BEATS, _STOCK_BEAT_S = 60, 10.0
 
 
 def new_uid() -> str:
@@ -163,21 +166,44 @@ def is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value < 2.5e11
 
 
-def true_status(run: dict[str, Any], lease: Any) -> str | None:
+def true_status(run: Mapping[str, Any], lease: Any) -> str | None:
     """Return the status of a run: RUNNING without a living process is DEAD.
 
+    Stock Sacred keeps no lease, but notes its heartbeats, one every ten seconds. A run without any for ten minutes, or
+    sixty of its heartbeats, is dead, which wants clocks that agree to some minutes.
+
     Args:
-        run: What is in its `run.json`.
+        run: What is in its `run.json`; at least `status`, and of a run without a lease `heartbeat`, `start_time` and
+            `meta`, too.
         lease: Its lease, from `read_lease` or a database; anything, as others may have written there.
 
     Returns:
         The status as text; None if it is recorded as null.
     """
     status = run.get("status", "RUNNING")
-    # A lease that is no lease says nothing.
-    if status == "RUNNING" and isinstance(lease, Mapping) and not is_alive(lease):
-        return "DEAD"
+    if status == "RUNNING":
+        # A lease that is no lease says nothing.
+        lives = is_alive(lease) if isinstance(lease, Mapping) else lease is not None or _beats(run)
+        return status if lives else "DEAD"
     return status if status is None or isinstance(status, str) else str(status)
+
+
+def _beats(run: Mapping[str, Any]) -> bool:
+    """Tell whether the heartbeats of a run without a lease go on, as far as it tells."""
+    last = run.get("heartbeat") or run.get("start_time")
+    try:
+        time_of = last if isinstance(last, datetime) else datetime.fromisoformat(str(last))
+        age_s = time.time() - (time_of if time_of.tzinfo else time_of.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return True
+    meta = run.get("meta")
+    options = meta.get("options") if isinstance(meta, Mapping) else None
+    given = options.get("--beat-interval") if isinstance(options, Mapping) else None
+    try:
+        interval = float(given or _STOCK_BEAT_S)
+    except (TypeError, ValueError):
+        interval = _STOCK_BEAT_S
+    return age_s < _STOCK_BEATS * max(interval, _STOCK_BEAT_S)
 
 
 def _boot_id() -> str:

@@ -159,10 +159,20 @@ class FolderRun(Run):
         # Pairs of a name and a path below the store.
         pairs = experiment.get(kind) if isinstance(experiment, dict) else None
         return [
-            self._content(pair[0], self.folder.parent, pair[1], _md5_in(pair[1]))
+            self._content(pair[0], self.folder.parent, self._below_the_store(pair[1], f"_{kind}"), _md5_in(pair[1]))
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
+
+    def _below_the_store(self, path: str, kept_in: str) -> str:
+        """Return a stored path as one below the store.
+
+        Stock Sacred names resources from the folder that the run was started in, which no record tells.
+        """
+        *_, folder, name = ("", "", *Path(path).parts)
+        kept = f"{kept_in}/{name}"
+        is_other = folder == kept_in and path != kept and not (self.folder.parent / path).exists()
+        return kept if is_other else path
 
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
         """See `Run.media_entries`."""

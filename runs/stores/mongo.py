@@ -22,7 +22,7 @@ from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import MongoRun, has_changed_keys, plain
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Removed, Store
 
@@ -134,8 +134,8 @@ class MongoStore(Store):
 
     def _dead(self) -> list[Any]:
         """Return the ids of runs that say RUNNING and whose process is gone."""
-        running = self.mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"status": 1, "lease": 1})
-        return [run["_id"] for run in running if true_status(run, run["lease"]) == "DEAD"]
+        running = self.mongo.runs.find({"status": "RUNNING"}, dict.fromkeys(STATUS_FIELDS, 1))
+        return [run["_id"] for run in running if true_status(run, run.get("lease")) == "DEAD"]
 
     def _has_field(self, name: str) -> bool:
         with self.mongo.errors():
@@ -206,7 +206,7 @@ def _row(document: Document, names: Iterable[str]) -> Document:
     if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
         del row["summary"]  # the run looks the names up
     if "status" in row:
-        row["status"] = true_status({"status": row["status"]}, document.get("lease"))
+        row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:
         row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS})
     return row
@@ -252,7 +252,7 @@ def _metric_of(name: str) -> str | None:
 def _projection(names: Sequence[str]) -> dict[str, int]:
     """Return what to fetch for `names`; a path and one below it would collide."""
     wanted = {stored_path(name) for name in names if name != DURATION}
-    wanted |= {"lease"} if "status" in names else set()
+    wanted |= set(STATUS_FIELDS) if "status" in names else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
     kept: list[str] = []
     for path in sorted(wanted):

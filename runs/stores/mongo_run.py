@@ -34,7 +34,10 @@ from runs.stores.stock_sacred import series_of
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["MongoRun", "has_changed_keys", "plain"]
+__all__ = ["STATUS_FIELDS", "MongoRun", "has_changed_keys", "plain"]
+
+# What `true_status` looks at.
+STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options")
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
@@ -125,7 +128,7 @@ class MongoRun(Run):
         if self._row.get("status"):
             return self._row["status"]
         # Not from the whole document, of which something may be gone.
-        found = plain(self._find({"status": 1, "lease": 1}))
+        found = plain(self._find(dict.fromkeys(STATUS_FIELDS, 1)))
         return true_status(found, found.get("lease")) or ""
 
     def _metric_names(self) -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import abc
 import functools
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,9 +26,6 @@ __all__ = ["COPYING", "REMOVING", "Run", "RunStore"]
 
 # The status of a run in a database while it is copied there, and while it is removed.
 COPYING, REMOVING = "COPYING", "REMOVING"
-
-# Stock Sacred keeps no lease, and has a heartbeat every ten seconds.
-_HEARTBEATS_S = 600.0
 
 
 class RunStore(Protocol):
@@ -283,20 +279,12 @@ class Run(abc.ABC):
 
     @property
     def is_living(self) -> bool:
-        """Whether its process may still write it: its status is RUNNING, and its lease, or a late heartbeat, agrees.
-
-        A run whose record cannot be read is judged by its lease alone.
-        """
-        lease = self.lease
+        """Whether its process may still write it. One whose record cannot be read is judged by its lease alone."""
         try:
-            if self.status != "RUNNING":
-                return False
+            return self.status == "RUNNING"  # without a living process it reads as DEAD
         except StoreError:
+            lease = self.lease
             return lease is not None and is_alive(lease)
-        if lease is not None:
-            return True  # a status of RUNNING without a living process reads as DEAD
-        last = time_of(self.document.get("heartbeat") or self.document.get("start_time"))
-        return last is not None and time.time() - last.replace(tzinfo=UTC).timestamp() < _HEARTBEATS_S
 
     @property
     def sessions(self) -> list[dict[str, Any]]:

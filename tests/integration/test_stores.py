@@ -24,6 +24,7 @@ from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, 
 from observers.errors import DestinationError
 from observers.mongo.destination import parse_mongo_option
 from runs.errors import FilterError, RunNotFoundError, StoreError
+from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -610,6 +611,47 @@ def test_media_come_back_with_their_contents(store):
         words.table()
 
 
+KILLED = """
+import os, signal, sys, sacred
+from sacred.observers import FileStorageObserver, MongoObserver
+ex = sacred.Experiment("killed", save_git_info=False)
+url, name = (*sys.argv[1:], None)[:2]
+ex.observers.append(MongoObserver(url=url, db_name=name) if name else FileStorageObserver(url))
+@ex.main
+def main():
+    os.kill(os.getpid(), signal.SIGKILL)
+ex.run(options={"--capture": "no"})
+"""
+
+
+@pytest.mark.parametrize("kind", ["sacred-files", "sacred-mongo"])
+def test_stock_run_that_was_killed_is_dead_when_its_heartbeats_stay_away(tmp_path, database, mongo_url, kind):
+    where = [str(tmp_path / "store")] if kind == "sacred-files" else [mongo_url, database.name]
+    (tmp_path / "killed.py").write_text(KILLED)
+    assert processes.run([sys.executable, "killed.py", *where], cwd=tmp_path).returncode == -9
+    for age_s, interval, status in (
+        (0, 10.0, "RUNNING"),
+        (540, 10.0, "RUNNING"),
+        (660, 10.0, "DEAD"),
+        (660, 60.0, "RUNNING"),
+        (3660, 60.0, "DEAD"),
+    ):
+        last = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=age_s)
+        if kind == "sacred-files":
+            path = tmp_path / "store" / "1" / "run.json"
+            document = json.loads(path.read_bytes())
+            document["meta"]["options"]["--beat-interval"] = interval
+            path.write_text(json.dumps({**document, "start_time": last.isoformat(), "heartbeat": None}))
+        else:
+            change = {"meta.options.--beat-interval": interval, "start_time": last, "heartbeat": None}
+            database.runs.update_one({}, {"$set": change})
+        with runs.open_store(where[0] if kind == "sacred-files" else "/".join(where)) as store:
+            [found] = store.find(["name=killed", f"status={status}"])
+            assert (found.status, store.get("1").status) == (status, status)
+            assert found.is_living == (status == "RUNNING")
+            assert store.find(["name=killed", f"status!={status}"]) == []
+
+
 def test_prefix_of_the_collections_goes_behind_the_url(database, mongo_url):
     with pymongo.MongoClient(mongo_url) as client:
         ex = sacred.Experiment("prefixed", save_git_info=False)
@@ -668,7 +710,8 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         listener.projections.clear()
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
-    assert set().union(*listener.projections) <= {"_id", "config.lr", "lease", "start_time", "status"}
+    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status"}
+    assert set().union(*listener.projections) <= {"_id", "config.lr", *of_status}
 
 
 def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):
