@@ -7,10 +7,10 @@ OSError like any other, so that whoever tells of a file that cannot be read tell
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 __all__ = ["MAX_BYTES", "check_regular", "open_regular", "read_regular"]
 
@@ -18,7 +18,7 @@ __all__ = ["MAX_BYTES", "check_regular", "open_regular", "read_regular"]
 MAX_BYTES = 2**30
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> io.BufferedReader:
     """Open a file to read it.
 
     Raises:
