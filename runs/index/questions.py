@@ -38,7 +38,8 @@ _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN
 # Numbers, booleans, texts, and then the rest by its ids.
 _KINDS = f"""CASE WHEN s.kind IN ({NUMBER}, {BIG}) THEN 0 WHEN s.kind IN ({BOOL}, {TEXT}) THEN s.kind
     WHEN s.kind = {HUGE} THEN {TEXT} ELSE {NAN} END"""
-_VALUES = f"""CASE WHEN s.kind = {BIG} THEN CAST(s.value AS REAL) WHEN s.kind <= {TEXT} OR s.kind = {HUGE} THEN s.value END {{0}},
+_VALUES = f"""CASE WHEN s.kind = {BIG} THEN CAST(s.value AS REAL)
+    WHEN s.kind <= {TEXT} OR s.kind = {HUGE} THEN s.value END {{0}},
     CASE s.kind WHEN {BIG} THEN RESIDUAL(s.value) ELSE 0 END {{0}}"""
 # The number of no key: the run's name is its id, and stands in the table of runs.
 _OF_NAME = -1

@@ -79,6 +79,10 @@ def test_integer_of_any_length_comes_back(value):
     assert decode(*encode(value)) == value
 
 
+def test_nan_comes_back():
+    assert math.isnan(decode(*encode(math.nan)))
+
+
 def test_long_text_is_held_and_a_long_list_told_apart_from_others():
     assert decode(*encode("a" * 10_000)) == "a" * 10_000
     one, other = encode([*range(10_000), 1]), encode([*range(10_000), 2])
