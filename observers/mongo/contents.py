@@ -21,9 +21,10 @@ from typing import Any, BinaryIO
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from observers.mongo.documents import object_id, storable_text
+from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections
 from observers.record.regular_file import open_regular
+from observers.record.storable import storable_text
 
 __all__ = ["Contents", "incomplete_files"]
 

@@ -15,11 +15,12 @@ import bson
 from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.contents import Contents
-from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
+from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
 from observers.mongo.layout import Collections, Document
 from observers.record.identity import is_time
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
+from observers.record.storable import storable_text
 
 __all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
 
@@ -46,7 +47,7 @@ def is_running(run: Mapping[str, Any]) -> bool:
     return run["status"] in ("RUNNING", "QUEUED")
 
 
-class _RunDocument:
+class RunDocument:
     """Makes the document of one run from its folder.
 
     Attributes:
@@ -162,7 +163,7 @@ class DocumentDelivery:
         self.contents = contents
         self.uid = uid
         self.run_id: Any = None
-        self._document = _RunDocument(folder, uid)
+        self._document = RunDocument(folder, uid)
         self._sent: Document = {}
         self._sent_output: int | None = None
         self._owned: set[Any] = set()

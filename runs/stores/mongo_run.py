@@ -322,5 +322,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bson.Decimal128):
-        return float(value.to_decimal())
+        number = value.to_decimal()
+        # An integer beyond 64 bits; see `observers.mongo.documents`.
+        return int(number) if number.is_finite() and number.as_tuple().exponent == 0 else float(number)
     return str(value)

@@ -103,8 +103,8 @@ class Store(abc.ABC):
                 those that are spelt much like it. `provenance` and what else is large are columns only.
             StoreError: If the store cannot be read.
         """
-        if limit is not None and limit < 0:
-            raise FilterError(f"limit: got {limit}, expected how many runs at most, or None for all")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise FilterError(f"limit: got {limit!r}, expected how many runs at most, or None for all")
         tree = parse_filter(filter)
         by = full_name(sort.removeprefix("-")) if sort else "_id"
         for name in sorted(names_in(tree) | {by}):

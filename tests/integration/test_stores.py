@@ -125,6 +125,13 @@ def ids(found):
         ([("model", "in", [None, "x"])], ""),
         ({"model": {"$exists": True}}, "1234567"),
         ([("result", "in", [None, math.nan, 0.9])], "245"),
+        ("id>5", "67"),
+        ("id<='2'", "12"),
+        ("id~^[1-3]$", "123"),
+        ([("id", "in", [1, "2", "x"])], "12"),
+        ("model.name~^(m+)+lp$", "124567"),
+        ({"model.name": {"$regex": "^M", "$options": "i"}}, "124567"),
+        ("model.name='<cnn'", ""),
         ("nothing=None", "1234567"),
         ("nothing!=3", "1234567"),
         ({"nothing": {"$exists": True}}, ""),
@@ -377,6 +384,12 @@ def test_watch_for_a_field_that_no_run_has_refused(store):
         next(store.watch("dration>1"))
 
 
+@pytest.mark.parametrize("limit", ["3", 1.5, True])
+def test_limit_that_is_no_number_refused(store, limit):
+    with pytest.raises(FilterError, match=f"limit: got {limit!r}, expected how many runs at most"):
+        store.find(limit=limit)
+
+
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
     with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
@@ -451,7 +464,7 @@ def test_get_takes_id_uid_prefix_and_latest(store):
         assert store.get(run.uid[:-3]).id == "1"
         with pytest.raises(RunNotFoundError, match="the beginning of more than one uid: "):
             store.get(run.uid[:4])
-    for nobody in ("99", "zzz", "", "../1", "/etc"):
+    for nobody in ("99", "zzz", "", "../1", "/etc", "0_1", "٣", "+1"):
         with pytest.raises(RunNotFoundError, match="there is no run"):
             store.get(nobody)
 
@@ -513,6 +526,14 @@ def test_watch_begins_with_what_there_is(store):
         ([("lr", "in", "abc")], "lr in: got 'abc', expected a list"),
         ("model.name~(", "which is no regular expression"),
         ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
+        ("lr=<0.1", "got the condition 'lr=<0.1', expected one of"),
+        ("lr=0.1 and seed=1", "got 'lr=0.1 and seed=1', expected one condition; give each of them by itself"),
+        ("lr<1, model.name~^c", "expected one condition"),
+        ("model.name~(?=m)", r"which is no regular expression of RE2 \(invalid perl operator: \(\?=\)"),
+        ([("model.name", "~", 3)], "it is no text"),
+        ({"model.name": {"$regex": "m", "$options": "x"}}, r"got the \$options 'x', expected letters among i, m and s"),
+        ("model={'name': 'cnn'}", "model: got a mapping, which nothing is compared with"),
+        ([("lr", "in", [{1}])], r"lr: got \{1\}, expected a number, a text"),
     ],
 )
 def test_filter_that_makes_no_sense_refused(store, filter, message):
