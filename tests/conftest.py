@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import shutil
@@ -39,6 +40,7 @@ hypothesis.settings.load_profile("lab")
 def pytest_configure(config: pytest.Config) -> None:
     """Let the folders of tests lie in memory, where there is enough of it; those of killed sessions are removed."""
     sys.dont_write_bytecode = False
+    gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")
     if is_worker or config.option.basetemp or not MEMORY.is_dir():
         return
@@ -59,6 +61,13 @@ def pytest_configure(config: pytest.Config) -> None:
             shutil.rmtree(folder)
 
     config.add_cleanup(clean_up)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look at what the tests make, and never again at what is there before them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -95,7 +95,7 @@ class Process:
         self.returncode: int | None = None
         self.stdin = self.stdout = self.stderr = None
         self._guardian = socket.socket(socket.AF_UNIX)
-        self._answers = self._guardian.makefile("rb")
+        self._answers = self._guardian.makefile("rb", buffering=0)  # else `wait` could wait for what was read already
         self._guardian.connect(_server().address)
         with contextlib.ExitStack() as ours:  # what the process alone keeps
             descriptors = [self._stream(0, stdin, text, ours), self._stream(1, stdout, text, ours)]

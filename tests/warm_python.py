@@ -35,6 +35,7 @@ import threading
 import time
 import types
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main() -> None:
     """Serve; go on in a child, which becomes the process asked for."""
+    gc.disable()
     del sys.path[0]  # this folder
     for name in PACKAGES:
         with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
@@ -66,8 +68,24 @@ def main() -> None:
         raise RuntimeError("the warm process has threads, which a fork does not copy")
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guardians are waited for by nobody
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # torch takes its operators apart one by one
+    use_huge_pages()
+    signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())  # else their time would count nowhere
     run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+
+
+def use_huge_pages() -> None:
+    """Gather this process's memory in pages of 2 MiB, where the system can: a fork then takes half the time."""
+    size, collapse = 2**21, 25  # Linux' MADV_COLLAPSE
+    with contextlib.suppress(AttributeError, OSError):
+        advise = ctypes.CDLL(None).madvise
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            places, rights, _, _, inode, *name = line.split()
+            if rights == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
+                begin, end = (int(place, 16) for place in places.split("-"))
+                for place in range(-(-begin // size) * size, end - size + 1, size):
+                    advise(ctypes.c_void_p(place), ctypes.c_size_t(size), collapse)  # or not
 
 
 def can_be_warm(request: dict[str, Any]) -> bool:
@@ -95,6 +113,13 @@ def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
             os.close(lifetime)
             return guard(client)
         client.close()
+
+
+def wait_for_children() -> None:
+    """Take note of the children that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def guard(client: socket.socket) -> dict[str, Any]:
@@ -126,15 +151,18 @@ def guard(client: socket.socket) -> dict[str, Any]:
 
 def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
     """Report the end of a process, and kill it and its descendants when the client has gone."""
-    import psutil
+    is_alone = False
 
     def collect() -> None:
-        with contextlib.suppress(ChildProcessError):
+        nonlocal is_alone
+        try:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:  # others too, that were adopted
                 if found[0] == child:
                     report = json.dumps({"returncode": os.waitstatus_to_exitcode(found[1])})
                     with contextlib.suppress(OSError):
                         client.sendall(report.encode() + b"\n")
+        except ChildProcessError:
+            is_alone = True
 
     while True:
         ready, _, _ = select.select([client, wake_up], [], [])
@@ -143,13 +171,20 @@ def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
             collect()
         if client in ready:
             break
-    me = psutil.Process()
-    while children := me.children(recursive=True):
-        for process in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    collect()
+    while not is_alone:
+        kill_descendants()
         collect()
         time.sleep(0.001)
+
+
+def kill_descendants() -> None:
+    """Kill all that descends from this process."""
+    import psutil
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def hand_over(client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
