@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import traceback
@@ -17,12 +18,15 @@ from sacred import experiment as sacred_experiment
 from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 
+from configs import to_plain
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s, check_command_line
+from experiments.running.failures import format_failure
 from experiments.running.lab_run import LabRun
 from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, only_run
+from experiments.running.origins import grouped, origins
 from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
@@ -127,7 +131,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("save_git_info", False)
         self._module = module_of(caller)
         options.setdefault("base_dir", base_dir_of(mainfile, self._module))
-        ours = (tensorboard_option, environment_option)
+        ours = (tensorboard_option, environment_option, commands.origin_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
@@ -199,6 +203,13 @@ class Experiment(LabFunctions, sacred.Experiment):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
             raise
+        except Exception as error:
+            # Sacred says of its own errors which of them are to be shown without a traceback.
+            is_shown = getattr(error, "print_traceback", True) and not getattr(error, "print_usage", False)
+            if self._on_command_line and is_shown and not self._debugging(kwargs.get("options")):
+                _show(format_failure(error))
+                sys.exit(1)
+            raise
 
     def run_commandline(self, argv: Any = None) -> Any:
         """Run the command line, and return its `LabRun`; see `sacred.Experiment.run_commandline`.
@@ -252,12 +263,14 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         remember_terminal()
+        _quieten_torch()
         strictness.check_scopes(self)
         updates = strictness.nested(config_updates or {})
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
         typed = list(updates)
         self._aliases.mirror(updates)
+        given_updates = to_plain(updates)
 
         given = dict(options or {})
         interval_s = beat_interval_s(given)
@@ -284,6 +297,9 @@ class Experiment(LabFunctions, sacred.Experiment):
         run.meta_info["config_updates"] = config_updates or {}
         if not force:
             strictness.check_known(self, run)
+        self._aliases.mark(run.config_modifications)
+        found = origins(self, run.config, given_updates, named_configs, self._aliases.targets)
+        run.meta_info["origins"] = grouped(found)
         if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
             strictness.check_settings(self, run.config)
         if not run.unobserved:
@@ -328,6 +344,17 @@ class Experiment(LabFunctions, sacred.Experiment):
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"error: {message}" if code == 1 else message, file=sys.stderr)
+    _show(f"error: {message}" if code == 1 else message)
     sys.exit(code)
+
+
+def _show(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, file=sys.stderr)
+
+
+def _quieten_torch() -> None:
+    """Let torch log warnings alone, as it sets itself once it is imported; Ctrl-C may come before that."""
+    logger = logging.getLogger("torch")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)

@@ -23,11 +23,11 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
-from ingredients.config.entry_types import conform, describe, infer
+from ingredients.config.entry_types import conform, infer
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import MapSignature
 from ingredients.config.nearest import nearest
-from ingredients.config.scope import Scope
+from ingredients.config.scope import Scope, misfit
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
 __all__ = ["check_known", "check_scopes", "check_settings", "check_updates", "nested"]
@@ -221,9 +221,7 @@ def _check_parameter(name: str, value: Any, default: Any) -> None:
     try:
         conform(value, kind)
     except TypeError:
-        raise ConfigError(
-            f"{name}: got {value!r}, expected {describe(kind)}; write for example {name}={default}"
-        ) from None
+        raise ConfigError(misfit(name, value, kind, default)) from None
 
 
 def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import sacred
-from sacred.utils import get_by_dotted_path, is_prefix, iterate_flattened
+from sacred.utils import get_by_dotted_path, is_prefix, iterate_flattened, join_paths
 
 from configs import MutableMap, to_plain
 from ingredients.errors import ConfigError
@@ -24,10 +24,14 @@ class ConfigHook:
         function: The hook.
         ingredient: Its ingredient, or experiment.
         path: Where the entries of that stand in the whole config.
+
+    Attributes:
+        changed: Dotted names of the entries that it changed when it was last called.
     """
 
     def __init__(self, function: Callable, ingredient: sacred.Ingredient, path: str) -> None:
         self.function = function
+        self.changed: list[str] = []
         self._ingredient = ingredient
         self._path = path
 
@@ -42,6 +46,7 @@ class ConfigHook:
             ConfigError: If the function returns no dict, changes what it was given and returns nothing, or changes the
                 entries of another ingredient, which would be lost.
         """
+        self.changed = []
         given = MutableMap(config)
         found = self.function(given, command_name, logger)
         label = f"config hook {self.function.__name__}"
@@ -58,9 +63,12 @@ class ConfigHook:
             )
         updates = to_plain(found)
         if self._path and found is not given:
+            own = get_by_dotted_path(config, self._path, {})
+            self.changed = [join_paths(self._path, name) for name in _changed(own, updates)]
             return updates
         others = self._others()
-        foreign = [name for name in _changed(config, updates) if not self._is_own(name, others)]
+        self.changed = _changed(config, updates)
+        foreign = [name for name in self.changed if not self._is_own(name, others)]
         if foreign:
             raise ConfigError(
                 f"{label}: changed {', '.join(foreign)}, which is not of {self._path or 'the experiment'}, so that it "

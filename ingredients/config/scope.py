@@ -17,15 +17,16 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import shlex
+import types
 from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from typing import Any, Union, get_args, get_origin
 
 from sacred.config import ConfigDict, ConfigScope
 from sacred.config.config_summary import ConfigSummary
 from sacred.config.custom_containers import DogmaticDict
 from sacred.config.utils import dogmatize, normalize_or_die, recursive_fill_in, undogmatize
 from sacred.utils import ConfigError as SacredConfigError
-from sacred.utils import iterate_flattened, join_paths
+from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer
@@ -34,7 +35,7 @@ from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["DeclaredDict", "Scope", "lenient"]
+__all__ = ["DeclaredDict", "Scope", "lenient", "misfit"]
 
 _lenient = contextvars.ContextVar("lenient", default=False)
 
@@ -78,7 +79,7 @@ class _Checked(DogmaticDict):
                 self._updates[key] = value
         except TypeError:
             if not _lenient.get():
-                raise ConfigError(_misfit(name, value, kind, default)) from None
+                raise ConfigError(misfit(name, value, kind, default)) from None
         if isinstance(value, dict):
             return _Checked(value, name) if isinstance(default, dict) and default else value
         return dogmatize(value)
@@ -121,7 +122,24 @@ def _is_local(name: Any) -> bool:
     return isinstance(name, str) and (name.startswith("lambda ") or "<locals>" in name)
 
 
-def _misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
+def _is_nan(text: str) -> bool:
+    return text.strip().lstrip("+-").lower() == "nan"
+
+
+def _parts(kind: Any) -> tuple:
+    """Return the kinds of which a value may be any."""
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
+    """Return what is wrong with a value of the wrong type, and what to write.
+
+    Args:
+        entry: Dotted name of the entry.
+        value: What it was given.
+        kind: What it takes.
+        default: Its default.
+    """
     got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
     name, default = entry, undogmatize(default)
     if _is_local(value) and object_name(default) is not None:
@@ -134,6 +152,14 @@ def _misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
     if isinstance(default, dict) and default:
         key, inner = next(iter(default.items()))
         name, default = f"{name}.{key}", inner
+    if isinstance(value, str) and _is_nan(value) and float in _parts(kind):
+        return f"{entry}: got {value}, expected {describe(kind)}; NaN equals nothing, so no run could be found by it"
+    if isinstance(value, str) and value.strip("+-").lower() in ("inf", "infinity") and float in _parts(kind):
+        sign = "-" if value.startswith("-") else ""
+        return f"{entry}: got {got}, expected {describe(kind)}; write infinity as {entry}={sign}1e999"
+    if str in _parts(kind) and isinstance(value, bool | int | float):
+        text = shlex.quote(f'"{value}"')
+        return f"{entry}: got {got}, expected {describe(kind)}; for the text write {entry}={text}"
     example = "package.module:name" if _is_local(named(default)) else str(named(default))
     hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(example)}"
     if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
@@ -189,6 +215,8 @@ class Scope(ConfigScope):
         self._strict = strict
         self._declared = source.declared if strict else {}
         self._imported = source.imported
+        # Dotted names of the entries that it set when it was last called.
+        self.has_set: frozenset[str] = frozenset()
 
     def check(self) -> None:
         """Refuse a function that is no config scope.
@@ -233,6 +261,9 @@ class Scope(ConfigScope):
         names |= {**visible, **entries}
         for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
+        self.has_set = frozenset(
+            entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
+        )
         added = entries.revelation()
         summary = ConfigSummary(
             added, entries.modified, entries.typechanges, entries.fallback_writes, docs=self._var_docs
@@ -243,3 +274,8 @@ class Scope(ConfigScope):
 
     def _is_no_entry(self, name: str, value: Any) -> bool:
         return name.startswith("__") or (name in self._imported and object_name(value) is not None)
+
+
+def _is_given(entry: str, value: Any, arguments: list[str], preset: dict) -> bool:
+    """Tell whether an entry is as a scope before this one has set it."""
+    return entry.partition(".")[0] in arguments and get_by_dotted_path(preset, entry, _is_given) is value

@@ -285,7 +285,9 @@ def test_command_of_the_experiment_and_of_an_ingredient_run(result):
 
 def test_command_argument_of_its_own_can_be_set(result, refused):
     assert result("double", "with", "factor=3") == pytest.approx(0.3)
-    assert "factor: got 'x', expected a float; write for example factor=2.0" in refused("double", "with", "factor=x")
+    assert "factor: got 'x' (str), expected a float; write for example factor=2.0" in refused(
+        "double", "with", "factor=x"
+    )
     assert "did you mean factor?" in refused("double", "with", "facotr=3")
 
 
@@ -365,7 +367,10 @@ def test_save_config_writes_config_json_by_default(result, tmp_path, monkeypatch
             "config_filename=a.txt",
             "error: config_filename: got 'a.txt', expected a name ending in .yaml, .yml or .json\n",
         ),
-        ("config_filename=3", "error: config_filename: got 3, expected a string; write for example config_filename="),
+        (
+            "config_filename=3",
+            "error: config_filename: got 3 (int), expected a string; for the text write config_filename='\"3\"'",
+        ),
         (
             "config_flename=a.json",
             "error: config_flename: got 'a.json', but there is no such entry; did you mean config_f",
