@@ -196,7 +196,7 @@ def test_reader_of_a_run_that_goes_on_never_misses_a_point(tmp_path):
     thread = threading.Thread(target=fill)
     thread.start()
     try:
-        for _ in range(300):
+        for _ in range(100):
             before = logged[0]
             steps = steps_in(tmp_path)
             assert steps == list(range(len(steps)))
