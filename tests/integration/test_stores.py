@@ -242,8 +242,8 @@ def test_time_in_any_form_means_the_same_in_every_store(store, operator):
         for form in forms(at):
             assert ids(store.find([("start", operator, form)], sort="id")) == expected, form
     short = middle.replace(second=0, microsecond=0)
-    for form, time in ((f"{short:%Y-%m-%dT%H:%M}", short), (f"{short:%Y-%m-%d}", short.replace(hour=0, minute=0))):
-        expected = [id for id, other in started.items() if getattr(other, compare)(time)]
+    for form, at in ((f"{short:%Y-%m-%dT%H:%M}", short), (f"{short:%Y-%m-%d}", short.replace(hour=0, minute=0))):
+        expected = [id for id, other in started.items() if getattr(other, compare)(at)]
         assert ids(store.find(f"start{operator}{form}", sort="id")) == expected
     assert ids(store.find([("start", "in", forms(middle))], sort="id")) == [i for i in started if started[i] == middle]
     with pytest.raises(FilterError, match="start ~: a time is compared with"):
