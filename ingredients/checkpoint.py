@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import CheckpointError
+from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
 if TYPE_CHECKING:
@@ -145,10 +146,9 @@ def load_model(model: nn.Module, config: Map, path: str | None, loss: Loss | Non
     """
     from ingredients.checkpoints.files import load_weights, other_data
 
-    state = load_weights(model, _checkpoint(path), to_plain(config), None if loss is None else loss.module)
-    differing = (
-        [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(to_plain(config)))
-    )
+    mine = named(config)
+    state = load_weights(model, _checkpoint(path), mine, None if loss is None else loss.module)
+    differing = [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(mine))
     if differing:
         _log.warning(
             "%s was trained with %s, so the test part here may hold samples it was trained on; "

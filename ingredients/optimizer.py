@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from configs import Map
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
 from ingredients.config.ingredient import Ingredient
+from ingredients.config.nearest import nearest
 from ingredients.errors import OptimizerError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.construct import build, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
 from ingredients.config.ingredient import Ingredient
+from ingredients.config.nearest import nearest
 from ingredients.errors import SchedulerError
 
 if TYPE_CHECKING:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,11 +17,15 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests leave nothing in the user's home.
 os.environ["SACRISTAN_CACHE"] = ""
+# Some environments forbid bytecode: each of thousands of processes would compile the lab anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import hypothesis
 import pymongo
 import pytest
 import torch
 
+from experiments import Experiment
 from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
 from tests import processes
@@ -28,9 +34,15 @@ from tests import processes
 MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 8 * 2**30
 
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("lab", deadline=None)
+hypothesis.settings.load_profile("lab")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the folders of tests lie in memory, where there is enough of it; those of killed sessions are removed."""
+    sys.dont_write_bytecode = False
+    gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")
     if is_worker or config.option.basetemp or not MEMORY.is_dir():
         return
@@ -53,6 +65,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(clean_up)
 
 
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look at what the tests make, and never again at what is there before them."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One worker more than there are cores: many tests wait, for a server that is away or a process that ends."""
     return (os.cpu_count() or 1) + 1
@@ -64,6 +83,12 @@ def _root_logger_as_it_was() -> Iterator[None]:
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _no_records_unasked(monkeypatch) -> None:
+    """Let experiments that tests make in this process record where observers say so, and not in `my_runs/`, too."""
+    monkeypatch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,19 +29,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess
 from types import TracebackType
 from typing import IO, Any
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down"]
+from tests.warm_python import start_child
+
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down", "warm_children"]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
 ADDRESS_VARIABLE = "SACRISTAN_TEST_WARM_PYTHON"
-# Variables that a program reads when it starts, or a package when it is imported.
-_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
+# Commands of `runs` that start experiments.
+_STARTING = {"resume", "fork", "reproduce"}
 _LAUNCHER = """#!{python} -S
 import sys
 sys.path[0] = {root!r}
@@ -60,6 +62,8 @@ class Process:
         cwd, env, stdin, stdout, stderr, text, start_new_session, process_group: As of Popen.
         ignore: Signals that it ignores from its start.
         cold: Whether Python starts afresh, too.
+        starts_python: Whether the Python that it starts by `subprocess` is warm as it is itself; by default those of
+            `runs resume`, `fork` and `reproduce` are.
 
     Attributes:
         pid: Its number.
@@ -81,14 +85,17 @@ class Process:
         process_group: int | None = None,
         ignore: Iterable[signal.Signals] = (),
         cold: bool = False,
+        starts_python: bool | None = None,
     ) -> None:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(word) for word in command]
         env = dict(os.environ if env is None else env)
+        if starts_python is None:
+            starts_python = words[1:3] == ["-m", "runs"] and not _STARTING.isdisjoint(words)
         self.args, self._is_text = command, text
         self.returncode: int | None = None
         self.stdin = self.stdout = self.stderr = None
         self._guardian = socket.socket(socket.AF_UNIX)
-        self._answers = self._guardian.makefile("rb")
+        self._answers = self._guardian.makefile("rb", buffering=0)  # else `wait` could wait for what was read already
         self._guardian.connect(_server().address)
         with contextlib.ExitStack() as ours:  # what the process alone keeps
             descriptors = [self._stream(0, stdin, text, ours), self._stream(1, stdout, text, ours)]
@@ -101,7 +108,9 @@ class Process:
             "start_new_session": start_new_session,
             "process_group": process_group,
             "ignore": list(ignore),
-            "warm": not cold and _can_be_warm(words, env),
+            "cold": cold,
+            "starts_python": starts_python,
+            "parent": None,
         }
         with contextlib.suppress(BrokenPipeError):  # which the lack of an answer tells
             self._guardian.sendall(json.dumps(request).encode() + b"\n")
@@ -228,6 +237,17 @@ def run(
     return done
 
 
+@contextlib.contextmanager
+def warm_children() -> Iterator[None]:
+    """Let what `subprocess` starts in this process be warm where that is possible, for a `with` block."""
+    original = subprocess._fork_exec
+    subprocess._fork_exec = functools.partial(start_child, _server().address, original)
+    try:
+        yield
+    finally:
+        subprocess._fork_exec = original
+
+
 def launcher(folder: Path) -> dict[str, str]:
     """Write a program `python` that starts warm, too, and return the variables that let a shell find it.
 
@@ -292,15 +312,6 @@ class _Server:
 
 
 _server = functools.cache(_Server)
-
-
-def _can_be_warm(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Tell whether a command is a Python script, module or text, and its environment as that of the warm process."""
-    if words[0] != sys.executable or not (words[1] in ("-c", "-m") or words[1].endswith(".py")):
-        return False
-    there = _environment()
-    names = {name for name in (*env, *there) if name.startswith(_READ_AT_START) and name != "PYTHONPATH"}
-    return all(env.get(name) == there.get(name) for name in names)
 
 
 def _as_text(data: bytes) -> str:

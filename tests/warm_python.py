@@ -6,6 +6,8 @@ Started by `tests/processes.py`, which says what it offers. There are three kind
     guardian    forks the process asked for, reports its exit code, and kills it and all that it left behind when
                 its connection closes: when the tests are done with it, or are themselves killed
     child       becomes the process asked for, and ends as any Python does: exit code, traceback, atexit, streams
+    nursery     a server that a child forks before it becomes anything, for the Python that it will start itself: what
+                the nursery forks is made a child of that child, with its own pid, as `subprocess` would have made it
 
 A multiprocessing forkserver would do the first, but its children run functions instead of scripts, and outlive the
 process that asked for them.
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
+import functools
 import gc
 import importlib
 import importlib.machinery
@@ -25,11 +29,13 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
 import types
 import warnings
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +47,16 @@ PACKAGES = (
 )
 LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+# Variables that a program reads when it starts, or a package when it is imported.
+READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
+STARTED_WITH = dict(os.environ)
+# Of Linux' prctl.
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
     """Serve; go on in a child, which becomes the process asked for."""
+    gc.disable()
     del sys.path[0]  # this folder
     for name in PACKAGES:
         with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
@@ -56,8 +68,37 @@ def main() -> None:
         raise RuntimeError("the warm process has threads, which a fork does not copy")
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guardians are waited for by nobody
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # torch takes its operators apart one by one
+    use_huge_pages()
+    signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())  # else their time would count nowhere
     run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+
+
+def use_huge_pages() -> None:
+    """Gather this process's memory in pages of 2 MiB, where the system can: a fork then takes half the time."""
+    size, collapse = 2**21, 25  # Linux' MADV_COLLAPSE
+    with contextlib.suppress(AttributeError, OSError):
+        advise = ctypes.CDLL(None).madvise
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            places, rights, _, _, inode, *name = line.split()
+            if rights == "rw-p" and inode == "0" and name in ([], ["[heap]"]):
+                begin, end = (int(place, 16) for place in places.split("-"))
+                for place in range(-(-begin // size) * size, end - size + 1, size):
+                    advise(ctypes.c_void_p(place), ctypes.c_size_t(size), collapse)  # or not
+
+
+def can_be_warm(request: dict[str, Any]) -> bool:
+    """Tell whether a Python script, module or text is asked for, with an environment as that of the warm process."""
+    command, environment = request["command"], request["env"]
+    if (
+        request["cold"]
+        or command[0] != sys.executable
+        or not (command[1] in ("-c", "-m") or command[1].endswith(".py"))
+    ):
+        return False
+    names = {name for name in (*environment, *STARTED_WITH) if name.startswith(READ_AT_START)} - {"PYTHONPATH"}
+    return all(environment.get(name) == STARTED_WITH.get(name) for name in names)
 
 
 def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
@@ -74,17 +115,26 @@ def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
         client.close()
 
 
+def wait_for_children() -> None:
+    """Take note of the children that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def guard(client: socket.socket) -> dict[str, Any]:
     """Fork the process asked for, and stand by it; return the request in that process."""
-    adopt_orphans()
+    _, descriptors, _, _ = socket.recv_fds(client, 1, 3)
+    with client.makefile("rb") as stream:
+        request = json.loads(stream.readline())
+    if request["parent"] is not None:
+        return hand_over(client, request, descriptors)
+    adopt_orphans(True)
     wake_up, woken = socket.socketpair()
     for end in (wake_up, woken):
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken.fileno())
-    _, descriptors, _, _ = socket.recv_fds(client, 1, 3)
-    with client.makefile("rb") as stream:
-        request = json.loads(stream.readline())
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
@@ -101,15 +151,18 @@ def guard(client: socket.socket) -> dict[str, Any]:
 
 def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
     """Report the end of a process, and kill it and its descendants when the client has gone."""
-    import psutil
+    is_alone = False
 
     def collect() -> None:
-        with contextlib.suppress(ChildProcessError):
+        nonlocal is_alone
+        try:
             while (found := os.waitpid(-1, os.WNOHANG))[0]:  # others too, that were adopted
                 if found[0] == child:
                     report = json.dumps({"returncode": os.waitstatus_to_exitcode(found[1])})
                     with contextlib.suppress(OSError):
                         client.sendall(report.encode() + b"\n")
+        except ChildProcessError:
+            is_alone = True
 
     while True:
         ready, _, _ = select.select([client, wake_up], [], [])
@@ -118,22 +171,97 @@ def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
             collect()
         if client in ready:
             break
-    me = psutil.Process()
-    while children := me.children(recursive=True):
-        for process in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+    collect()
+    while not is_alone:
+        kill_descendants()
         collect()
         time.sleep(0.001)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ends, where the system knows such a thing."""
-    import ctypes
+def kill_descendants() -> None:
+    """Kill all that descends from this process."""
+    import psutil
 
-    pr_set_child_subreaper = 36
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def hand_over(client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    """Fork a process that is the child of the one that asked for it, which adopts it; return the request there."""
+    if os.fork():
+        os._exit(0)
+    become(request, descriptors)
+    while os.getppid() != request["parent"]:
+        time.sleep(0.0001)
+    client.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
+    client.close()
+    return request
+
+
+def adopt_orphans(wanted: bool) -> None:
+    """Become the parent of all descendants whose own parent ends, where the system knows such a thing; or no more."""
     with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def keep_nursery(request: dict[str, Any]) -> dict[str, Any]:
+    """Fork a server for what `subprocess` starts in this process; return the request, and others in its children."""
+    address = f"\0warm-{os.getpid()}"
+    lifetime, ours = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        if os.fork():
+            os.close(lifetime)
+            subprocess._fork_exec = functools.partial(start_child, address, subprocess._fork_exec)
+            return request
+        os.close(ours)
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for place in range(3):
+            os.dup2(nothing, place)
+        os.close(nothing)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)
+        return serve(listener, lifetime)
+
+
+def start_child(address: str, original: Any, *arguments: Any) -> int:
+    """Stand in for `_posixsubprocess.fork_exec`: start Python as a child that a server forks; return its pid.
+
+    Args:
+        address: The server, which has to be a descendant of this process.
+        original: The function, for all other children.
+        arguments: Those of that function.
+    """
+    words, _, _, kept, cwd, env, stdin, _, _, stdout, _, stderr, _, _, _, session, group, *_, before, _ = arguments
+    command = [os.fsdecode(word) for word in words]
+    variables = os.environ if env is None else dict(os.fsdecode(entry).split("=", 1) for entry in env)
+    if command[0] != sys.executable or before is not None or len(kept) > 1:
+        return original(*arguments)
+    ignored = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    request = {
+        "command": command,
+        "cwd": str(Path.cwd() / os.fsdecode(cwd or ".")),
+        "env": dict(variables),
+        "start_new_session": bool(session),
+        "process_group": group if group >= 0 else None,
+        "ignore": [number for number in ignored if number not in (signal.SIGPIPE, signal.SIGXFSZ)],
+        "cold": False,
+        "starts_python": False,
+        "parent": os.getpid(),
+    }
+    adopt_orphans(True)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.connect(address)
+            streams = [place if given == -1 else given for place, given in enumerate((stdin, stdout, stderr))]
+            socket.send_fds(server, [b"+"], streams)
+            server.sendall(json.dumps(request).encode() + b"\n")
+            with server.makefile("rb") as answers:
+                return json.loads(answers.readline())["pid"]
+    finally:
+        adopt_orphans(False)
 
 
 def become(request: dict[str, Any], descriptors: list[int]) -> None:
@@ -154,8 +282,10 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def run(request: dict[str, Any]) -> None:
     """Run a program: a fresh one, or a script or module in this process."""
+    if request["starts_python"] and can_be_warm(request):
+        request = keep_nursery(request)
     command, environment = request["command"], request["env"]
-    if not request["warm"]:
+    if not can_be_warm(request):
         for number in request["ignore"]:
             signal.signal(number, signal.SIG_IGN)
         try:

@@ -22,6 +22,7 @@ from ingredients.checkpoints.training_state import Place, branch, capture, check
 from ingredients.checkpoints.writer import Writer
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import CheckpointError
+from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
 __all__ = ["Checkpointer"]
@@ -71,7 +72,7 @@ class Checkpointer:
             if value is not None and value < 1:
                 raise CheckpointError(f"checkpoint.{name}: got {value}, expected at least 1")
         self.files = CheckpointFolder(folder, keep)
-        self.config = hide_passwords(config)
+        self.config = hide_passwords(named(config))
         self.best = best
         self.last = last
         self.interval = interval

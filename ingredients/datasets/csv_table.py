@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
 from ingredients.datasets.table_columns import TableColumns

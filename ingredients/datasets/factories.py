@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.construct import build, require
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
 from ingredients.datasets.samples import Source, as_samples, from_arrays
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.construct import build, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
 from ingredients.datasets.csv_table import read_csv
 from ingredients.datasets.factories import from_factory, from_torchvision

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.datasets.batches import Data
 from ingredients.errors import LossError
 from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer

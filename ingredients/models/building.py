@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
 from ingredients.errors import ModelError
 from ingredients.models.networks import CNN, MLP, ViT

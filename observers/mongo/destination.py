@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from observers.errors import DestinationError
 from observers.record.redaction import hide_user, redact
+from observers.record.regular_file import read_regular
 from observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _explain_tls(text: str) -> str:
 def read_destination(folder: Path) -> Destination | None:
     """Return where the run in `folder` was to be delivered to, without credentials; None if nowhere."""
     try:
-        return Destination(**json.loads((folder / DESTINATION).read_bytes()))
+        return Destination(**json.loads(read_regular(folder / DESTINATION)))
     except FileNotFoundError:
         return None
 

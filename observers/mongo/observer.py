@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pymongo.errors import PyMongoError
 from sacred.observers import RunObserver
@@ -133,6 +133,11 @@ class MongoObserver(Owned, RunObserver):
         self._shipper: Shipper | None = None
         self._recording: Recording | None = None
         self.beat_interval_s: float | None = None
+
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return an observer, as its constructor does; for scripts that were written for Sacred's."""
+        return cls(*args, **kwargs)
 
     # ------------------------------------------------------------------ a run begins
 

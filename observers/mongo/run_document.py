@@ -15,10 +15,12 @@ import bson
 from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.contents import Contents
-from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id, storable_text
+from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
 from observers.mongo.layout import Collections, Document
 from observers.record.identity import is_time
+from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
+from observers.record.storable import storable_text
 
 __all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
 
@@ -45,7 +47,7 @@ def is_running(run: Mapping[str, Any]) -> bool:
     return run["status"] in ("RUNNING", "QUEUED")
 
 
-class _RunDocument:
+class RunDocument:
     """Makes the document of one run from its folder.
 
     Attributes:
@@ -92,7 +94,7 @@ class _RunDocument:
             if name not in self._entries or self._entries[name][0] != stamp:
                 # The summary is what runs are sorted by, also with thousands of metrics.
                 limit = LIST_BYTES if name == SUMMARY else ENTRY_BYTES
-                self._entries[name] = (stamp, *self._pack_file(path.read_bytes(), limit))
+                self._entries[name] = (stamp, *self._pack_file(read_regular(path), limit))
         except FileNotFoundError:
             return {}
         _, packed, files = self._entries[name]
@@ -126,7 +128,7 @@ def shortened_output(folder: Path) -> str:
     size = output_size(folder)
     if not size:
         return ""
-    with (folder / OUTPUT).open("rb") as stream:
+    with open_regular(folder / OUTPUT) as stream:
         if size <= OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
             return stream.read().decode("utf-8", "replace")
         head = stream.read(OUTPUT_HEAD_BYTES).decode("utf-8", "replace")
@@ -161,7 +163,7 @@ class DocumentDelivery:
         self.contents = contents
         self.uid = uid
         self.run_id: Any = None
-        self._document = _RunDocument(folder, uid)
+        self._document = RunDocument(folder, uid)
         self._sent: Document = {}
         self._sent_output: int | None = None
         self._owned: set[Any] = set()

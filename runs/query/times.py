@@ -24,8 +24,13 @@ def time_of(value: Any) -> datetime | None:
 
 def time_text(value: Any) -> str | None:
     """Return a time as the text by which all stores compare it, which sorts by time; None if it is none."""
-    time = time_of(value)
+    time = _to_the_millisecond(time_of(value))
     return None if time is None else time.isoformat()
+
+
+def _to_the_millisecond(time: datetime | None) -> datetime | None:
+    """Return a time as MongoDB holds it, so that all stores compare the same."""
+    return None if time is None else time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
 def duration_s(run: Mapping[str, Any]) -> float | None:
@@ -34,6 +39,6 @@ def duration_s(run: Mapping[str, Any]) -> float | None:
     Args:
         run: `DURATION_FIELDS` of its record, as text in ISO form; a field may be missing.
     """
-    start = time_of(run.get("start_time") or run.get("queue_time"))
-    stop = time_of(run.get("stop_time")) or time_of(run.get("heartbeat"))
+    start = _to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
+    stop = _to_the_millisecond(time_of(run.get("stop_time")) or time_of(run.get("heartbeat")))
     return (stop - start).total_seconds() if start is not None and stop is not None else None

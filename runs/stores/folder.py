@@ -9,7 +9,7 @@ from pathlib import Path
 from observers.record.locking import claimed
 from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.fields import is_indexed
+from runs.index.fields import NOT_HELD, is_indexed
 from runs.index.folders import require_folder
 from runs.index.index import Index
 from runs.query.filters import Filter
@@ -54,7 +54,8 @@ class FolderStore(Store):
         tags = self.index.entries(_TAGS) if _TAGS in names else []
         found: list[Run] = []
         for row in self.index.find(tree, sort, limit, [*flat, *tags]):
-            fields = {name: value for name, value in row.items() if value is not None or name not in mappings}
+            known = ((name, value) for name, value in row.items() if value is not NOT_HELD)
+            fields = {name: value for name, value in known if value is not None or name not in mappings}
             if _TAGS in names:
                 fields[_TAGS] = {name.removeprefix(f"{_TAGS}."): True for name in tags if row[name] is True}
             found.append(FolderRun(self, self.folder, fields.pop("name"), fields))
@@ -74,7 +75,10 @@ class FolderStore(Store):
         if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
             return None
         try:
-            return FolderRun(self, self.folder, key) if (self.folder / key / RUN).is_file() else None
+            (self.folder / key / RUN).lstat()
+            return FolderRun(self, self.folder, key)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             why = f"{self.folder / key} cannot be read ({error.strerror}); check its permissions"
             raise StoreError(why) from error

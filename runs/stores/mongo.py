@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,16 +12,16 @@ import bson
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.index.fields import LEFT_OUT, flatten
-from runs.query.filters import Filter, in_order, matches, names_in
-from runs.query.names import STATISTICS, full_name
+from runs.query.filters import Condition, Filter, Not, holds, in_order, matches, names_in
+from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
-from runs.stores.mongo_filters import query_of, sort_stages, stored_path
+from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import MongoRun, has_changed_keys, plain
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Removed, Store
 
@@ -59,7 +58,7 @@ class MongoStore(Store):
                 return self._find_here({}, tree, sort, limit, asked)
             if any(map(self._has_serialized, {*names_in(tree), by})):
                 return self._find_here({}, tree, sort, limit, asked)
-            query = query_of(tree, self._dead())
+            query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
             if by == DURATION:
                 return self._find_here(query, None, sort, limit, asked)
             projection = _projection([*names, by])
@@ -85,10 +84,10 @@ class MongoStore(Store):
         if limit and len(found) == limit:
             # Which of those equal to the last one came along was left to chance.
             last = _value_at(found[-1], path)
-            before = [document for document in found if _value_at(document, path) != last]
+            before = [document for document in found if plain(_value_at(document, path)) != plain(last)]
             equal = {"$and": [query, {path: {"$eq": last}}]}
             found = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
-        groups = itertools.groupby(found, lambda document: _value_at(document, path))
+        groups = itertools.groupby(found, lambda document: plain(_value_at(document, path)))
         return [document for _, equals in groups for document in _sorted_by_id(equals)]
 
     @functools.cached_property
@@ -134,12 +133,22 @@ class MongoStore(Store):
 
     def _dead(self) -> list[Any]:
         """Return the ids of runs that say RUNNING and whose process is gone."""
-        running = self.mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"status": 1, "lease": 1})
-        return [run["_id"] for run in running if true_status(run, run["lease"]) == "DEAD"]
+        running = self.mongo.runs.find({"status": "RUNNING"}, dict.fromkeys(STATUS_FIELDS, 1))
+        return [run["_id"] for run in running if true_status(run, run.get("lease")) == "DEAD"]
+
+    def _found(self, pattern: Condition) -> list[Any]:
+        """Return the `_id` of the runs that a regular expression finds."""
+        if pattern.name == DURATION:
+            return []
+        path = stored_path(pattern.name)
+        query = {} if path == "_id" else {path: {"$type": "string"}}
+        values = ((document["_id"], _value_at(document, path)) for document in self.mongo.runs.find(query, {path: 1}))
+        found = ((key, str(key) if path == "_id" else value) for key, value in values)
+        return [key for key, value in found if holds(pattern, value)]
 
     def _has_field(self, name: str) -> bool:
         with self.mongo.errors():
-            if self.mongo.runs.find_one({stored_path(name): {"$exists": True}}, {"_id": 1}) is not None:
+            if self.mongo.runs.find_one(exists(name), {"_id": 1}) is not None:
                 return True
             if not name.startswith("summary.") or not self._has_stock_runs:
                 return False
@@ -159,8 +168,9 @@ class MongoStore(Store):
 
     def _run_of_id(self, key: str) -> Run | None:
         wanted: list[Any] = [key]
-        with contextlib.suppress(ValueError):
-            wanted.append(int(key))
+        number = id_of(key)
+        if isinstance(number, int):
+            wanted.append(number)
         if bson.ObjectId.is_valid(key):
             wanted.append(bson.ObjectId(key))
         wanted = [one for one in wanted if not isinstance(one, int) or -(2**63) <= one < 2**63]
@@ -196,6 +206,13 @@ class MongoStore(Store):
         self.mongo.close()
 
 
+def _patterns_in(tree: Filter) -> set[Condition]:
+    """Return the conditions that are regular expressions."""
+    if isinstance(tree, Condition):
+        return {tree} if tree.operator == "~" else set()
+    return set().union(*map(_patterns_in, (tree.part,) if isinstance(tree, Not) else tree.parts))
+
+
 def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
     # Ids of different kinds, such as numbers and texts, cannot be compared.
     return sorted(documents, key=lambda document: (str(type(document["_id"])), document["_id"]))
@@ -206,7 +223,7 @@ def _row(document: Document, names: Iterable[str]) -> Document:
     if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
         del row["summary"]  # the run looks the names up
     if "status" in row:
-        row["status"] = true_status({"status": row["status"]}, document.get("lease"))
+        row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:
         row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS})
     return row
@@ -252,7 +269,7 @@ def _metric_of(name: str) -> str | None:
 def _projection(names: Sequence[str]) -> dict[str, int]:
     """Return what to fetch for `names`; a path and one below it would collide."""
     wanted = {stored_path(name) for name in names if name != DURATION}
-    wanted |= {"lease"} if "status" in names else set()
+    wanted |= set(STATUS_FIELDS) if "status" in names else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
     kept: list[str] = []
     for path in sorted(wanted):

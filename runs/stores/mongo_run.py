@@ -34,7 +34,10 @@ from runs.stores.stock_sacred import series_of
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["MongoRun", "has_changed_keys", "plain"]
+__all__ = ["STATUS_FIELDS", "MongoRun", "has_changed_keys", "plain"]
+
+# What `true_status` looks at.
+STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options")
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
@@ -125,7 +128,7 @@ class MongoRun(Run):
         if self._row.get("status"):
             return self._row["status"]
         # Not from the whole document, of which something may be gone.
-        found = plain(self._find({"status": 1, "lease": 1}))
+        found = plain(self._find(dict.fromkeys(STATUS_FIELDS, 1)))
         return true_status(found, found.get("lease")) or ""
 
     def _metric_names(self) -> list[str]:
@@ -319,5 +322,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bson.Decimal128):
-        return float(value.to_decimal())
+        number = value.to_decimal()
+        # An integer beyond 64 bits; see `observers.mongo.documents`.
+        return int(number) if number.is_finite() and number.as_tuple().exponent == 0 else float(number)
     return str(value)

@@ -22,6 +22,7 @@ from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
 from observers.record.media_record import media_path
 from observers.record.points import has_latest_points
+from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
     CONFIG,
@@ -129,13 +130,22 @@ class _Unloading:
             name = path.relative_to(origin)
             if path.is_symlink():
                 self.left_out.append(f"{name.as_posix()!r}: it is a link")
-            elif path.is_file() and not self._is_left(name):
+            elif not path.is_dir() and not self._is_left(name):
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, self.folder / name)
+                self._copy_file(path, name)
         if has_latest_points(self.folder):
             journal = Journal(self.folder)
             journal.recover()
             journal.close()
+
+    def _copy_file(self, path: Path, name: Path) -> None:
+        try:
+            source = open_regular(path)
+        except OSError as error:
+            self.left_out.append(f"{name.as_posix()!r}: {error.strerror}")
+            return
+        with source, (self.folder / name).open("wb") as target:
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")

@@ -127,9 +127,9 @@ class Killing:
         ]
 
     def start(self):
-        """Start or continue it, in one of the two ways."""
+        """Start or continue it, in one of the two ways; cold the first time."""
         named = self.run.exists() and self.chance.random() < 0.5
-        return self.lab.start(resume=self.run if named else None, cold=True)
+        return self.lab.start(resume=self.run if named else None, cold=not self.story)
 
     def kill(self, kind, kills_left):
         """Start it, kill it at a moment of a kind, and tell whether something is left to do."""

@@ -89,6 +89,23 @@ def origins(tmp_path_factory, mongo_url):
             client.drop_database(name)
 
 
+def test_resources_of_a_stock_run_below_a_relative_folder_are_read_and_copied(tmp_path, monkeypatch, target):
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("1,2\n")
+    ex = sacred.Experiment("relative", save_git_info=False)
+    ex.observers.append(FileStorageObserver("in/my_runs"))
+    ex.main(lambda: ex.open_resource("data.csv").close())
+    ex.run(options={"--capture": "no"})
+    monkeypatch.chdir("/")
+    with open_store(tmp_path / "in" / "my_runs") as store:
+        [resource] = store.get("1").resources.values()
+        assert resource.read() == b"1,2\n"
+        copied = copy(store.get("1"), target)
+    assert copied.left_out == ()
+    [resource] = copied.run.resources.values()
+    assert resource.read() == b"1,2\n"
+
+
 @pytest.fixture(params=["files", "mongo"])
 def target(request, tmp_path, mongo_url, database):
     """An empty store of each kind."""

@@ -14,6 +14,7 @@ import pytest
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs
 from runs.transfer.copying import copy
+from tests.labs import copy_lab
 from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,8 +105,7 @@ class Lab:
 
     def __init__(self, folder, observe='ex.observers.append(file_observer("my_runs"))'):
         self.folder, self.store = folder, folder / "my_runs"
-        for name in ("configs", "experiments", "ingredients", "observers", "runs"):
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_lab(folder)
         (folder / "train.py").write_text(TRAIN.replace("OBSERVE", observe))
         (folder / "steps.py").write_text(ADVANCE)
         (folder / ".gitignore").write_text("my_runs/\n__pycache__/\n")
@@ -122,8 +122,7 @@ class Lab:
         # Without the tests' search path: the lab's own packages have to be found by themselves.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         command = [sys.executable, *map(str, words)]
-        # What has imported torch has other flags than what `reproduce` starts, which is cold.
-        options = {"capture_output": True, "text": True, "timeout": 120, "stdin": DEVNULL, "cold": True}
+        options = {"capture_output": True, "text": True, "timeout": 120, "stdin": DEVNULL}
         return run(command, cwd=self.folder, env=environment, **options)
 
 
@@ -351,7 +350,6 @@ def test_changed_file_that_the_run_read_is_refused_before_anything_runs(lab, tmp
 
 def test_changed_data_file_is_refused_before_training(tmp_path):
     lab = Lab(make(tmp_path / "lab"))
-    shutil.copy(ROOT / "exp.py", lab.folder)
     rows = [f"{i},{i % 7},{'ab'[i % 2]}" for i in range(60)]
     (lab.folder / "table.csv").write_text("\n".join(["x,y,class", *rows]))
     lab.run("with", "data.name=csv", "data.path=table.csv", "epochs=1", "data.batch_size=8", script="exp.py")

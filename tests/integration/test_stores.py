@@ -24,6 +24,7 @@ from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, 
 from observers.errors import DestinationError
 from observers.mongo.destination import parse_mongo_option
 from runs.errors import FilterError, RunNotFoundError, StoreError
+from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -124,6 +125,13 @@ def ids(found):
         ([("model", "in", [None, "x"])], ""),
         ({"model": {"$exists": True}}, "1234567"),
         ([("result", "in", [None, math.nan, 0.9])], "245"),
+        ("id>5", "67"),
+        ("id<='2'", "12"),
+        ("id~^[1-3]$", "123"),
+        ([("id", "in", [1, "2", "x"])], "12"),
+        ("model.name~^(m+)+lp$", "124567"),
+        ({"model.name": {"$regex": "^M", "$options": "i"}}, "124567"),
+        ("model.name='<cnn'", ""),
         ("nothing=None", "1234567"),
         ("nothing!=3", "1234567"),
         ({"nothing": {"$exists": True}}, ""),
@@ -376,6 +384,12 @@ def test_watch_for_a_field_that_no_run_has_refused(store):
         next(store.watch("dration>1"))
 
 
+@pytest.mark.parametrize("limit", ["3", 1.5, True])
+def test_limit_that_is_no_number_refused(store, limit):
+    with pytest.raises(FilterError, match=f"limit: got {limit!r}, expected how many runs at most"):
+        store.find(limit=limit)
+
+
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
     with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
@@ -450,7 +464,7 @@ def test_get_takes_id_uid_prefix_and_latest(store):
         assert store.get(run.uid[:-3]).id == "1"
         with pytest.raises(RunNotFoundError, match="the beginning of more than one uid: "):
             store.get(run.uid[:4])
-    for nobody in ("99", "zzz", "", "../1", "/etc"):
+    for nobody in ("99", "zzz", "", "../1", "/etc", "0_1", "٣", "+1"):
         with pytest.raises(RunNotFoundError, match="there is no run"):
             store.get(nobody)
 
@@ -464,6 +478,23 @@ def test_version_of_an_artifact_that_is_not_there_is_an_error_of_the_store(store
 def test_too_few_points_refused(store):
     with pytest.raises(FilterError, match="num_points: got 3, expected at least 4"):
         store.get("2").metric("train/loss", num_points=3)
+
+
+def test_frame_has_times_as_datetimes(store):
+    frame = store.frame(sort="id", columns=["start", "stop_time", "lr"])
+    assert [str(kind) for kind in frame.dtypes[:2]] == ["datetime64[us, UTC]"] * 2
+    assert (frame["stop_time"] >= frame["start"]).all()
+    run = store.get("1")
+    assert frame.loc["1", "start"].replace(tzinfo=None) == run.start_time
+
+
+def test_field_that_no_run_has_is_refused_by_a_run_too(store):
+    run = store.get("1")
+    for name, near in (("lrr", "lr"), ("train/los.min", "train/loss.min")):
+        with pytest.raises(FilterError, match=f"no run has a field {name!r}; did you mean {near}"):
+            run[name]
+        assert run.get(name) is None
+    assert run["host.nothing"] is None  # the machine's own, of which each has others
 
 
 def test_frame_has_config_summary_and_host(store):
@@ -495,6 +526,14 @@ def test_watch_begins_with_what_there_is(store):
         ([("lr", "in", "abc")], "lr in: got 'abc', expected a list"),
         ("model.name~(", "which is no regular expression"),
         ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
+        ("lr=<0.1", "got the condition 'lr=<0.1', expected one of"),
+        ("lr=0.1 and seed=1", "got 'lr=0.1 and seed=1', expected one condition; give each of them by itself"),
+        ("lr<1, model.name~^c", "expected one condition"),
+        ("model.name~(?=m)", r"which is no regular expression of RE2 \(invalid perl operator: \(\?=\)"),
+        ([("model.name", "~", 3)], "it is no text"),
+        ({"model.name": {"$regex": "m", "$options": "x"}}, r"got the \$options 'x', expected letters among i, m and s"),
+        ("model={'name': 'cnn'}", "model: got a mapping, which nothing is compared with"),
+        ([("lr", "in", [{1}])], r"lr: got \{1\}, expected a number, a text"),
     ],
 )
 def test_filter_that_makes_no_sense_refused(store, filter, message):
@@ -593,6 +632,47 @@ def test_media_come_back_with_their_contents(store):
         words.table()
 
 
+KILLED = """
+import os, signal, sys, sacred
+from sacred.observers import FileStorageObserver, MongoObserver
+ex = sacred.Experiment("killed", save_git_info=False)
+url, name = (*sys.argv[1:], None)[:2]
+ex.observers.append(MongoObserver(url=url, db_name=name) if name else FileStorageObserver(url))
+@ex.main
+def main():
+    os.kill(os.getpid(), signal.SIGKILL)
+ex.run(options={"--capture": "no"})
+"""
+
+
+@pytest.mark.parametrize("kind", ["sacred-files", "sacred-mongo"])
+def test_stock_run_that_was_killed_is_dead_when_its_heartbeats_stay_away(tmp_path, database, mongo_url, kind):
+    where = [str(tmp_path / "store")] if kind == "sacred-files" else [mongo_url, database.name]
+    (tmp_path / "killed.py").write_text(KILLED)
+    assert processes.run([sys.executable, "killed.py", *where], cwd=tmp_path).returncode == -9
+    for age_s, interval, status in (
+        (0, 10.0, "RUNNING"),
+        (540, 10.0, "RUNNING"),
+        (660, 10.0, "DEAD"),
+        (660, 60.0, "RUNNING"),
+        (3660, 60.0, "DEAD"),
+    ):
+        last = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=age_s)
+        if kind == "sacred-files":
+            path = tmp_path / "store" / "1" / "run.json"
+            document = json.loads(path.read_bytes())
+            document["meta"]["options"]["--beat-interval"] = interval
+            path.write_text(json.dumps({**document, "start_time": last.isoformat(), "heartbeat": None}))
+        else:
+            change = {"meta.options.--beat-interval": interval, "start_time": last, "heartbeat": None}
+            database.runs.update_one({}, {"$set": change})
+        with runs.open_store(where[0] if kind == "sacred-files" else "/".join(where)) as store:
+            [found] = store.find(["name=killed", f"status={status}"])
+            assert (found.status, store.get("1").status) == (status, status)
+            assert found.is_living == (status == "RUNNING")
+            assert store.find(["name=killed", f"status!={status}"]) == []
+
+
 def test_prefix_of_the_collections_goes_behind_the_url(database, mongo_url):
     with pymongo.MongoClient(mongo_url) as client:
         ex = sacred.Experiment("prefixed", save_git_info=False)
@@ -651,7 +731,8 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         listener.projections.clear()
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
-    assert set().union(*listener.projections) <= {"_id", "config.lr", "lease", "start_time", "status"}
+    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status"}
+    assert set().union(*listener.projections) <= {"_id", "config.lr", *of_status}
 
 
 def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):

@@ -112,6 +112,41 @@ def test_warm_process_ends_as_a_cold_one_does(script, how, code):
     assert warm.returncode == code
 
 
+# Starts TELL, and tells what it finds of it besides.
+PARENT = """
+import json, os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+options = {"env": {**os.environ, "GIVEN": "x"}, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
+child = subprocess.Popen([sys.executable, "sub/tell.py", "a"], process_group=0, cwd=sys.argv[1], **options)
+found = json.loads(child.communicate()[0])
+found |= {"child": found["pid"] == child.pid and found["parent"] == os.getpid(), "code": child.wait()}
+killed = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(99)"], **options)
+killed.stdout.readline()
+killed.kill()
+found |= {"killed": killed.wait(), "odd": []}
+for odd in {"preexec_fn": int}, {"env": {**os.environ, "PYTHONHASHSEED": "3"}}:
+    odd_one = subprocess.run([sys.executable, "-c", "import sys; print('torch' in sys.modules)"], **{**options, **odd})
+    found["odd"].append(odd_one.stdout.decode())
+json.dump(found, sys.stdout)
+"""
+
+
+def test_python_that_a_warm_process_starts_is_warm_and_its_child(script, tmp_path):
+    script(
+        TELL.replace('"main":', '"pid": os.getpid(), "parent": os.getppid(), "torch": "torch" in sys.modules, "main":'),
+        "sub/tell.py",
+    )
+    command = [sys.executable, script(PARENT), tmp_path]
+    options = {"starts_python": True, "capture_output": True}
+    warm, cold = (json.loads(run(command, cold=cold, **options).stdout) for cold in (False, True))
+    assert (warm.pop("torch"), cold.pop("torch")) == (True, False)
+    for found in (warm, cold):
+        del found["pid"], found["parent"]
+    warm["path"] = [path for path in warm["path"] if not path.endswith("setuptools/_vendor")]
+    assert warm == cold
+    assert (warm["child"], warm["code"], warm["killed"], warm["odd"]) == (True, 0, -signal.SIGKILL, ["False\n"] * 2)
+
+
 def test_variable_that_is_read_at_the_start_starts_cold(script):
     path = script("import sys; print('torch' in sys.modules, hash('x'))")
     command = [sys.executable, path]
