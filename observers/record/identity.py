@@ -11,6 +11,7 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -25,6 +26,7 @@ __all__ = [
     "RECORD_TO_VARIABLE",
     "RESUME_VARIABLE",
     "is_alive",
+    "is_silent",
     "is_time",
     "lease",
     "new_uid",
@@ -48,6 +50,8 @@ RESUME_VARIABLE = "SACRISTAN_RESUME"
 
 # How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
+# How many seconds without a heartbeat a run of stock Sacred outlives, on its own machine and elsewhere.
+_SILENT_HERE_S, _SILENT_S = 120.0, 600.0
 
 
 def new_uid() -> str:
@@ -163,11 +167,40 @@ def is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value < 2.5e11
 
 
-def true_status(run: dict[str, Any], lease: Any) -> str | None:
+def is_silent(run: Mapping[str, Any], now: float | None = None) -> bool:
+    """Tell whether a run of stock Sacred, which has no lease, was not heard of for so long that its process is gone.
+
+    Sacred writes a heartbeat every ten seconds. On the machine that it ran on a clock tells its age; other clocks may
+    differ by some minutes. A run without any time may be alive.
+
+    Args:
+        run: What is in its `run.json`, or its document in a database; times are in UTC.
+        now: The time, in seconds since 1970.
+    """
+    if run.get("uid") is not None or run.get("format") is not None:
+        return False
+    last = _as_time(run.get("heartbeat")) or _as_time(run.get("start_time"))
+    if last is None:
+        return False
+    host = run.get("host")
+    is_here = isinstance(host, Mapping) and host.get("hostname") == socket.gethostname()
+    age = (time.time() if now is None else now) - last.timestamp()
+    return age > (_SILENT_HERE_S if is_here else _SILENT_S)
+
+
+def _as_time(value: Any) -> datetime | None:
+    try:
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def true_status(run: Mapping[str, Any], lease: Any) -> str | None:
     """Return the status of a run: RUNNING without a living process is DEAD.
 
     Args:
-        run: What is in its `run.json`.
+        run: What is in its `run.json`, or its document in a database.
         lease: Its lease, from `read_lease` or a database; anything, as others may have written there.
 
     Returns:
@@ -175,7 +208,8 @@ def true_status(run: dict[str, Any], lease: Any) -> str | None:
     """
     status = run.get("status", "RUNNING")
     # A lease that is no lease says nothing.
-    if status == "RUNNING" and isinstance(lease, Mapping) and not is_alive(lease):
+    is_dead = not is_alive(lease) if isinstance(lease, Mapping) else lease is None and is_silent(run)
+    if status == "RUNNING" and is_dead:
         return "DEAD"
     return status if status is None or isinstance(status, str) else str(status)
 

@@ -20,10 +20,12 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
+from observers.record.schema import RUN
 from runs.index import questions, scanning
 from runs.index.batch import Batch
 from runs.index.fields import OF_RUN, TEXT
 from runs.index.file import IndexFile, clear, transaction
+from runs.index.folders import read_json
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
 
@@ -220,8 +222,11 @@ class Index:
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
         dead = []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
-            lease = read_lease(self.store / os.fsdecode(name))
-            if true_status({"status": "RUNNING"}, lease) == "DEAD":
+            folder = self.store / os.fsdecode(name)
+            lease = read_lease(folder)
+            # Of a run without a lease, which stock Sacred recorded, its record tells.
+            record = read_json(folder / RUN) if lease is None else None
+            if true_status({**(record if isinstance(record, dict) else {}), "status": "RUNNING"}, lease) == "DEAD":
                 dead.append((number,))
         connection.execute("DELETE FROM temp.dead")
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)

@@ -7,7 +7,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
@@ -165,10 +165,19 @@ class FolderRun(Run):
         # Pairs of a name and a path below the store.
         pairs = experiment.get(kind) if isinstance(experiment, dict) else None
         return [
-            self._content(pair[0], self.folder.parent, pair[1], _md5_in(pair[1]))
+            self._content(pair[0], self.folder.parent, self._kept(kind, pair[1]), _md5_in(pair[1]))
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
+
+    def _kept(self, kind: str, path: str) -> str:
+        """Return where in the store a source or resource is kept.
+
+        Stock Sacred names resources from the folder that it was started in, or with the whole path, so that those of a
+        folder that is elsewhere now are not where it says.
+        """
+        within = f"_{kind}/{PurePath(path).name}"
+        return within if path.endswith(f"/{within}") and (self.folder.parent / within).is_file() else path
 
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
         """See `Run.media_entries`."""

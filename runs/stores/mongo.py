@@ -21,7 +21,7 @@ from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import MongoRun, has_changed_keys, plain
+from runs.stores.mongo_run import SIGNS, MongoRun, has_changed_keys, plain
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Removed, Store
 
@@ -58,7 +58,8 @@ class MongoStore(Store):
                 return self._find_here({}, tree, sort, limit, asked)
             if any(map(self._has_serialized, {*names_in(tree), by})):
                 return self._find_here({}, tree, sort, limit, asked)
-            query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
+            dead = self._dead()
+            query = query_of(tree, dead, {one: self._found(one) for one in _patterns_in(tree)})
             if by == DURATION:
                 return self._find_here(query, None, sort, limit, asked)
             projection = _projection([*names, by])
@@ -68,7 +69,7 @@ class MongoStore(Store):
                 if limit is None or left > 0:
                     both = {"$and": [query, condition]} if condition and query else condition or query
                     found += self._sorted(both, path, direction, left, projection)
-        return [MongoRun(self, self.mongo, document["_id"], _row(document, names)) for document in found]
+        return [MongoRun(self, self.mongo, document["_id"], _row(document, names, dead)) for document in found]
 
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
@@ -118,8 +119,9 @@ class MongoStore(Store):
         metrics = {_metric_of(name) for name in computed}
         wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
         runs: list[Run] = []
+        dead = self._dead()
         for document in self.mongo.runs.find(query, {**_projection(names), "uid": 1}, sort=[("_id", 1)]):
-            run = MongoRun(self, self.mongo, document["_id"], _row(document, names))
+            run = MongoRun(self, self.mongo, document["_id"], _row(document, names, dead))
             if computed and document.get("uid") is None:
                 run.add_summary(run.computed_summary(wanted), computed)
             if tree is None or matches(tree, run.__getitem__):
@@ -133,8 +135,8 @@ class MongoStore(Store):
 
     def _dead(self) -> list[Any]:
         """Return the ids of runs that say RUNNING and whose process is gone."""
-        running = self.mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"status": 1, "lease": 1})
-        return [run["_id"] for run in running if true_status(run, run["lease"]) == "DEAD"]
+        running = self.mongo.runs.find({"status": "RUNNING"}, dict.fromkeys(SIGNS, 1))
+        return [run["_id"] for run in running if true_status(run, run.get("lease")) == "DEAD"]
 
     def _found(self, pattern: Condition) -> list[Any]:
         """Return the `_id` of the runs that a regular expression finds."""
@@ -218,12 +220,13 @@ def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
     return sorted(documents, key=lambda document: (str(type(document["_id"])), document["_id"]))
 
 
-def _row(document: Document, names: Iterable[str]) -> Document:
+def _row(document: Document, names: Iterable[str], dead: Sequence[Any]) -> Document:
     row = {name: _plain_at(document, stored_path(name)) for name in names if name != "_id"}
     if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
         del row["summary"]  # the run looks the names up
     if "status" in row:
-        row["status"] = true_status({"status": row["status"]}, document.get("lease"))
+        is_dead = row["status"] == "RUNNING" and document["_id"] in dead
+        row["status"] = "DEAD" if is_dead else true_status({"status": row["status"]}, None)
     if DURATION in row:
         row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS})
     return row
@@ -269,7 +272,6 @@ def _metric_of(name: str) -> str | None:
 def _projection(names: Sequence[str]) -> dict[str, int]:
     """Return what to fetch for `names`; a path and one below it would collide."""
     wanted = {stored_path(name) for name in names if name != DURATION}
-    wanted |= {"lease"} if "status" in names else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
     kept: list[str] = []
     for path in sorted(wanted):

@@ -35,8 +35,10 @@ from runs.stores.stock_sacred import series_of
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["MongoRun", "has_changed_keys", "plain"]
+__all__ = ["SIGNS", "MongoRun", "has_changed_keys", "plain"]
 
+# What tells whether a run that says RUNNING has a process.
+SIGNS = ("status", "lease", "heartbeat", "start_time", "host.hostname", "uid", "format")
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
 _OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
@@ -148,7 +150,7 @@ class MongoRun(Run):
         if self._row.get("status"):
             return self._row["status"]
         # Not from the whole document, of which something may be gone.
-        found = plain(self._find({"status": 1, "lease": 1}))
+        found = plain(self._find(dict.fromkeys(SIGNS, 1)))
         return true_status(found, found.get("lease")) or ""
 
     def _metric_names(self) -> list[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import abc
 import functools
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,9 +26,6 @@ __all__ = ["COPYING", "REMOVING", "Run", "RunStore"]
 
 # The status of a run in a database while it is copied there, and while it is removed.
 COPYING, REMOVING = "COPYING", "REMOVING"
-
-# Stock Sacred keeps no lease, and has a heartbeat every ten seconds.
-_HEARTBEATS_S = 600.0
 
 
 class RunStore(Protocol):
@@ -289,8 +285,7 @@ class Run(abc.ABC):
             return lease is not None and is_alive(lease)
         if lease is not None:
             return True  # a status of RUNNING without a living process reads as DEAD
-        last = time_of(self.document.get("heartbeat") or self.document.get("start_time"))
-        return last is not None and time.time() - last.replace(tzinfo=UTC).timestamp() < _HEARTBEATS_S
+        return time_of(self.document.get("heartbeat") or self.document.get("start_time")) is not None
 
     @property
     def sessions(self) -> list[dict[str, Any]]:

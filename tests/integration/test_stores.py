@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
 import warnings
@@ -24,6 +25,7 @@ from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, 
 from observers.errors import DestinationError
 from observers.mongo.destination import parse_mongo_option
 from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.stores.mongo_run import SIGNS
 
 LAB = Path(__file__).resolve().parents[2]
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -672,7 +674,7 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         listener.projections.clear()
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
-    assert set().union(*listener.projections) <= {"_id", "config.lr", "lease", "start_time", "status"}
+    assert set().union(*listener.projections) <= {"_id", "config.lr", "start_time", "status", *SIGNS}
 
 
 def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):
@@ -696,3 +698,49 @@ def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_
         assert run.metric("x").steps.tolist() == steps
         assert run.metric("whole").steps.tolist() == [int(step) for step in steps]
         assert run.metric("whole").steps.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("host", "age_s", "status"),
+    [("here", 60, "RUNNING"), ("here", 200, "DEAD"), ("elsewhere", 200, "RUNNING"), ("elsewhere", 700, "DEAD")],
+)
+@pytest.mark.parametrize("kind", ["files", "mongo"])
+def test_stock_run_without_heartbeats_is_dead(tmp_path, database, mongo_url, kind, host, age_s, status):
+    last = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=age_s)
+    run = {"status": "RUNNING", "experiment": {"name": "e", "sources": []}, "command": "main", "resources": []}
+    run |= {"host": {"hostname": socket.gethostname() if host == "here" else host}, "artifacts": [], "config": {"x": 1}}
+    if kind == "mongo":
+        database.runs.insert_one({**run, "_id": 1, "start_time": datetime(2026, 1, 1), "heartbeat": last})
+    else:
+        (tmp_path / "1").mkdir()
+        times = {"start_time": "2026-01-01T00:00:00", "heartbeat": last.isoformat()}
+        (tmp_path / "1" / "run.json").write_text(json.dumps({**run, **times}))
+        (tmp_path / "1" / "config.json").write_text('{"x": 1}')
+    with runs.open_store(tmp_path if kind == "files" else f"{mongo_url}/{database.name}") as store:
+        assert store.get("1").status == status
+        assert [run["status"] for run in store.find(columns=["status"])] == [status]
+        assert ids(store.find(f"status={status}")) == ["1"]
+        assert ids(store.find("status~^RUN")) == (["1"] if status == "RUNNING" else [])
+        assert store.get("1").is_living == (status == "RUNNING")
+
+
+def test_stock_resources_below_a_relative_folder_are_copied(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ex = sacred.Experiment("stock", base_dir=tmp_path, save_git_info=False)
+    ex.observers.append(FileStorageObserver("stock"))
+    (tmp_path / "data.csv").write_text("1,2\n")
+
+    @ex.main
+    def main():
+        ex.open_resource("data.csv").close()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        ex.run(options={"--capture": "no"})
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "stock").rename(tmp_path / "moved" / "store")
+    with runs.open_store("moved/store") as store, runs.open_store("copies", create=True) as copies:
+        copied = runs.copy(store.get("1"), copies)
+        assert copied.left_out == ()
+        [resource] = copied.run.stored("resources")
+        assert resource.read() == b"1,2\n"
