@@ -140,6 +140,15 @@ class Run(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def checkpoints(self) -> dict[str, Content]:
+        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
+
+        Of a run in a database they are those that were delivered or copied there, else those in its folder, if that is
+        on this machine.
+        """
+
+    @property
+    @abc.abstractmethod
     def lease(self) -> dict[str, Any] | None:
         """Who writes the run, and when last; None of a run that stock Sacred recorded."""
 
