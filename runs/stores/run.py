@@ -365,7 +365,7 @@ class Run(abc.ABC):
     @property
     def parent(self) -> Run | None:
         """The run that it was started from, if there is one and it is in the store."""
-        uid = self["parent"]
+        uid = self._text("parent")
         found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
         return found[0] if found else None
 
