@@ -35,7 +35,7 @@ def config(optimizer, training, checkpoint):
 def build(batches, where, seed):
     """Return the loss, the model and its precision, as configured, for data on a device."""
     criterion = loss.make_loss(batches, device=where)
-    network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
+    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, dtype=batches.input_dtype).to(where)
     return criterion, network, amp.make_amp(where)
 
 
@@ -47,7 +47,7 @@ def evaluate(_config, _run, seed):
     where = device.make_device(seed)
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
     criterion, network, precision = build(batches, where, seed)
-    checkpoint.load_model(network, _config)
+    checkpoint.load_model(network, _config, loss=criterion)
     metrics = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, metrics, criterion)
 
@@ -74,7 +74,7 @@ def main(_config, _run, seed, training):
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
     criterion, network, precision = build(batches, where, seed)
     results.record_graph(_run, network, batches)
-    opt = optimizer.make_optimizer(network)
+    opt = optimizer.make_optimizer(network, criterion)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)
     schedule = scheduler.make_scheduler(opt, training.epochs, steps)
     with run_folder(_run) as folder:

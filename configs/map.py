@@ -9,6 +9,8 @@
 `Map` is a `dict`, so it goes wherever a dict goes (`json.dump`, `**cfg`, `isinstance`, MongoDB). The
 methods of `dict` keep their meaning: `cfg.items` is always the method, also when a key is called
 `items`; such a key is read as `cfg["items"]`. Lists inside a config are `FrozenList`, read-only too.
+
+`MutableMap` is the same to be changed: what config hooks are given, and what `copy.deepcopy(cfg)` returns.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-__all__ = ["FrozenList", "Map", "freeze", "to_plain"]
+__all__ = ["FrozenList", "Map", "MutableMap", "freeze", "to_plain"]
 
 
 def freeze(value: Any) -> Any:
@@ -48,7 +50,7 @@ def to_plain(value: Any) -> Any:
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
     raise TypeError(
         f"a config is read-only inside a run, so this {type(self).__name__} cannot be changed; "
-        "set the entry on the command line (`with key=value`), or work on a copy: to_plain(cfg)"
+        "set the entry on the command line (`with key=value`), or work on a copy: copy.deepcopy(cfg) or to_plain(cfg)"
     )
 
 
@@ -77,11 +79,52 @@ class FrozenList(list):
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return FrozenList, (to_plain(self),)
 
-    def __deepcopy__(self, memo: dict) -> FrozenList:
-        return FrozenList(copy.deepcopy(to_plain(self), memo))
+    def __deepcopy__(self, memo: dict) -> list:
+        return _thaw(copy.deepcopy(to_plain(self), memo))
 
 
-class Map(dict):
+class _Dotted(dict):
+    """A dict with dotted access."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            pass
+        if name.startswith("__"):
+            raise AttributeError(name)
+        keys = [key for key in self if isinstance(key, str)]
+        near = difflib.get_close_matches(name, keys, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(keys) or 'nothing'}"
+        raise AttributeError(f"the config has no entry {name!r} here; {hint}", name=name, obj=self)
+
+    def __dir__(self) -> list[str]:
+        names = [key for key in self if isinstance(key, str) and key.isidentifier()]
+        return sorted({*super().__dir__(), *names})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict.__repr__(self)})"
+
+    def copy(self) -> dict:
+        """Return a plain, writable dict of the same values, as `dict.copy` would."""
+        return dict(self)
+
+    __copy__ = copy
+
+    def to_dict(self) -> dict:
+        """Return a deep, writable copy made of plain dicts and lists."""
+        return to_plain(self)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        return type(self), (to_plain(self),)
+
+    def __deepcopy__(self, memo: dict) -> MutableMap:
+        return MutableMap(copy.deepcopy(to_plain(self), memo))
+
+
+class Map(_Dotted):
     """A read-only dict with dotted access; see the module's docstring for its rules.
 
     Args:
@@ -105,18 +148,6 @@ class Map(dict):
     def __init__(self, mapping: Any = (), /, **entries: Any) -> None:
         """Do nothing: `__new__` has filled the map, and nothing may fill it again."""
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            pass
-        if name.startswith("__"):
-            raise AttributeError(name)
-        keys = [key for key in self if isinstance(key, str)]
-        near = difflib.get_close_matches(name, keys, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"it has: {', '.join(keys) or 'nothing'}"
-        raise AttributeError(f"the config has no entry {name!r} here; {hint}", name=name, obj=self)
-
     __setattr__ = __delattr__ = __setitem__ = __delitem__ = __ior__ = _refuse
     update = setdefault = pop = popitem = clear = _refuse
 
@@ -125,25 +156,55 @@ class Map(dict):
         """Return a `Map` from each of `keys` to `value`."""
         return cls(dict.fromkeys(keys, value))
 
-    def __dir__(self) -> list[str]:
-        names = [key for key in self if isinstance(key, str) and key.isidentifier()]
-        return sorted({*super().__dir__(), *names})
 
-    def __repr__(self) -> str:
-        return f"Map({dict.__repr__(self)})"
+class MutableMap(_Dotted):
+    """A dict with dotted access, to read and to write; dicts that are put into it become such ones.
 
-    def copy(self) -> dict:
-        """Return a plain, writable dict of the same (frozen) values, as `dict.copy` would."""
-        return dict(self)
+    Args:
+        mapping: The config; it is copied, dicts and lists at every depth.
+        **entries: Further entries.
 
-    __copy__ = copy
+    Raises:
+        AttributeError: On reading a name that is no key, with the nearest keys.
+    """
 
-    def to_dict(self) -> dict:
-        """Return a deep, writable copy made of plain dicts and lists."""
-        return to_plain(self)
+    __slots__ = ()
 
-    def __reduce_ex__(self, protocol: Any) -> tuple:
-        return Map, (to_plain(self),)
+    def __init__(self, mapping: Any = (), /, **entries: Any) -> None:
+        super().__init__()
+        self.update(mapping, **entries)
 
-    def __deepcopy__(self, memo: dict) -> Map:
-        return Map(copy.deepcopy(to_plain(self), memo))
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, _thaw(value))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __delattr__(self, name: str) -> None:
+        getattr(self, name)
+        del self[name]
+
+    def update(self, other: Any = (), /, **entries: Any) -> None:
+        """Set entries from another mapping, or pairs, and keywords."""
+        for key, value in dict(other, **entries).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> MutableMap:  # type: ignore[misc]  # dict's takes the same
+        self.update(other)
+        return self
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """Return the value of a key, which is set to `default` if it is not there."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, MutableMap):
+        return value
+    if isinstance(value, Mapping):
+        return MutableMap(value)
+    if isinstance(value, list):
+        return [_thaw(item) for item in value]
+    return tuple(_thaw(item) for item in value) if type(value) is tuple else value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -17,22 +18,26 @@ from sacred import experiment as sacred_experiment
 from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 
+from configs import to_plain
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s, check_command_line
+from experiments.running.failures import format_failure
 from experiments.running.lab_run import LabRun
 from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, only_run
+from experiments.running.origins import grouped, origins
 from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
-from ingredients.config.entry_types import nearest
 from ingredients.config.files import guard_sacred
-from ingredients.config.ingredient import LabFunctions
+from ingredients.config.ingredient import LabFunctions, make_writable
+from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
 from observers.errors import ObserversError
+from observers.file.observer import FileObserver
 from observers.options import environment_option, file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
 from observers.record.redaction import redact
@@ -75,9 +80,13 @@ class Experiment(LabFunctions, sacred.Experiment):
     Errors of the lab (`LabError`) end the command line with one message and exit code 1; Ctrl-C ends it with exit code
     130, SIGTERM with 143, and any signal with 75 where a training has saved its state and can be resumed.
 
+    Runs are recorded in `my_runs/` below the working folder. Observers that are attached to the experiment, or `-F
+    FOLDER`, take the place of that; `-m` adds a database to it, and `-u` records nothing.
+
     Args:
         name: Its name; by default that of the file that creates it.
         ingredients: What it is composed of.
+        record_to: Folder to record runs in where nothing else is said; None records none.
         system_metrics_s: Seconds between samples of CPU, memory, disk, network and GPUs in recorded runs, at least 1;
             None takes none.
         **options: Further arguments of `sacred.Experiment`, such as `interactive=True` in a notebook.
@@ -88,7 +97,6 @@ class Experiment(LabFunctions, sacred.Experiment):
     Example:
         ex = Experiment("mine", ingredients=[optimizer.ingredient], interactive=True)
         ex.alias(lr="optimizer.lr")
-        ex.observers.append(FileObserver("my_runs"))
 
         @ex.config
         def config(optimizer):
@@ -111,6 +119,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         name: str | None = None,
         ingredients: Sequence[sacred.Ingredient] = (),
         *,
+        record_to: str | Path | None = "my_runs",
         system_metrics_s: float | None = 15.0,
         **options: Any,
     ) -> None:
@@ -122,12 +131,13 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("save_git_info", False)
         self._module = module_of(caller)
         options.setdefault("base_dir", base_dir_of(mainfile, self._module))
-        ours = (tensorboard_option, environment_option)
+        ours = (tensorboard_option, environment_option, commands.origin_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases = Aliases()
         self._on_command_line = False
+        self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
         self.all_cli_options = [_OPTIONS.get(option.get_flag(), option) for option in self.all_cli_options]
@@ -193,6 +203,13 @@ class Experiment(LabFunctions, sacred.Experiment):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 sys.exit(141)
             raise
+        except Exception as error:
+            # Sacred says of its own errors which of them are to be shown without a traceback.
+            is_shown = getattr(error, "print_traceback", True) and not getattr(error, "print_usage", False)
+            if self._on_command_line and is_shown and not self._debugging(kwargs.get("options")):
+                _show(format_failure(error))
+                sys.exit(1)
+            raise
 
     def run_commandline(self, argv: Any = None) -> Any:
         """Run the command line, and return its `LabRun`; see `sacred.Experiment.run_commandline`.
@@ -246,11 +263,14 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         remember_terminal()
+        _quieten_torch()
+        strictness.check_scopes(self)
         updates = strictness.nested(config_updates or {})
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
         typed = list(updates)
         self._aliases.mirror(updates)
+        given_updates = to_plain(updates)
 
         given = dict(options or {})
         interval_s = beat_interval_s(given)
@@ -268,16 +288,25 @@ class Experiment(LabFunctions, sacred.Experiment):
         run = create(updates)
         if self._aliases.follow(run, updates):
             run = create(updates)
+        if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
+            parts = list(self.traverse_ingredients())
+            make_writable(function for part, _ in parts for function in part.captured_functions)
         run.force = force
         shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
         run.meta_info["options"] |= {"--force": force, **shown}
         run.meta_info["config_updates"] = config_updates or {}
         if not force:
             strictness.check_known(self, run)
+        self._aliases.mark(run.config_modifications)
+        found = origins(self, run.config, given_updates, named_configs, self._aliases.targets)
+        run.meta_info["origins"] = grouped(found)
         if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
             strictness.check_settings(self, run.config)
         if not run.unobserved:
             run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
+        # Those of Sacred's options are among them by now.
+        if self._record_to is not None and not run.observers and file_option.get_flag() not in ours:
+            run.observers.append(FileObserver(self._record_to))
         for flag, value in ours.items():
             try:
                 _OPTIONS[flag].apply(value, run)
@@ -298,11 +327,34 @@ class Experiment(LabFunctions, sacred.Experiment):
             main = root / mainfile if mainfile else main
         git = provenance.lab_git_state(root, main, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
-        found = {"mainfile": mainfile, "sources": provenance.imported_sources(root, main), "repositories": repositories}
+        sources = sorted({*provenance.imported_sources(root, main), *self._added_sources(root)})
+        found = {"mainfile": mainfile, "sources": sources, "repositories": repositories}
         return found | ({"module": self._module} if self._module else {})
+
+    def _added_sources(self, root: Path) -> Iterator[tuple[str, str]]:
+        for part, _ in list(self.traverse_ingredients()):
+            for path in getattr(part, "added_sources", ()):
+                name = provenance.source_name(path, root)
+                if name is None:
+                    raise ConfigError(
+                        f"add_source_file: {path} is not below {root}, where the sources of {self.path} are; move it "
+                        "there, or keep it by add_resource, or give the experiment another base_dir"
+                    )
+                yield name, provenance.md5_of(path)
 
 
 def _leave(message: str, code: int) -> NoReturn:
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        print(f"error: {message}" if code == 1 else message, file=sys.stderr)
+    _show(f"error: {message}" if code == 1 else message)
     sys.exit(code)
+
+
+def _show(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        print(text, file=sys.stderr)
+
+
+def _quieten_torch() -> None:
+    """Let torch log warnings alone, as it sets itself once it is imported; Ctrl-C may come before that."""
+    logger = logging.getLogger("torch")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)

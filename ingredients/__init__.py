@@ -15,9 +15,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 from ingredients.config.importing import import_sacred
+from ingredients.config.threads import let_threads_sleep
 
 # Before anything here imports it.
 import_sacred()
+# Before anything imports torch.
+let_threads_sleep()
 
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import (

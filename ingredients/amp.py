@@ -78,5 +78,5 @@ def check(_run: Any) -> None:
     where = device.make_device(seed)
     source = data.make_data(seed, where)
     criterion = loss.make_loss(source, device=where)
-    network = model.make_model(source.input_shape, criterion.num_outputs, seed).to(where)
+    network = model.make_model(source.input_shape, criterion.num_outputs, seed, dtype=source.input_dtype).to(where)
     print_check(measure(network, criterion, source, where))

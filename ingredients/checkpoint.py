@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import CheckpointError
+from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ingredients.checkpoints.record import TrainingRecord
     from ingredients.datasets.fitted import Preparation
     from ingredients.datasets.splitting import Split
+    from ingredients.losses.building import Loss
 
 __all__ = ["ingredient", "load_model", "load_preparation", "load_split", "make_checkpointer"]
 
@@ -61,7 +63,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
     Example:
         with run_folder(_run) as folder:
             keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
-            opt = optimizer.make_optimizer(network)
+            opt = optimizer.make_optimizer(network, criterion)
             loop.fit(network, batches, criterion, opt, checkpointer=keeper, log=_run.log_scalar, **training)
             keeper.restore_best(network)
     """
@@ -129,24 +131,24 @@ def load_preparation(path: str | None) -> Preparation | None:
 
 
 @ingredient.capture
-def load_model(model: nn.Module, config: Map, path: str | None) -> None:
-    """Load the weights of the configured checkpoint into `model`.
+def load_model(model: nn.Module, config: Map, path: str | None, loss: Loss | None = None) -> None:
+    """Load the weights of the configured checkpoint into `model`, and into `loss` what was trained of that.
 
     Warns if it does not hold what its data were prepared by, and was trained on other data, or another split of them.
 
     Args:
         model: Built as it was when the checkpoint was saved.
         config: The run's whole config, to say what differs from the checkpoint's if it does not fit.
+        loss: The loss, where its value is wanted and it has parameters of its own.
 
     Raises:
         CheckpointError: If it is missing, damaged, or of another model.
     """
     from ingredients.checkpoints.files import load_weights, other_data
 
-    state = load_weights(model, _checkpoint(path), to_plain(config))
-    differing = (
-        [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(to_plain(config)))
-    )
+    mine = named(config)
+    state = load_weights(model, _checkpoint(path), mine, None if loss is None else loss.module)
+    differing = [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(mine))
     if differing:
         _log.warning(
             "%s was trained with %s, so the test part here may hold samples it was trained on; "

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
+from ingredients.config.tables import print_table
 from ingredients.datasets.description import describe
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
 from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
 from ingredients.datasets.splitting import Split, check_fractions, other_split
+from ingredients.datasets.survey import survey
 from ingredients.errors import DataError
 from observers.record.identity import EXPECT_DATA_VARIABLE
 
@@ -39,6 +41,12 @@ def config() -> None:
     name = kind_of(path)
     # target column or columns of a csv; None takes the last
     target: str | list[str] | None = None
+    # columns of a csv to take for inputs; None takes all but the targets
+    columns: str | list[str] | None = None
+    # columns of a csv that hold categories, which become an input of 0 or 1 for each value; auto takes those of text
+    categorical: str | list[str] | None = None
+    # what inputs become: float32; int64 keeps whole numbers, such as ids of words, as they are and not normalised
+    dtype: Literal["float32", "int64"] = "float32"
     # arguments of the factory or of torchvision's class
     options: dict[str, Any] = {}
     # auto reads it off the targets: text, bools and ints are classes, floats are numbers
@@ -63,7 +71,16 @@ def config() -> None:
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
     image_size: int | None = None
-    check_options(name, path=path, target=target, options=options, image_size=image_size)
+    check_options(
+        name,
+        path=path,
+        target=target,
+        columns=columns,
+        categorical=categorical,
+        dtype=dtype,
+        options=options,
+        image_size=image_size,
+    )
     # random changes to training images
     augment = {
         # mirror left and right
@@ -210,8 +227,26 @@ def _where(config: Map) -> str:
 
 @ingredient.command(unobserved=True)
 def stats(_config: Map, _run: Any) -> None:
-    """Show per split the count, classes or targets, mean, deviation and missing values, and the fingerprint."""
-    print_stats(_config.name, describe(load(_config, _run.config["seed"], strict=False)))
+    """Show per split the count, classes or targets, mean, deviation and missing values, and the fingerprint.
+
+    Raises:
+        DataError: If that cannot be told of them; a file is shown as it is before.
+    """
+    seed = _run.config["seed"]
+    try:
+        found = describe(load(_config, seed, strict=False))
+    except DataError:
+        check_source(_config.name, _config.path)
+        rows = None if _config.path is None else survey(_config.name, _config.path)
+        if rows is not None:
+            print(_config.path)
+            print_table(rows[0], rows[1:])
+        raise
+    print_stats(_config.name, found)
+    try:
+        load(_config, seed)
+    except DataError as error:
+        print(f"training on it is refused: {error}")
 
 
 def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = True) -> Prepared:
@@ -253,7 +288,8 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
     given = (config.name, config.path, config.target, config.image_size, config.options)
-    return load_source(*given, seed, trained, needs_targets=needs_targets)
+    how = {name: config[name] for name in ("columns", "categorical", "dtype")}
+    return load_source(*given, seed, trained, **how, needs_targets=needs_targets)
 
 
 def _differing(start: Split, split: Split) -> list[str]:
@@ -268,8 +304,6 @@ def _differing(start: Split, split: Split) -> list[str]:
 
 def print_stats(name: str, stats: dict) -> None:
     """Print what `preparation.describe` found as tables."""
-    from ingredients.config.tables import print_table
-
     shape = "x".join(map(str, stats["input_shape"]))
     print(f"{name}: {stats['task']}, inputs {shape} {stats['dtype']}, sha256 {stats['fingerprint']}")
     rows = []

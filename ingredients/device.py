@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import TYPE_CHECKING
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.seed import seed_globals
+from ingredients.config.threads import is_asked_for_threads, threads_sleep
 from ingredients.errors import DeviceError
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["choose_device", "ingredient", "make_device"]
+
+_log = logging.getLogger(__name__)
 
 ingredient = Ingredient("device")
 
@@ -26,7 +30,7 @@ def config() -> None:
     deterministic = False
     # let cuDNN time its algorithms and take the fastest: quick for fixed shapes, not repeatable
     cudnn_benchmark = False
-    # threads of one CPU operation; None leaves it to torch
+    # threads of one CPU operation; None takes torch's own number, or 1 where they would spin while they wait
     num_threads: int | None = None
 
 
@@ -55,7 +59,7 @@ def make_device(seed: int, _config: Map) -> torch.device:
         network = torch.nn.Linear(4, 2).to(where)
     """
     device = choose_device(_config.name)
-    _set_flags(_config.deterministic, _config.cudnn_benchmark, _config.num_threads)
+    _set_flags(_config.deterministic, _config.cudnn_benchmark, _num_threads(_config.num_threads, device))
     seed_globals(seed)
     return device
 
@@ -85,6 +89,22 @@ def choose_device(name: str) -> torch.device:
     elif device.type not in ("cpu", "mps"):
         raise DeviceError(f"device.name: got {name!r}, expected auto, cpu, mps, cuda or cuda:N")
     return device
+
+
+def _num_threads(wanted: int | None, device: torch.device) -> int | None:
+    """Return the number of threads to set; None leaves it to torch."""
+    import torch
+
+    if wanted is not None or device.type != "cpu" or threads_sleep() or is_asked_for_threads():
+        return wanted
+    if torch.get_num_threads() == 1:
+        return None
+    _log.warning(
+        "computing with 1 thread of %d: torch was imported before the lab, so its threads spin while they wait, which "
+        "is many times slower where cores are busy; import ingredients first, or choose device.num_threads",
+        torch.get_num_threads(),
+    )
+    return 1
 
 
 def _check_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:

@@ -10,6 +10,7 @@ from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 __all__ = ["OPTIONS", "ingredient", "make_model"]
@@ -72,13 +73,16 @@ def check_config(config: Map) -> None:
 
 
 @ingredient.capture
-def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map) -> nn.Module:
+def make_model(
+    input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map, dtype: torch.dtype | None = None
+) -> nn.Module:
     """Return the configured model, on the CPU, initialised from the stream `init` of `seed`.
 
     Args:
         input_shape: Shape of one input, such as (channels, height, width).
         num_outputs: Outputs for each input; `Loss.num_outputs` says it.
         seed: Seed of the experiment; the same gives the same weights, whatever was drawn before.
+        dtype: Type of inputs, `Data.input_dtype`; float32 without it.
 
     Returns:
         A module that takes inputs (B, *input_shape) and returns raw scores (B, num_outputs).
@@ -93,7 +97,7 @@ def make_model(input_shape: Sequence[int], num_outputs: int, seed: int, _config:
     """
     from ingredients.models.building import build_model
 
-    return build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed)
+    return build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
 
 
 @ingredient.command(unobserved=True)
@@ -105,8 +109,8 @@ def summary(_config: Map, _run: Any) -> None:
 
     seed = _run.config["seed"]
     source = data.make_data(seed, torch.device("cpu"))
-    model = make_model(source.input_shape, loss.make_loss(source).num_outputs, seed)
-    print_summary(summarize(model, source.input_shape))
+    model = make_model(source.input_shape, loss.make_loss(source).num_outputs, seed, dtype=source.input_dtype)
+    print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 
 def print_summary(found: dict) -> None:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from configs import Map
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
 from ingredients.config.ingredient import Ingredient
+from ingredients.config.nearest import nearest
 from ingredients.errors import OptimizerError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+    from ingredients.losses.building import Loss
 
 __all__ = ["build_optimizer", "ingredient", "make_optimizer", "parameter_groups"]
 
@@ -46,22 +48,22 @@ def check_config(config: Map) -> None:
 
 
 @ingredient.capture
-def make_optimizer(model: nn.Module, _config: Map) -> torch.optim.Optimizer:
-    """Return the configured optimizer over the parameters of `model` that require gradients.
+def make_optimizer(model: nn.Module, loss: Loss | None = None, _config: Any = None) -> torch.optim.Optimizer:
+    """Return the configured optimizer over the parameters of `model`, and of `loss`, that require gradients.
 
     Args:
-        model: The model, on its device already. Its parameters go to the optimizer with their names, by which the
-            groups of the config choose them.
+        model: The model, on its device already. The groups of the config choose its parameters by their names.
+        loss: The loss; parameters of its own are called `loss.NAME`.
 
     Raises:
         OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
         ConfigError: If an option is none of the class's.
 
     Example:
-        opt = optimizer.make_optimizer(network)
+        opt = optimizer.make_optimizer(network, criterion)
         print(opt.param_groups[0]["lr"])
     """
-    return build_optimizer(model, **_config)
+    return build_optimizer(model, **_config, loss=loss)
 
 
 def build_optimizer(
@@ -72,8 +74,12 @@ def build_optimizer(
     options: Mapping[str, Any] = {},
     groups: Sequence[Mapping[str, Any]] = (),
     decay_bias_and_norm: bool = True,
+    loss: Loss | None = None,
 ) -> torch.optim.Optimizer:
-    """Return an optimizer for `model`; the arguments are the entries of the ingredient's config.
+    """Return an optimizer for `model`, and for what is trained of `loss`.
+
+    The other arguments are the entries of the ingredient's config. Each group has the `names` of its parameters;
+    torch's own `param_names` would refuse a group that is added without them.
 
     Raises:
         OptimizerError: If there is no such class, a group matches nothing, or the class refuses the parameters.
@@ -90,8 +96,7 @@ def build_optimizer(
             given["weight_decay"] = weight_decay
     elif weight_decay or any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
         raise OptimizerError(f"optimizer: {name} has no weight decay to set; choose another class, such as AdamW")
-    made = parameter_groups(model, groups, decay_bias_and_norm)
-    parameters = made if len(made) > 1 or set(made[0]) > {"params", "name"} else made[0]["params"]
+    parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters)
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})
     for group in groups:
         # torch.optim keeps any key of a group, a misspelt one too.
@@ -126,7 +131,10 @@ def _optimizer_class(name: str) -> type:
 
 
 def parameter_groups(
-    model: nn.Module, groups: Sequence[Mapping[str, Any]] = (), decay_bias_and_norm: bool = True
+    model: nn.Module,
+    groups: Sequence[Mapping[str, Any]] = (),
+    decay_bias_and_norm: bool = True,
+    of_loss: Mapping[str, nn.Parameter] = {},
 ) -> list[dict[str, Any]]:
     """Return the parameters of `model` in groups for an optimizer.
 
@@ -135,15 +143,19 @@ def parameter_groups(
         groups: Mappings with `match`, a glob on parameter names such as `encoder.*` or `*.bias`, and the group's own
             `lr`, `weight_decay` or other options. A parameter goes to the first group that it matches.
         decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay like the rest.
+        of_loss: Parameters of the loss by name, which are called `loss.NAME` here.
 
     Returns:
-        Dicts with `params` (named, as torch.optim takes them) and what is special to the group; none is empty. The
+        Dicts with `params`, their `names`, and what is special to the group; none is empty. The
         parameters that match nothing come first, so that the first learning rate is the config's.
 
     Raises:
         OptimizerError: If a group has no `match` or matches no parameter, or there is nothing to train.
     """
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    from ingredients.models.compiled import plain_name
+
+    named = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    named += [(f"loss.{name}", parameter) for name, parameter in of_loss.items()]
     if not named:
         raise OptimizerError(
             "optimizer: the model has no parameters that require gradients, so there is nothing to train"
@@ -163,7 +175,8 @@ def parameter_groups(
         special = {k: v for k, v in groups[position].items() if k != "match"} if position < len(groups) else {}
         if without_decay:
             special = {**special, "weight_decay": 0.0}
-        made.append({"params": params, **special})
+        own = {"params": [parameter for _, parameter in params], "names": [name for name, _ in params]}
+        made.append({**own, **special})
     return made
 
 
@@ -179,8 +192,10 @@ def _biases_and_norms(model: nn.Module) -> set[str]:
     from torch import nn
 
     norms = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
+    from ingredients.models.compiled import plain_name
+
     return {
-        f"{prefix}.{name}" if prefix else name
+        plain_name(f"{prefix}.{name}" if prefix else name)
         for prefix, module in model.named_modules()
         for name, _ in module.named_parameters(recurse=False)
         if name == "bias" or name.endswith("_bias") or isinstance(module, norms)

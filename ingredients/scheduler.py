@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.construct import build, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
 from ingredients.config.ingredient import Ingredient
+from ingredients.config.nearest import nearest
 from ingredients.errors import SchedulerError
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def make_scheduler(optimizer: torch.optim.Optimizer, epochs: int, steps_per_epoc
         ConfigError: If an option is none of the class's.
 
     Example:
-        opt = optimizer.make_optimizer(network)
+        opt = optimizer.make_optimizer(network, criterion)
         steps = loop.steps_per_epoch(batches.train, precision.accumulate)
         schedule = scheduler.make_scheduler(opt, training.epochs, steps)
         loop.fit(network, batches, criterion, opt, scheduler=schedule, log=_run.log_scalar, **training)
@@ -88,6 +87,8 @@ class Schedule:
         self._each_step = interval == "step" and scheduler is not None
         self._warmup = LinearLR(optimizer, 1 / warmup_steps, 1.0, warmup_steps - 1) if warmup_steps > 1 else None
         self._warmup_left = max(warmup_steps - 1, 0)
+        # Whether a step was taken at the full rate, after which the scheduler begins.
+        self._is_warm = not self._warmup_left
 
     @property
     def has_length(self) -> bool:
@@ -119,7 +120,9 @@ class Schedule:
         if self._warmup is not None and self._warmup_left:
             self._warmup_left -= 1
             self._warmup.step()
-        elif self._each_step:
+            return
+        self._is_warm = True
+        if self._each_step:
             self.scheduler.step()
 
     def after_epoch(self, metrics: Mapping[str, float]) -> None:
@@ -131,7 +134,7 @@ class Schedule:
         Raises:
             SchedulerError: If the metric that a plateau watches was not measured.
         """
-        if self.scheduler is None or self._each_step or self._warmup_left:
+        if self.scheduler is None or self._each_step or not self._is_warm:
             return
         if not self._on_plateau:
             self.scheduler.step()
@@ -157,6 +160,7 @@ class Schedule:
             "scheduler": self.scheduler.state_dict() if self.scheduler is not None else None,
             "warmup": self._warmup.state_dict() if self._warmup is not None else None,
             "warmup_left": self._warmup_left,
+            "is_warm": self._is_warm,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -166,6 +170,7 @@ class Schedule:
         if self._warmup is not None:
             self._warmup.load_state_dict(state["warmup"])
         self._warmup_left = state["warmup_left"]
+        self._is_warm = state.get("is_warm", not self._warmup_left)
 
 
 def build_schedule(
@@ -197,7 +202,8 @@ def build_schedule(
     if interval == "step":
         length = epochs * steps_per_epoch - waits
     else:
-        length = epochs - max(math.ceil(waits / steps_per_epoch) - 1, 0)
+        # Epochs without a step at the full rate do not count.
+        length = epochs - waits // steps_per_epoch
     options = {**_lengths(cls, options, max(length, 1)), **options}
     scheduler = build(cls, options, "scheduler.options", SchedulerError, optimizer=optimizer)
     return Schedule(optimizer, scheduler, interval, metric, warmup_steps)

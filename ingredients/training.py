@@ -31,7 +31,7 @@ def config() -> None:
     mode: Literal["auto", "min", "max"] = "auto"
     # validations without improvement after which training stops; None never stops early
     patience: int | None = None
-    # smallest change of the metric that counts as an improvement
+    # smallest change of the metric that patience counts as an improvement; the best checkpoint is the best all the same
     min_delta = 0.0
     # once the loss or a weight is NaN or infinite: stop (the run fails, its last good state stays), ignore
     on_nan: Literal["stop", "ignore"] = "stop"

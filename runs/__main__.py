@@ -25,7 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(make_parser())
-    arguments = make_parser(words).parse_args(words)
+    parser = make_parser(words)
+    arguments = parser.parse_args(words)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
     for stream in (sys.stdout, sys.stderr):
         # Names of files may be no text, and terminals may lack characters.
         if isinstance(stream, io.TextIOWrapper):
@@ -54,8 +58,8 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
     prog = "python -m runs" if Path(sys.argv[0]).stem in ("__main__", "-m") else "runs"
     parser = Parser(prog=prog, description="Find, look at and look after past runs.")
     add_store(parser, default=None)
-    parser.set_defaults(error_code=1)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.set_defaults(command=None, error_code=1)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module, help in COMMANDS.items():
         name = module.rstrip("_")
         command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")

@@ -15,13 +15,17 @@ from pathlib import Path
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests leave nothing in the user's home.
+os.environ["SACRISTAN_CACHE"] = ""
 # Some environments forbid bytecode: each of thousands of processes would compile the lab anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+import hypothesis
 import pymongo
 import pytest
 import torch
 
+from experiments import Experiment
 from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
 from tests import processes
@@ -29,6 +33,10 @@ from tests import processes
 # Records and databases ask the disk for their durability, which takes a third of the time of the tests that make them.
 MEMORY = Path("/dev/shm")
 NEEDED_BYTES = 8 * 2**30
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("lab", deadline=None)
+hypothesis.settings.load_profile("lab")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -75,6 +83,12 @@ def _root_logger_as_it_was() -> Iterator[None]:
     level = logging.getLogger().level
     yield
     logging.getLogger().setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _no_records_unasked(monkeypatch) -> None:
+    """Let experiments that tests make in this process record where observers say so, and not in `my_runs/`, too."""
+    monkeypatch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
 
 
 @pytest.fixture(scope="session", autouse=True)

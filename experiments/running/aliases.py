@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
+from sacred.config.config_summary import ConfigSummary
 from sacred.run import Run
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
@@ -62,6 +63,14 @@ class Aliases:
                 updates[name] = ours
                 changed = True
         return changed
+
+    def mark(self, changes: ConfigSummary) -> None:
+        """Let an alias be marked as changed where the entry that it stands for is."""
+        for name, target in self.targets.items():
+            for marked in (changes.modified, changes.added):
+                marked |= {name} if target in marked else set()
+            if target in changes.typechanged:
+                changes.typechanged[name] = changes.typechanged[target]
 
     @contextlib.contextmanager
     def named_as_typed(self, typed: Collection[str]) -> Iterator[None]:

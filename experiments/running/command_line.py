@@ -12,7 +12,7 @@ from typing import Any
 from sacred.commandline_options import CLIOption
 from sacred.utils import iter_prefixes
 
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError
 
 __all__ = ["beat_interval_s", "check_command_line"]

@@ -6,16 +6,19 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sacred
+from sacred.commandline_options import cli_option
 from sacred.utils import PATHCHANGE, iterate_flattened_separately
 
-from configs import Map, to_plain
+from configs import Map
+from experiments.running.origins import DEFAULT
 from ingredients.config.files import write_config_file
+from observers.record.object_names import named, object_name
 
-__all__ = ["make_print_named_configs", "print_config", "save_config"]
+__all__ = ["make_print_named_configs", "origin_option", "print_config", "save_config"]
 
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
 
@@ -23,25 +26,38 @@ _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc
 def print_config(_run: Any) -> None:
     """Print every setting with its value and meaning, and exit.
 
-    Blue: changed from its default; green: added with --force; red: its type changed with --force.
+    Blue: changed from its default; green: added with --force; red: its type changed with --force. With --origin, each
+    value comes with what has set it.
     """
     colours = _COLOURS if sys.stdout.isatty() and "NO_COLOR" not in os.environ else dict.fromkeys(_COLOURS, "")
-    print("\n".join(format_config(_run.config, _run.config_modifications, colours)))
+    origins = None
+    if _run.meta_info.get("options", {}).get("--origin"):
+        origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
+    print("\n".join(format_config(_run.config, _run.config_modifications, colours, origins)))
 
 
-def format_config(config: dict, changes: Any, colours: dict[str, str]) -> list[str]:
+@cli_option("-O", "--origin", is_flag=True)
+def origin_option(args: bool, run: Any) -> None:
+    """Let print_config say what has set each value."""
+
+
+def format_config(
+    config: dict, changes: Any, colours: dict[str, str], origins: Mapping[str, str] | None = None
+) -> list[str]:
     """Return the lines of `print_config`.
 
     Args:
         config: The whole config.
         changes: Sacred's summary of what was added, modified and documented.
         colours: Escape sequences by kind; empty strings for none.
+        origins: What has set the entries that are not at their defaults, by dotted name; None to leave that out.
     """
     entries = list(iterate_flattened_separately(config))
     rows = []
     for path, value in entries:
         key = "  " * path.count(".") + path.rpartition(".")[2]
-        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {value!r}"))
+        origin = "" if origins is None else f"  ({origins.get(path, DEFAULT)})"
+        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}{origin}"))
     width = min(44, max((len(text) for _, text in rows), default=0))
     lines = []
     for path, text in rows:
@@ -53,6 +69,13 @@ def format_config(config: dict, changes: Any, colours: dict[str, str]) -> list[s
         padding = " " * max(2, width + 2 - len(text))
         lines.append(f"{shown}{padding}{colours['doc']}# {doc}{end}" if doc else shown)
     return lines
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is typed: a class or function by its dotted name."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return object_name(value) or repr(named(value))
 
 
 def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None]:
@@ -72,7 +95,7 @@ def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None
 
 def save_config(_config: Map, config_filename: str = "config.json") -> None:
     """Write the config to a file for `with FILE` (config_filename=NAME.json or NAME.yaml), and exit."""
-    entries = to_plain(_config)
+    entries = named(_config)
     entries.pop("config_filename", None)
     write_config_file(entries, config_filename)
     logging.getLogger(__name__).info("saved the config to %s", config_filename)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,8 @@ __all__ = ["MetricsBuffer"]
 _log = logging.getLogger(__name__)
 # A float of 64 bits holds every integer up to here.
 _EXACT = 2**53
+# A Python built without it has no quick way to log; `_is_gil_enabled` is there from 3.13 on.
+_HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class MetricsBuffer:
@@ -111,7 +114,7 @@ class MetricsBuffer:
                         return
                 if step is None and len(self._logs) > 1:
                     step = metric.last
-            if len(self._logs) == 1 and metric.tag:
+            if len(self._logs) == 1 and metric.tag and _HAS_INTERPRETER_LOCK:
                 self._quick[name] = metric
 
     def _as_float(self, name: str, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
 import threading
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from sacred.observers import RunObserver
 from sacred.stdout_capturing import CapturedStdout
@@ -268,7 +269,7 @@ class RecordedRun(OwnedRun):
         beat_time = datetime.now(UTC).replace(tzinfo=None)
         self._get_captured_output()
         metrics = self._metrics.take(last=last)
-        whole = "" if all(isinstance(o, OutputObserver) for o in self.observers) else self.captured_out
+        whole = "" if all(map(_takes_parts, self.observers)) else self.captured_out
         for observer in self.observers:
             if _takes_sacreds_metrics(observer):
                 self._safe_call(observer, "log_metrics", metrics_by_name=metrics, info=self.info)
@@ -276,7 +277,7 @@ class RecordedRun(OwnedRun):
                 observer,
                 "heartbeat_event",
                 info=self.info,
-                captured_out="" if isinstance(observer, OutputObserver) else whole,
+                captured_out="" if _takes_parts(observer) else whole,
                 beat_time=beat_time,
                 result=self.result,
             )
@@ -336,7 +337,7 @@ class RecordedRun(OwnedRun):
             for part in () if self._output_file is None else read_parts(self._output_file):
                 new = part if self.captured_out_filter is None or not part else self.captured_out_filter(part)
                 for observer in self.observers if new else ():
-                    if isinstance(observer, OutputObserver):
+                    if _takes_parts(observer):
                         with reported(observer, "output_event"):
                             observer.output_event(new)
                 self._output.append(new)
@@ -344,8 +345,24 @@ class RecordedRun(OwnedRun):
 
 def _takes_sacreds_metrics(observer: RunObserver) -> bool:
     """Tell whether points are given to an observer as Sacred gives them."""
-    takes = getattr(type(observer), "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
-    return takes and not isinstance(observer, PointObserver)
+    return _has_sacreds_metrics(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
+
+
+def _takes_parts(observer: RunObserver) -> TypeGuard[OutputObserver]:
+    """Tell whether output is given to an observer in parts."""
+    return _has_parts(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
+
+
+# With each heartbeat; and `isinstance` of a protocol goes through all of its members each time.
+@functools.cache
+def _has_parts(kind: type) -> bool:
+    return issubclass(kind, OutputObserver)
+
+
+@functools.cache
+def _has_sacreds_metrics(kind: type) -> bool:
+    takes = getattr(kind, "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
+    return takes and not issubclass(kind, PointObserver)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
 from observers.record.identity import EXPECT_RESOURCES_VARIABLE, PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
 from observers.record.numbered_folder import as_number
+from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
 __all__ = ["check_resource", "folder_to_resume", "recorded_data"]
@@ -86,9 +87,9 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             # A look at the size spares the reading of nearly all the others.
             if (folder / CONFIG).stat().st_size not in sizes:
                 continue
-            if _comparable(json.loads((folder / CONFIG).read_bytes()), ignored) != ours:
+            if _comparable(json.loads(read_regular(folder / CONFIG)), ignored) != ours:
                 continue
-            record = json.loads((folder / RUN).read_bytes())
+            record = json.loads(read_regular(folder / RUN))
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
             same = theirs == (run.experiment_info["name"], _command(run), parent)
@@ -113,7 +114,7 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
 def recorded_data(folder: Path) -> str | None:
     """Return the fingerprint of the data that the run in `folder` was trained on, if it came so far."""
     try:
-        found = json.loads((folder / INFO).read_bytes())["data"]["fingerprint"]
+        found = json.loads(read_regular(folder / INFO))["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None

@@ -23,11 +23,14 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
-from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.config.entry_types import conform, infer
 from ingredients.config.files import read_config_file
+from ingredients.config.ingredient import MapSignature
+from ingredients.config.nearest import nearest
+from ingredients.config.scope import Scope, misfit
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 
-__all__ = ["check_known", "check_settings", "check_updates", "nested"]
+__all__ = ["check_known", "check_scopes", "check_settings", "check_updates", "nested"]
 
 _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
@@ -35,6 +38,19 @@ _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 def nested(config_updates: Mapping[str, Any]) -> dict:
     """Return updates with dotted names as plain nested dicts."""
     return convert_to_nested_dict(to_plain(config_updates))
+
+
+def check_scopes(experiment: sacred.Experiment) -> None:
+    """Refuse config scopes that cannot be read, also those of named configs that are not asked for.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    # As a list: Sacred takes what is not traversed to its end for a circle.
+    for part, _ in list(experiment.traverse_ingredients()):
+        for scope in (*part.configurations, *part.named_configs.values()):
+            if isinstance(scope, Scope):
+                scope.check()
 
 
 def check_updates(
@@ -150,6 +166,7 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
     """
     added = sorted(run.config_modifications.added)
     parameters = dict(_parameters(experiment, run.main_function))
+    required, given = _required(experiment), set[str]()
     known = _dotted(run.config, without=added)
     for path in _paths(experiment):
         if "" in get_by_dotted_path(run.config, path, {}):
@@ -161,6 +178,9 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
         if name in parameters:
             _check_parameter(name, value, parameters[name])
             continue
+        if name in required:
+            given.add(name)
+            continue
         near = nearest(name, [other for other in (*known, *parameters) if not is_prefix(other, name)])
         group = name.rpartition(".")[0]
         siblings = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == group]
@@ -170,6 +190,30 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
             else f"{group or 'the experiment'} has: {', '.join(siblings) or 'no entries'}"
         )
         raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
+    _refuse_handing_over(required, given)
+
+
+def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
+    """Return the arguments that captured functions require, by dotted name, each with the functions."""
+    found: dict[str, list[Any]] = {}
+    for ingredient, _ in list(experiment.traverse_ingredients()):
+        root = "" if ingredient is experiment else ingredient.path
+        for captured in ingredient.captured_functions:
+            signature = captured.__wrapped__.signature
+            for name in signature.arguments:
+                if name not in signature.kwargs and not name.startswith("_"):
+                    found.setdefault(join_paths(root, captured.prefix, name), []).append(captured)
+    return found
+
+
+def _refuse_handing_over(required: Mapping[str, list[Any]], given: set[str]) -> None:
+    """Let calls be refused that hand over an argument which is `given` in the config, for that function alone."""
+    alone = {name: functions[0] for name, functions in required.items() if len(functions) == 1}
+    for name, function in alone.items():
+        signature = function.__wrapped__.signature
+        if isinstance(signature, MapSignature):
+            leaf = {name.rpartition(".")[2]}
+            signature.only_from_config = signature.only_from_config - leaf | (leaf if name in given else set())
 
 
 def _check_parameter(name: str, value: Any, default: Any) -> None:
@@ -177,9 +221,7 @@ def _check_parameter(name: str, value: Any, default: Any) -> None:
     try:
         conform(value, kind)
     except TypeError:
-        raise ConfigError(
-            f"{name}: got {value!r}, expected {describe(kind)}; write for example {name}={default}"
-        ) from None
+        raise ConfigError(misfit(name, value, kind, default)) from None
 
 
 def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, Any]]:
@@ -191,11 +233,11 @@ def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[s
     for ingredient, _ in experiment.traverse_ingredients():
         root = "" if ingredient is experiment else ingredient.path
         for captured in ingredient.captured_functions:
-            for name, parameter in inspect.signature(captured.__wrapped__).parameters.items():
-                if name.startswith("_"):
-                    continue
-                if captured == command or parameter.default is not inspect.Parameter.empty:
-                    yield join_paths(root, captured.prefix, name), parameter.default
+            signature = captured.__wrapped__.signature
+            for name in signature.arguments:
+                if not name.startswith("_") and (captured == command or name in signature.kwargs):
+                    default = signature.kwargs.get(name, inspect.Parameter.empty)
+                    yield join_paths(root, captured.prefix, name), default
 
 
 def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:

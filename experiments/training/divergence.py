@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.training_state import Place
 from ingredients.errors import ConfigError, TrainingError
 from ingredients.losses.building import Loss
+from ingredients.models.compiled import plain_name
 
 __all__ = ["DivergenceCheck", "non_finite_parameters"]
 
@@ -38,7 +40,7 @@ class DivergenceCheck:
         if on_nan not in ("stop", "ignore"):
             raise ConfigError(f"training.on_nan: got {on_nan!r}, expected stop or ignore")
         self._ignores = on_nan == "ignore"
-        self._model = model
+        self._trained = [model] if not loss.parameters else [model, loss.module]
         self._keeper = keeper
         self._accumulate = accumulate
         # The step up to which all losses have been checked.
@@ -64,7 +66,7 @@ class DivergenceCheck:
         bad = next((number for number, value in enumerate(values) if not math.isfinite(value)), None)
         if bad is None:
             return
-        if self._may_ignore_all and math.isnan(values[bad]) and not non_finite_parameters(self._model):
+        if self._may_ignore_all and math.isnan(values[bad]) and not non_finite_parameters(*self._trained):
             return
         raise self._error(f"the loss is {values[bad]}", place, place.step - count + bad + 1)
 
@@ -74,7 +76,7 @@ class DivergenceCheck:
         Raises:
             TrainingError: If one is not finite.
         """
-        names = [] if self._ignores else non_finite_parameters(self._model)
+        names = [] if self._ignores else non_finite_parameters(*self._trained)
         if names:
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
             raise self._error(f"weights are NaN or infinite ({shown})", place, place.step)
@@ -113,9 +115,10 @@ def _fetched(losses: Sequence[Tensor | float]) -> list[float]:
     return torch.stack([torch.as_tensor(loss).float() for loss in losses]).tolist()
 
 
-def non_finite_parameters(model: nn.Module) -> list[str]:
+def non_finite_parameters(*modules: nn.Module) -> list[str]:
     """Return the names of parameters that hold NaN or an infinity. Waits for the device once, if there are none."""
-    named = [(name, p.detach()) for name, p in model.named_parameters() if p.is_floating_point() or p.is_complex()]
+    all_named = itertools.chain.from_iterable(module.named_parameters() for module in modules)
+    named = [(plain_name(name), p.detach()) for name, p in all_named if p.is_floating_point() or p.is_complex()]
     by_device: dict[torch.device, list[Tensor]] = {}
     for _, parameter in named:
         # A sum costs an eighth of looking at each number, and is not finite if one of them is not.

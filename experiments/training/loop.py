@@ -5,7 +5,6 @@ Shapes: B samples in a batch, N samples in a part of the data, K classes or labe
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -16,14 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from experiments.running.starting_state import check_left
+from experiments.training.checks import check_parts, check_patience_left
 from experiments.training.divergence import DivergenceCheck
-from experiments.training.metrics import RunningMetrics, metric_names
+from experiments.training.metrics import RunningMetrics
+from experiments.training.modes import evaluating
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Batches, Data
-from ingredients.errors import ConfigError, ModelError
-from ingredients.losses.building import Loss, check_loss
+from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
 from ingredients.training import check_lengths
@@ -92,7 +92,7 @@ def fit(
         monitor: Metric that tells the best epoch, such as `val/loss` or `val/accuracy`.
         mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement after which training stops; None never stops early.
-        min_delta: Smallest change of the metric that counts as an improvement.
+        min_delta: Smallest change of the metric that patience counts as an improvement.
         on_nan: What to do once the loss or a weight is NaN or infinite: `stop` or `ignore`.
 
     Returns:
@@ -106,39 +106,47 @@ def fit(
         Terminated: If a signal asked for the end; the state after the last whole step is saved.
 
     Example:
-        opt = optimizer.make_optimizer(network)
+        opt = optimizer.make_optimizer(network, criterion)
         result = loop.fit(network, batches, criterion, opt, log=_run.log_scalar, **training)
         print(result.best_epoch, result.best)
     """
     amp = amp or MixedPrecision(next(model.parameters()).device)
     best = Monitor(monitor, mode, patience, min_delta)
-    _check(model, data, loss, epochs, val_interval, log_interval, best, scheduler)
+    check_lengths(epochs, val_interval, log_interval)
+    check_parts(model, data, loss, optimizer, best, scheduler)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": amp, "monitor": best}
+    if loss.is_changed_by_training:
+        parts["loss"] = loss.module
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, loss, keeper, amp.accumulate, on_nan)
     place = keeper.begin(parts, preparation=data.preparation, check=check.state)
     if keeper.branched_from is not None:
         check_left(keeper.branched_from, place.epoch, epochs)
-        _check_patience(keeper.branched_from, best)
+        check_patience_left(keeper.branched_from, best)
     steps_done = math.ceil(place.batch / amp.accumulate)
     num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)
     # A number costs nothing on the CPU; on a GPU it would have to be waited for.
     on_cpu = amp.device.type == "cpu"
+    is_sum = loss.averaging == "sum"
     losses = place.losses
 
     with Progress(epochs, num_steps, place.step) as progress, keeper.session():
         while place.epoch < epochs and not best.exhausted:
             epoch = place.epoch + 1
             model.train()
+            loss.module.train()
             for group in keeper.until_stopped(grouped(data.train.epoch(epoch, place.batch), amp.accumulate)):
                 place.batch += len(group)
+                num_samples = sum(len(targets) for _, targets in group) if is_sum else 0
                 if closing:
                     batch_loss, stepped = closure_step(model, group, loss, optimizer, amp)
                 else:
                     batch_loss = backward(model, group, loss, amp)
                     del group  # The next batch takes its memory, while it is still in the cache.
                     stepped = amp.step(optimizer)
+                if is_sum:
+                    batch_loss = loss.mean(batch_loss.detach(), num_samples)
                 losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
                 place.step = step = place.step + 1
                 if step % log_interval == 0 or step == num_steps:
@@ -190,12 +198,12 @@ def closure_step(
 
 
 def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, amp: MixedPrecision) -> Tensor:
-    """Add the gradients of one effective batch, given as micro-batches, and return its mean loss.
+    """Add the gradients of one effective batch, given as micro-batches, and return its loss.
 
     The loss still holds its graph: letting go of that before the optimizer steps costs 4 us a step (measured).
 
     Each micro-batch counts by its share of the whole, so that the gradients are those of one big batch, also when the
-    last one is smaller or classes are weighted. (BatchNorm still sees one micro-batch at a time.)
+    last one is smaller, classes are weighted, or the loss is a sum. (BatchNorm still sees one micro-batch at a time.)
     """
     criterion = loss.module
     if len(group) == 1:
@@ -206,11 +214,12 @@ def backward(model: nn.Module, group: list[tuple[Tensor, Tensor]], loss: Loss, a
         return batch_loss
     weights = [loss.normalizer(targets) for _, targets in group]
     total, whole = sum(weights), torch.zeros((), device=group[0][0].device)
+    is_sum = loss.averaging == "sum"
     for (inputs, targets), weight in zip(group, weights, strict=True):
         if weight == 0 and total > 0:
             continue  # All its targets are ignored, and the mean over nothing is NaN.
         with amp.autocast():
-            batch_loss = criterion(model(inputs), targets) * (weight / total)
+            batch_loss = criterion(model(inputs), targets) * (1.0 if is_sum else weight / total)
         amp.backward(batch_loss)
         whole = whole + batch_loss.detach()
     return whole
@@ -262,7 +271,7 @@ def evaluate(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision
     """
     amp = amp or MixedPrecision(next(model.parameters()).device)
     metrics = RunningMetrics(loss)
-    with _evaluating(model):
+    with evaluating(model, loss.module):
         for outputs, targets in _forward(model, batches, amp):
             with amp.autocast():
                 batch_loss = loss(outputs, targets)
@@ -292,7 +301,7 @@ def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision 
     """
     amp = amp or MixedPrecision(next(model.parameters()).device)
     found: dict[str, list[Tensor]] = {"predictions": [], "targets": [], "probabilities": []}
-    with _evaluating(model):
+    with evaluating(model):
         for outputs, targets in _forward(model, batches, amp):
             found["predictions"].append(loss.predict(outputs).cpu())
             found["targets"].append(loss.own_unit(targets).cpu())
@@ -300,17 +309,6 @@ def predict(model: nn.Module, batches: Batches, loss: Loss, amp: MixedPrecision 
             if probabilities is not None:
                 found["probabilities"].append(probabilities.cpu())
     return {name: torch.cat(parts) for name, parts in found.items() if parts}
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _forward(model: nn.Module, batches: Batches, amp: MixedPrecision) -> Iterator[tuple[Tensor, Tensor]]:
@@ -343,40 +341,3 @@ def steps_per_epoch(batches: Batches, accumulate: int) -> int:
         steps = loop.steps_per_epoch(batches.train, precision.accumulate)
     """
     return math.ceil(len(batches) / accumulate)
-
-
-def _check_patience(start: Path, monitor: Monitor) -> None:
-    """Refuse to start from the end of another training that was stopped early, where no step would be taken."""
-    if monitor.exhausted:
-        raise ConfigError(
-            f"training.patience: got {monitor.patience}, but by {start} {monitor.name} has not improved for as long, "
-            "so that nothing would be trained; give more, or patience=None"
-        )
-
-
-def _check(
-    model: nn.Module,
-    data: Data,
-    loss: Loss,
-    epochs: int,
-    val_interval: int,
-    log_interval: int,
-    monitor: Monitor,
-    scheduler: Schedule | None,
-) -> None:
-    """Refuse, before the first step, what would fail or surprise later."""
-    check_lengths(epochs, val_interval, log_interval)
-    if not data.val.num_samples and monitor.patience is not None:
-        raise ConfigError(
-            "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"
-        )
-    measured = [f"val/{name}" for name in metric_names(loss)] if data.val.num_samples else []
-    if measured:
-        monitor.check(measured)
-    if scheduler is not None:
-        scheduler.check(measured)
-    if data.train.last_batch_size == 1 and any(isinstance(module, nn.BatchNorm1d) for module in model.modules()):
-        every = data.train.batch_size == 1
-        which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
-        raise ModelError(f"{which} training batch holds one sample, which BatchNorm1d cannot take; {remedy}")
-    check_loss(loss, model, data)

@@ -38,8 +38,9 @@ class RunningMetrics:
         self._sums: list[Tensor] | None = None
 
     def update(self, outputs: Tensor, targets: Tensor, batch_loss: Tensor) -> None:
-        """Add a batch: outputs (B, K) or (B, D), targets as the loss takes them, its mean loss."""
+        """Add a batch: outputs (B, K) or (B, D), targets as the loss takes them, its loss."""
         weight = _double(torch.as_tensor(self._loss.normalizer(targets), device=outputs.device))
+        batch_loss = self._loss.mean(batch_loss, len(targets))
         # The mean over nothing is NaN: a batch whose targets are all ignored adds nothing.
         sums = [torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]
         sums += self._value_sums(outputs, targets) if self._loss.kind == "values" else self._hits(outputs, targets)

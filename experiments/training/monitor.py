@@ -19,7 +19,7 @@ class Monitor:
         name: Name of the metric, such as `val/loss`.
         mode: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement that exhaust it; None for no end.
-        min_delta: Smallest change that counts.
+        min_delta: Smallest change that patience takes for an improvement; the best epoch is the best, however close.
 
     Raises:
         ConfigError: If `patience` or `min_delta` is out of range.
@@ -40,6 +40,8 @@ class Monitor:
         self.value = math.nan
         self.epoch = 0
         self.waited = 0
+        # The value that the next improvement is counted from.
+        self._mark = math.nan
 
     @property
     def exhausted(self) -> bool:
@@ -65,19 +67,28 @@ class Monitor:
         """
         self.check(metrics)
         value = metrics[self.name]
-        gain = value - self.value if self.larger_is_better else self.value - value
-        # The first value is better than none, and a number is better than NaN.
-        better = gain > self.min_delta or (not math.isnan(value) and math.isnan(self.value)) or self.epoch == 0
-        if better:
-            self.value, self.epoch, self.waited = value, epoch, 0
+        is_first = self.epoch == 0
+        if is_first or self._is_better(value, self._mark, self.min_delta):
+            self._mark, self.waited = value, 0
         else:
             self.waited += 1
+        better = is_first or self._is_better(value, self.value, 0.0)
+        if better:
+            self.value, self.epoch = value, epoch
         return better
+
+    def _is_better(self, value: float, other: float, least: float) -> bool:
+        """Tell whether a value is better by more than `least`; a number is better than NaN."""
+        if math.isnan(other):
+            return not math.isnan(value)
+        return (value - other if self.larger_is_better else other - value) > least
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to resume from here."""
-        return {"value": self.value, "epoch": self.epoch, "waited": self.waited}
+        return {"value": self.value, "epoch": self.epoch, "waited": self.waited, "mark": self._mark}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from what `state_dict` returned."""
         self.value, self.epoch, self.waited = state["value"], state["epoch"], state["waited"]
+        # Earlier versions took the best value for it.
+        self._mark = state.get("mark", self.value)

@@ -56,7 +56,7 @@ def record_graph(run: LabRun, model: nn.Module, data: Data) -> None:
     """Give the model's graph to the observers that draw it; without any it costs nothing."""
     import torch
 
-    sample = torch.zeros(1, *data.input_shape, device=next(model.parameters()).device)
+    sample = torch.zeros(1, *data.input_shape, dtype=data.input_dtype, device=next(model.parameters()).device)
     run.log_graph(model, sample)
 
 

@@ -18,10 +18,11 @@ from torch import nn
 from ingredients.checkpoints.files import check_weights, load_checkpoint, load_weights, split_of
 from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
 from ingredients.checkpoints.record import TrainingRecord
-from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
+from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot, state_of
 from ingredients.checkpoints.writer import Writer
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import CheckpointError
+from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
 __all__ = ["Checkpointer"]
@@ -71,7 +72,7 @@ class Checkpointer:
             if value is not None and value < 1:
                 raise CheckpointError(f"checkpoint.{name}: got {value}, expected at least 1")
         self.files = CheckpointFolder(folder, keep)
-        self.config = hide_passwords(config)
+        self.config = hide_passwords(named(config))
         self.best = best
         self.last = last
         self.interval = interval
@@ -83,6 +84,8 @@ class Checkpointer:
         self._writer = Writer(folder)
         self._check_before_saving: Callable[[Place], None] | None = None
         self._preparation: Preparation | None = None
+        # The module of the loss, if training changes it.
+        self._loss: nn.Module | None = None
         # After which step the newest state on the disk was saved.
         self._saved_step: int | None = None
 
@@ -123,6 +126,7 @@ class Checkpointer:
                 otherwise than those of the state, and the config does not ask for that.
         """
         self._preparation = preparation
+        self._loss = parts.get("loss")
         self._check_before_saving = check
         found = None
         if self.resume:
@@ -317,10 +321,10 @@ class Checkpointer:
             if self._check_before_saving is not None:
                 self._check_before_saving(place)
             jobs: list[Callable[[], None]] = [] if self.record is None else [self.record.flush]
-            state = self._state(place, parts) if last else {"model": snapshot(parts["model"].state_dict())}
+            state = self._state(place, parts) if last else self._weights(parts)
             if best is not None:
                 weights = {
-                    "model": state["model"],
+                    **{name: state[name] for name in ("model", "loss") if state.get(name) is not None},
                     "epoch": place.epoch,
                     "metrics": snapshot(dict(best)),
                     **self._of_run(),
@@ -342,6 +346,9 @@ class Checkpointer:
         of_record = {} if self.record is None else {"run": self.record.uid, "position": self.record.position()}
         return {**capture(place, parts), **of_record, "data": self._fingerprint(), **self._of_run()}
 
+    def _weights(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: state_of(parts[name]) for name in ("model", "loss") if parts.get(name) is not None}
+
     def _of_run(self) -> dict[str, Any]:
         """Return what every checkpoint of the run tells of it."""
         prepared = {} if self._preparation is None else {"preparation": self._preparation.state_dict()}
@@ -353,14 +360,14 @@ class Checkpointer:
         return data.get("fingerprint") if isinstance(data, Mapping) else None
 
     def restore_best(self, model: nn.Module) -> None:
-        """Load the best weights kept so far into `model`; without any it stays as it is.
+        """Load the best weights kept so far into `model`, and into the loss; without any they stay as they are.
 
         Raises:
             CheckpointError: If they cannot be read.
         """
         self.wait()
         if self.best and self.best_path.exists():
-            load_weights(model, self.best_path, self.config)
+            load_weights(model, self.best_path, self.config, self._loss)
 
     def wait(self) -> None:
         """Wait until all that was saved is written.

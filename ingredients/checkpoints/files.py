@@ -15,6 +15,7 @@ from torch import nn
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
+from ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
 from observers.record.atomic_file import make_folder, replacing
 from observers.record.sealed_zip import SealingStream, check_seal
 
@@ -126,20 +127,28 @@ def split_of(state: Mapping[str, Any], path: Path) -> Split | None:
         return None
 
 
-def load_weights(model: nn.Module, path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+def load_weights(
+    model: nn.Module, path: Path, config: Mapping[str, Any], loss: nn.Module | None = None
+) -> dict[str, Any]:
     """Load the model's weights from a checkpoint, and return its whole state.
 
     Args:
         model: The model; it stays as it was if the checkpoint does not fit.
         path: The checkpoint.
         config: The config that `model` was built from.
+        loss: The module of the loss; what the training changed of it is loaded, too.
 
     Raises:
         CheckpointError: If it is missing, damaged or does not fit; the message says what differs.
     """
     state = load_checkpoint(path)
     check_weights(model, state, path, config)
-    model.load_state_dict(state["model"])
+    if loss is not None and state.get("loss") is not None:
+        try:
+            load_plain_state_dict(loss, state["loss"])
+        except RuntimeError as error:
+            raise CheckpointError(f"{path}: its loss does not fit this one ({error})") from error
+    load_plain_state_dict(model, state["model"])
     return state
 
 
@@ -149,7 +158,7 @@ def check_weights(model: nn.Module, state: Mapping[str, Any], path: Path, config
     Raises:
         CheckpointError: If not; the message says what differs.
     """
-    mine, theirs = model.state_dict(), state["model"]
+    mine, theirs = plain_state_dict(model), plain_names(state["model"])
     missing, extra = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
     shapes = [name for name in mine if name in theirs and mine[name].shape != theirs[name].shape]
     if missing or extra or shapes:

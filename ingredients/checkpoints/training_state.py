@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 import warnings
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from ingredients.checkpoints.files import check_weights
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
+from ingredients.models.compiled import load_plain_state_dict, plain_state_dict
 
-__all__ = ["Place", "branch", "capture", "check_whole", "resume", "snapshot"]
+__all__ = ["Place", "branch", "capture", "check_whole", "resume", "snapshot", "state_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +63,11 @@ def snapshot(value: Any) -> Any:
     return type(value)(map(snapshot, value)) if type(value) in (list, tuple) else value
 
 
+def state_of(part: Any) -> dict[str, Any]:
+    """Return a copy of the state of a part; that of a compiled module is as without `torch.compile`."""
+    return snapshot(plain_state_dict(part) if isinstance(part, nn.Module) else part.state_dict())
+
+
 def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of `parts` at `place`, with that of the global random streams.
 
@@ -68,7 +75,7 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         place: The training's place.
         parts: By name, what has a `state_dict`; None stands for what there is none of.
     """
-    states = {name: None if part is None else snapshot(part.state_dict()) for name, part in parts.items()}
+    states = {name: None if part is None else state_of(part) for name, part in parts.items()}
     return {**states, **vars(place), "losses": snapshot(place.losses), "streams": global_states()}
 
 
@@ -78,20 +85,19 @@ def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) 
     Raises:
         CheckpointError: If something is missing.
     """
-    needed = {
-        "epoch",
-        "batch",
-        "step",
-        "losses",
-        "streams",
-        *(name for name, part in parts.items() if part is not None),
-    }
+    needed = {"epoch", "batch", "step", "losses", "streams"}
+    needed.update(name for name, part in parts.items() if part is not None and not _may_be_missing(name, part))
     missing = sorted(name for name in needed if state.get(name) is None)
     if missing:
         raise CheckpointError(
             f"{path}: holds no {', '.join(missing)}, so it is no state of this training; expected one saved as "
             "checkpoints/last.pt (best.pt holds weights alone)"
         )
+
+
+def _may_be_missing(name: str, part: Any) -> bool:
+    """Tell whether states of earlier versions lack it: statistics of a loss were not kept."""
+    return name == "loss" and not any(True for _ in part.parameters())
 
 
 def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Place:
@@ -101,7 +107,7 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
         CheckpointError: If it does not fit.
     """
     for name, part in parts.items():
-        if part is not None:
+        if part is not None and state.get(name) is not None:
             _load(part, state[name], name, path)
     set_global_states(state["streams"])
     return _place_of(state, parts)
@@ -120,7 +126,7 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     saved = state.get("config", {})
     model = parts["model"]
     check_weights(model, state, path, config)
-    model.load_state_dict(state["model"])
+    load_plain_state_dict(model, state["model"])
     place = _place_of(state, parts)
     if _differ(saved, config, "data", "seed", "amp.accumulate") and place.batch:
         _log.warning("data, seed or amp.accumulate are others than in %s: epoch %d starts anew", path, place.epoch + 1)
@@ -130,6 +136,7 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     kept = {
         "amp": not _differ(saved, config, "amp"),
         "monitor": not _differ(saved, config, "training.monitor", "training.mode", "data", "loss"),
+        "loss": not _differ(saved, config, "loss") and state.get("loss") is not None,
     }
     for name, part in parts.items():
         if name not in ("model", "optimizer", "scheduler") and part is not None and kept.get(name, True):
@@ -167,14 +174,19 @@ def _branch_rates(
 def _regrouped(state: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the state of an optimizer for other groups; what it has of a parameter stays with that, by its name."""
     numbers, names = _by_name(state["param_groups"]), _by_name(groups)
-    if len(names) < sum(len(group["params"]) for group in groups):  # given to the optimizer without their names
-        return {**state, "param_groups": groups}
     kept = {names[name]: state["state"][n] for name, n in numbers.items() if name in names and n in state["state"]}
     return {"state": kept, "param_groups": groups}
 
 
 def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
-    return dict(pair for group in groups for pair in zip(group.get("param_names", ()), group["params"], strict=False))
+    """Return the numbers of parameters by their names; one without a name is named by its turn among those."""
+    found: dict[str, int] = {}
+    unnamed = itertools.count()
+    for group in groups:
+        names = group.get("names", group.get("param_names")) or ()
+        for place, number in enumerate(group["params"]):
+            found[names[place] if place < len(names) else f"(unnamed {next(unnamed)})"] = number
+    return found
 
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
@@ -185,10 +197,25 @@ def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
 
 def _load(part: Any, state: Any, name: str, path: Path) -> None:
     try:
-        part.load_state_dict(state)
+        if isinstance(part, nn.Module):
+            load_plain_state_dict(part, state)
+        else:
+            part.load_state_dict(_with_names(state, part))
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(f"{path}: its {name} does not fit this training ({reason})") from error
+
+
+def _with_names(state: Any, part: Any) -> Any:
+    """Return the state of an optimizer with names where the lab keeps them; earlier versions used torch's place."""
+    groups = getattr(part, "param_groups", None)
+    if not groups or "names" not in groups[0] or not isinstance(state, Mapping):
+        return state
+    renamed = [
+        {"names" if key == "param_names" else key: value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return {**state, "param_groups": renamed}
 
 
 def _differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:

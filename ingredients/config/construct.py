@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from configs import to_plain
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError, LabError, MissingDependencyError
+from observers.record.object_names import imported_main
 
-__all__ = ["build", "check_options", "import_object", "is_dotted_path", "require"]
+__all__ = ["build", "check_options", "import_module", "import_object", "is_dotted_path", "require"]
 
 
 def is_dotted_path(name: str) -> bool:
@@ -20,7 +26,7 @@ def is_dotted_path(name: str) -> bool:
 
 
 def import_object(path: str, entry: str) -> Any:
-    """Import `package.module:object` or `package.module.object`.
+    """Import `package.module:object` or `package.module.object`; what Python does not find, from the working folder.
 
     Args:
         path: The dotted path, as the user wrote it.
@@ -30,16 +36,7 @@ def import_object(path: str, entry: str) -> Any:
         ConfigError: If the module or the object in it does not exist.
     """
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise
-        raise ConfigError(
-            f"{entry}: got {path!r}, but there is no module {error.name!r}; "
-            "give package.module:object for a module in this folder or an installed one"
-        ) from error
-    found = module
+    found: Any = import_module(module_name, entry, path)
     for part in attribute.split("."):
         if not hasattr(found, part):
             names = [name for name in vars(found) if not name.startswith("_")]
@@ -48,6 +45,42 @@ def import_object(path: str, entry: str) -> Any:
             raise ConfigError(f"{entry}: got {path!r}, but {module_name} has no {part!r}; {hint}")
         found = getattr(found, part)
     return found
+
+
+def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
+    """Import a module.
+
+    Args:
+        name: Its dotted name.
+        entry: The config entry that names it, for messages.
+        path: What the user wrote, where that is more.
+
+    Raises:
+        ConfigError: If there is no such module.
+    """
+    _let_find(name.partition(".")[0])
+    try:
+        # The main module is there already, under another name.
+        return importlib.import_module("__main__" if name == imported_main() else name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise
+        raise ConfigError(
+            f"{entry}: got {path or name!r}, but there is no module {error.name!r}; "
+            "give package.module:object for a module in this folder or an installed one"
+        ) from error
+
+
+def _let_find(name: str) -> None:
+    """Let a module in the working folder be imported if there is no other; by worker processes, too, so it stays so.
+
+    Python itself looks into the folder of the script, which may lie elsewhere.
+    """
+    if name in sys.modules or importlib.util.find_spec(name) is not None:
+        return
+    folder = str(Path.cwd())
+    if importlib.machinery.PathFinder.find_spec(name, [folder]) is not None:
+        sys.path.append(folder)
 
 
 def check_options(target: Callable, options: Mapping[str, Any], entry: str, given: Mapping[str, Any] = {}) -> None:

@@ -3,19 +3,33 @@
 lr = 1e-3                                     a float (an int is taken as one)
 path: str | None = None                       a string or None
 dtype: Literal["off", "float16"] = "off"      one of the choices
+net = torch.nn.GRU                            a class or function; on the command line by its dotted name
 options = {}                                  a dict with keys of the user's choosing
 callback = None                               anything
 """
 
 from __future__ import annotations
 
-import difflib
+import collections.abc
+import pathlib
 import types
 from typing import Any, Literal, Union, get_args, get_origin
 
-__all__ = ["conform", "describe", "infer", "nearest"]
+from ingredients.config.construct import import_module, import_object, is_dotted_path
+from observers.record.object_names import object_name
 
-_NAMES = {int: "an int", float: "a float", str: "a string", bool: "True or False", list: "a list", dict: "a dict"}
+__all__ = ["conform", "describe", "infer"]
+
+_NAMES = {
+    int: "an int",
+    float: "a float",
+    str: "a string",
+    bool: "True or False",
+    list: "a list",
+    dict: "a dict",
+    types.ModuleType: "the name of a module",
+    pathlib.PurePath: "a path",
+}
 
 
 def infer(default: Any) -> Any:
@@ -27,21 +41,29 @@ def infer(default: Any) -> Any:
         if inner == {int, float}:
             return list[float]
         return types.GenericAlias(list, inner.pop()) if len(inner) == 1 else list
-    for kind in (bool, int, float, str, dict):
+    for kind in (bool, int, float, str, dict, types.ModuleType, pathlib.PurePath):
         if isinstance(default, kind):
             return kind
-    return Any
+    if object_name(default) is None:
+        return Any
+    return collections.abc.Callable if callable(default) else type(default)
 
 
 def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str)
+    return isinstance(value, bool | int | float | str) or object_name(value) is not None
 
 
-def conform(value: Any, kind: Any) -> Any:
-    """Return `value` as `kind`, an int as the float it stands for.
+def conform(value: Any, kind: Any, entry: str = "") -> Any:
+    """Return `value` as `kind`: an int as the float it stands for, a dotted name as the class or function.
+
+    Args:
+        value: The value.
+        kind: What it should be.
+        entry: The entry that it is for, for messages.
 
     Raises:
         TypeError: If `value` is not of `kind`.
+        ConfigError: If there is nothing under a dotted name.
     """
     if kind is Any:
         return value
@@ -55,11 +77,19 @@ def conform(value: Any, kind: Any) -> Any:
             return value
         raise TypeError
     if origin in (Union, types.UnionType):
-        return _conform_union(value, args)
+        return _conform_union(value, args, entry)
     if origin is list:
-        return [conform(item, args[0]) for item in conform(value, list)]
+        return [conform(item, args[0], entry) for item in conform(value, list)]
     if origin is dict:
         return conform(value, dict)
+    if (origin or kind) in (type, collections.abc.Callable):
+        return _conform_callable(value, origin or kind, args, entry)
+    if kind is types.ModuleType and isinstance(value, str) and all(map(str.isidentifier, value.split("."))):
+        return import_module(value, entry)
+    if isinstance(kind, type) and isinstance(value, str) and is_dotted_path(value) and kind.__module__ == "torch":
+        value = import_object(value, entry)
+    if kind is pathlib.PurePath and isinstance(value, str):
+        return pathlib.Path(value)
     if kind is float and type(value) is int:
         return float(value)
     if kind is list and isinstance(value, list | tuple):
@@ -69,11 +99,21 @@ def conform(value: Any, kind: Any) -> Any:
     raise TypeError
 
 
-def _conform_union(value: Any, kinds: tuple) -> Any:
+def _conform_callable(value: Any, kind: Any, args: tuple, entry: str) -> Any:
+    """Return a class or function, given itself or by its dotted name."""
+    if isinstance(value, str) and is_dotted_path(value):
+        value = import_object(value, entry)
+    bound = args[0] if kind is type and args and isinstance(args[0], type) else object
+    if callable(value) and (kind is not type or (isinstance(value, type) and issubclass(value, bound))):
+        return value
+    raise TypeError
+
+
+def _conform_union(value: Any, kinds: tuple, entry: str) -> Any:
     exact = [kind for kind in kinds if type(value) is kind]
     for kind in exact or kinds:
         try:
-            return conform(value, kind)
+            return conform(value, kind, entry)
         except TypeError:
             continue
     raise TypeError
@@ -93,31 +133,7 @@ def describe(kind: Any) -> str:
         return "a list of " + inner.removeprefix("an ").removeprefix("a ") + "s"
     if kind is None or kind is type(None):
         return "None"
+    if (origin or kind) in (type, collections.abc.Callable):
+        of = f"a subclass of {args[0].__name__}" if origin is type and isinstance(args[0], type) else ""
+        return f"{of or ('a class' if kind is type else 'a class or function')} by its dotted name"
     return _NAMES.get(kind, getattr(kind, "__name__", str(kind)))
-
-
-def nearest(name: str, known: list[str]) -> str | None:
-    """Return the one of `known` dotted names that `name` was most likely meant to be, if any."""
-    same_leaf = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
-    if len(same_leaf) == 1:
-        return same_leaf[0]
-    scored = sorted(((_likeness(name, other), other) for other in known), reverse=True)
-    return scored[0][1] if scored and scored[0][0] >= 0.6 else None
-
-
-def _likeness(name: str, other: str) -> float:
-    mine, theirs = name.split("."), other.split(".")
-    if len(mine) == len(theirs):
-        # Every part must be alike: a group in common says little about what was meant in it.
-        parts = [_part_likeness(a, b) for a, b in zip(mine, theirs, strict=True)]
-        return sum(parts) / len(parts) if min(parts) >= 0.5 else 0.0
-    whole = _ratio(name, other) if len(mine) == 1 else 0.0
-    return max(whole, 0.95 * _ratio(mine[-1], theirs[-1]))
-
-
-def _part_likeness(a: str, b: str) -> float:
-    return max(_ratio(a, b), 0.8 if a and b.startswith(a) else 0.0)
-
-
-def _ratio(a: str, b: str) -> float:
-    return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()

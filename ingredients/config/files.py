@@ -87,6 +87,11 @@ def _check_entries(value: Any, path: Path) -> None:
         for key, item in value.items():
             if not isinstance(key, str):
                 raise ConfigError(f"{path}: got the key {key!r} ({type(key).__name__}), expected text; quote it")
+            if key.startswith(("py/", "json://")):
+                raise ConfigError(
+                    f"{path}: got the key {key!r}, by which jsonpickle builds objects; a config file holds plain "
+                    "values: give a class or function by its dotted name, as text"
+                )
             if "." in key.strip("."):
                 group, _, rest = key.partition(".")
                 raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{group}: {{{rest}: ...}}`")

@@ -5,39 +5,49 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sacred
+from sacred import SETTINGS
 from sacred.config import ConfigDict
 from sacred.config.signature import Signature
 from sacred.utils import MissingConfigError, optional_kwargs_decorator
 
-from configs import Map, freeze, to_plain
-from ingredients.config.entry_types import nearest
+from configs import Map, MutableMap, freeze, to_plain
 from ingredients.config.files import read_config_file
+from ingredients.config.hooks import ConfigHook
+from ingredients.config.nearest import nearest
 from ingredients.config.scope import DeclaredDict, Scope
 from ingredients.errors import ConfigError, MissingEntryError
 
-__all__ = ["Ingredient", "LabFunctions"]
+__all__ = ["Ingredient", "LabFunctions", "MapSignature", "make_writable"]
 
 
-class _MapSignature(Signature):
-    """Fills in a captured function's arguments from the config, dicts as `Map`."""
+class MapSignature(Signature):
+    """Fills in a captured function's arguments from the config, dicts as `Map`.
+
+    Attributes:
+        only_from_config: Required arguments that the user has set, and no scope declares; a call that hands over one of
+            them itself would make that setting void.
+    """
+
+    only_from_config: frozenset[str] = frozenset()
 
     def construct_arguments(self, args: Any, kwargs: Any, options: dict, bound: bool = False) -> tuple[list, dict]:
         names = self._get_expected_args(bound)
+        self._refuse_void_settings({*names[: len(args)], *kwargs}, options)
         args = [
-            freeze(value) if isinstance(value, dict) and name in options else value
+            _given(value) if isinstance(value, dict) and name in options else value
             for name, value in zip(names, args, strict=False)
         ] + list(args[len(names) :])
         kwargs = {
-            name: freeze(value) if isinstance(value, dict) and name in options else value
+            name: _given(value) if isinstance(value, dict) and name in options else value
             for name, value in kwargs.items()
         }
         wanted = set(names) - set(kwargs)
-        frozen = {name: freeze(value) if name in wanted else value for name, value in options.items()}
+        frozen = {name: _given(value) if name in wanted else value for name, value in options.items()}
         try:
             return super().construct_arguments(args, kwargs, frozen, bound)
         except MissingConfigError as error:
@@ -46,6 +56,39 @@ class _MapSignature(Signature):
             near = nearest(missing[0], [name for name in options if not name.startswith("_")])
             hint = f"did you mean {near}?" if near else "add it to the config, pass it in the call, or give a default"
             raise MissingEntryError(f"{self.name}: got no value for the argument {missing[0]}; {hint}") from error
+
+    def _refuse_void_settings(self, handed_over: set[str], options: dict) -> None:
+        for name in handed_over & self.only_from_config:
+            raise ConfigError(
+                f"{name}: got {options.get(name)!r}, but {self.name} is given its {name} by the code that calls it; "
+                "remove it"
+            )
+
+
+def _given(value: Any) -> Any:
+    """Return a value of the config as captured functions get it."""
+    return value if isinstance(value, MutableMap) and not SETTINGS.CONFIG.READ_ONLY_CONFIG else freeze(value)
+
+
+def make_writable(functions: Iterable[Any]) -> None:
+    """Give captured functions configs that they may change; what several of them have in common stays so.
+
+    Sacred does so where `SETTINGS.CONFIG.READ_ONLY_CONFIG` is False.
+    """
+    copies: dict[int, tuple[Any, Any]] = {}  # with the originals, whose ids stay theirs
+
+    def writable(value: Any) -> Any:
+        if id(value) not in copies:
+            if isinstance(value, dict):
+                copies[id(value)] = value, MutableMap({key: writable(item) for key, item in value.items()})
+            elif isinstance(value, list):
+                copies[id(value)] = value, [writable(item) for item in value]
+            else:
+                return value
+        return copies[id(value)][1]
+
+    for function in functions:
+        function.config = writable(function.config)
 
 
 class LabFunctions(sacred.Ingredient):
@@ -71,13 +114,29 @@ class LabFunctions(sacred.Ingredient):
         self.checks.append(function)
         return function
 
+    @functools.cached_property
+    def added_sources(self) -> list[Path]:
+        """The files that were added by `add_source_file`."""
+        return []
+
+    def add_source_file(self, filename: str | Path) -> None:
+        """Record a file with the sources of the experiment, below whose folder it lies; imported modules are, anyway.
+
+        Raises:
+            ConfigError: If there is no such file.
+        """
+        path = Path(filename).absolute()
+        if not path.is_file():
+            raise ConfigError(f"add_source_file: got {str(filename)!r}, but there is no such file; check the path")
+        self.added_sources.append(path)
+
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
         """Turn `function` into a captured function, as Sacred does, with dicts as `Map`."""
         if function in self.captured_functions:
             return function
         captured = super().capture(function, prefix=prefix)
-        captured.__wrapped__.signature = _MapSignature(captured.__wrapped__)
+        captured.__wrapped__.signature = MapSignature(captured.__wrapped__)
         return captured
 
     @property
@@ -99,28 +158,29 @@ class LabFunctions(sacred.Ingredient):
 
     def add_config(self, cfg_or_file: Any = None, **entries: Any) -> None:
         """Add config entries from a dict, a JSON or YAML file, or keywords."""
-        self.configurations.append(DeclaredDict(_entries(cfg_or_file, entries), self._config_path))
+        self.configurations.append(DeclaredDict(_entries("add_config", cfg_or_file, entries), self._config_path))
 
     def add_named_config(self, name: str, cfg_or_file: Any = None, **entries: Any) -> None:
         """Add a named config from a dict, a JSON or YAML file, or keywords."""
-        self._add_named_config(name, ConfigDict(_entries(cfg_or_file, entries)))
+        self._add_named_config(name, ConfigDict(_entries("add_named_config", cfg_or_file, entries)))
 
     def config_hook(self, function: Callable) -> Callable:
-        """Add a config hook: `(config, command_name, logger) -> updates`, with `config` as a `Map`."""
+        """Add a config hook, `(config, command_name, logger) -> updates`; see `ingredients.config.hooks`."""
         super().config_hook(function)
-
-        def hook(config: dict, command_name: str, logger: Any) -> dict | None:
-            return to_plain(function(freeze(config), command_name, logger))
-
-        self.config_hooks[-1] = hook
+        self.config_hooks[-1] = ConfigHook(function, self, self._config_path)
         return function
 
 
-def _entries(cfg_or_file: Any, entries: dict) -> dict:
+def _entries(method: str, cfg_or_file: Any, entries: dict) -> dict:
     if cfg_or_file is not None and entries:
-        raise ConfigError("add_config: got a dict or file and keywords; give the entries in one of the two ways")
+        raise ConfigError(f"{method}: got a dict or file and keywords; give the entries in one of the two ways")
+    if cfg_or_file is None and not entries:
+        raise ConfigError(f"{method}: got no entries; give a dict, a file or keywords")
     if isinstance(cfg_or_file, str | Path):
         return read_config_file(cfg_or_file)
+    if cfg_or_file is not None and not isinstance(cfg_or_file, Mapping):
+        kind = type(cfg_or_file).__name__
+        raise ConfigError(f"{method}: got {cfg_or_file!r} ({kind}), expected a dict, the name of a file, or keywords")
     return to_plain(cfg_or_file if cfg_or_file is not None else entries)
 
 
@@ -169,8 +229,9 @@ class Ingredient(LabFunctions):
         twin = type(self)(path, self.ingredients, _caller_globals=self._globals, base_dir=self.base_dir)
         twin.configurations = [scope.at(path) for scope in self.configurations]
         twin.named_configs = dict(self.named_configs)
-        twin.config_hooks = list(self.config_hooks)
+        twin.config_hooks = [hook.at(twin, path) for hook in self.config_hooks]
         twin.checks.extend(self.checks)
+        twin.added_sources.extend(self.added_sources)
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.

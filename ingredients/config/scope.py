@@ -5,7 +5,8 @@ On top of Sacred's rules:
 
 * an annotation declares what an entry takes (`path: str | None = None`), see `ingredients.config.entry_types`;
 * a comment above or behind an entry documents it, at every depth of a literal dict;
-* a docstring, an import or a function inside the scope is not an entry;
+* a docstring and what is imported inside the scope are no entries;
+* classes, functions and modules are entries, which an update gives by their dotted names;
 * an update whose type does not fit is refused at once, before any entry that depends on it is computed.
 
 A dict that is empty by default is free-form: its keys are checked by whoever receives them.
@@ -18,21 +19,23 @@ import contextvars
 import shlex
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from typing import Any, Union, get_args, get_origin
 
 from sacred.config import ConfigDict, ConfigScope
 from sacred.config.config_summary import ConfigSummary
 from sacred.config.custom_containers import DogmaticDict
 from sacred.config.utils import dogmatize, normalize_or_die, recursive_fill_in, undogmatize
 from sacred.utils import ConfigError as SacredConfigError
-from sacred.utils import iterate_flattened, join_paths
+from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from configs import to_plain
-from ingredients.config.entry_types import conform, describe, infer, nearest
-from ingredients.config.scope_source import read_scope
+from ingredients.config.entry_types import conform, describe, infer
+from ingredients.config.nearest import nearest
+from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
+from observers.record.object_names import named, object_name
 
-__all__ = ["DeclaredDict", "Scope", "lenient"]
+__all__ = ["DeclaredDict", "Scope", "lenient", "misfit"]
 
 _lenient = contextvars.ContextVar("lenient", default=False)
 
@@ -69,13 +72,14 @@ class _Checked(DogmaticDict):
     def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
         name = join_paths(self._path, key)
         try:
-            value = conform(value, kind)
+            # A lambda is not found by importing.
+            value = default if _is_recorded_as(value, default) else conform(value, kind, name)
             if key in self._updates:
                 # Sacred applies the updates once more after the config hooks: as the type they have now.
                 self._updates[key] = value
         except TypeError:
             if not _lenient.get():
-                raise ConfigError(_misfit(name, value, kind, default)) from None
+                raise ConfigError(misfit(name, value, kind, default)) from None
         if isinstance(value, dict):
             return _Checked(value, name) if isinstance(default, dict) and default else value
         return dogmatize(value)
@@ -107,15 +111,57 @@ class _Checked(DogmaticDict):
         return unknown
 
 
-def _misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
+def _is_recorded_as(value: Any, default: Any) -> bool:
+    """Tell whether `value` is what a record has in the place of a default that is, or holds, classes or functions."""
+    if not isinstance(value, str | list) or not (isinstance(default, list) or object_name(default)):
+        return False
+    return bool(named(default) == value != default)
+
+
+def _is_local(name: Any) -> bool:
+    return isinstance(name, str) and (name.startswith("lambda ") or "<locals>" in name)
+
+
+def _is_nan(text: str) -> bool:
+    return text.strip().lstrip("+-").lower() == "nan"
+
+
+def _parts(kind: Any) -> tuple:
+    """Return the kinds of which a value may be any."""
+    return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
+    """Return what is wrong with a value of the wrong type, and what to write.
+
+    Args:
+        entry: Dotted name of the entry.
+        value: What it was given.
+        kind: What it takes.
+        default: Its default.
+    """
     got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
     name, default = entry, undogmatize(default)
+    if _is_local(value) and object_name(default) is not None:
+        return (
+            f"{entry}: got {value!r}, which cannot be imported: a lambda or local function is recorded by its source, "
+            f"and taken from the config scope alone; leave {entry} out, or name a function: {entry}=package.module:name"
+        )
     choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
     near = nearest(value, choices) if isinstance(value, str) else None
     if isinstance(default, dict) and default:
         key, inner = next(iter(default.items()))
         name, default = f"{name}.{key}", inner
-    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(str(default))}"
+    if isinstance(value, str) and _is_nan(value) and float in _parts(kind):
+        return f"{entry}: got {value}, expected {describe(kind)}; NaN equals nothing, so no run could be found by it"
+    if isinstance(value, str) and value.strip("+-").lower() in ("inf", "infinity") and float in _parts(kind):
+        sign = "-" if value.startswith("-") else ""
+        return f"{entry}: got {got}, expected {describe(kind)}; write infinity as {entry}={sign}1e999"
+    if str in _parts(kind) and isinstance(value, bool | int | float):
+        text = shlex.quote(f'"{value}"')
+        return f"{entry}: got {got}, expected {describe(kind)}; for the text write {entry}={text}"
+    example = "package.module:name" if _is_local(named(default)) else str(named(default))
+    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(example)}"
     if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
         hint += "; in YAML write 'off' in quotes"
     return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
@@ -149,13 +195,17 @@ class Scope(ConfigScope):
         path: Dotted path of its ingredient, for messages.
         strict: Whether its entries are defaults that updates must fit; a named config's are not.
 
-    Raises:
-        ConfigError: If it is not a function written with `def`, returns, or has arguments other than names.
+    It is refused when it is called or checked, and not where it is declared, so that the command line ends with one
+    line: if it is not a function written with `def`, returns, or has arguments other than names.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
         # Sacred's constructor would read the function twice more; these are the attributes that it sets.
-        source = read_scope(function)
+        self._error: ConfigError | None = None
+        try:
+            source = read_scope(function)
+        except ConfigError as error:
+            self._error, source = error, ScopeSource([], {}, {}, frozenset(), compile("", "", "exec"))
         self.args = source.arguments
         self._func = function
         self._body_code = source.code
@@ -164,6 +214,18 @@ class Scope(ConfigScope):
         self._path = path
         self._strict = strict
         self._declared = source.declared if strict else {}
+        self._imported = source.imported
+        # Dotted names of the entries that it set when it was last called.
+        self.has_set: frozenset[str] = frozenset()
+
+    def check(self) -> None:
+        """Refuse a function that is no config scope.
+
+        Raises:
+            ConfigError: If it is none.
+        """
+        if self._error is not None:
+            raise self._error
 
     def at(self, path: str) -> Scope:
         """Return this scope as that of an ingredient called `path`."""
@@ -176,6 +238,7 @@ class Scope(ConfigScope):
         self._var_docs.update({name.replace("__", "."): text for name, text in docs.items()})
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
+        self.check()
         preset, fallback = preset or {}, fallback or {}
         entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else dogmatize(fixed or {})
         take_over = entries.take_over if self._strict else entries.__setitem__
@@ -191,10 +254,16 @@ class Scope(ConfigScope):
                     f"a config scope of {self._path or 'the experiment'} asks for {name!r}; there is: {known}"
                 )
         entries.fallback = visible
+        names = dict(self._func.__globals__)
         with SacredConfigError.track(entries):
-            exec(self._body_code, dict(self._func.__globals__), entries)
-        for name in [name for name, value in entries.items() if _is_no_entry(name, value)]:
+            exec(self._body_code, names, entries)
+        # For functions among the entries, which look there for what they do not define.
+        names |= {**visible, **entries}
+        for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
+        self.has_set = frozenset(
+            entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
+        )
         added = entries.revelation()
         summary = ConfigSummary(
             added, entries.modified, entries.typechanges, entries.fallback_writes, docs=self._var_docs
@@ -203,6 +272,10 @@ class Scope(ConfigScope):
         summary.update({key: normalize_or_die(value) for key, value in entries.items()})
         return summary
 
+    def _is_no_entry(self, name: str, value: Any) -> bool:
+        return name.startswith("__") or (name in self._imported and object_name(value) is not None)
 
-def _is_no_entry(name: str, value: Any) -> bool:
-    return name.startswith("__") or isinstance(value, types.ModuleType | types.FunctionType | type)
+
+def _is_given(entry: str, value: Any, arguments: list[str], preset: dict) -> bool:
+    """Tell whether an entry is as a scope before this one has set it."""
+    return entry.partition(".")[0] in arguments and get_by_dotted_path(preset, entry, _is_given) is value

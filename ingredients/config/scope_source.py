@@ -28,12 +28,14 @@ class ScopeSource:
         arguments: Names of the entries and ingredients that it reads.
         declared: What entries take, by name, as their annotations say.
         docs: The comment of each entry, by dotted name.
+        imported: Names that its imports bind.
         code: The body; run with a mapping for locals, it leaves the entries there.
     """
 
     arguments: list[str]
     declared: dict[str, Any]
     docs: dict[str, str]
+    imported: frozenset[str]
     code: types.CodeType
 
 
@@ -47,7 +49,7 @@ def read_scope(function: Callable) -> ScopeSource:
     tree = _parse(source)
     arguments, declared, docs = _arguments(function), _declarations(tree, function), _documentation(tree, source)
     # The last, because it moves the tree to its lines in the file.
-    return ScopeSource(arguments, declared, docs, _compile(tree, function))
+    return ScopeSource(arguments, declared, docs, _imported(tree), _compile(tree, function))
 
 
 def _arguments(function: Callable) -> list[str]:
@@ -90,7 +92,7 @@ def _compile(tree: ast.FunctionDef, function: Callable) -> types.CodeType:
         raise ConfigError(
             f"config scope {function.__name__}: {error.msg} (line {error.lineno} of {error.filename}); a scope neither "
             "returns nor yields: its local variables are the entries"
-        ) from error
+        ) from None
 
 
 def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
@@ -100,6 +102,11 @@ def _declarations(tree: ast.FunctionDef, function: Callable) -> dict[str, Any]:
             expression = ast.unparse(statement.annotation)
             declared[statement.target.id] = eval(expression, dict(function.__globals__))
     return declared
+
+
+def _imported(tree: ast.FunctionDef) -> frozenset[str]:
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    return frozenset(alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names)
 
 
 def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:

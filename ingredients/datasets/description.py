@@ -22,7 +22,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "task": by.task,
         "classes": list(by.classes),
         "input_shape": list(by.input_shape),
-        "dtype": "float32",
+        "dtype": by.dtype,
         "fingerprint": prepared.fingerprint,
         "splits": {name: _describe_split(prepared, index) for name, index in prepared.indices.items()},
     }

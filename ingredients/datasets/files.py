@@ -1,151 +1,73 @@
-"""Data in files: npz, csv, idx, folders of images."""
+"""Data in files: npz, idx, folders of images."""
 
 from __future__ import annotations
 
 import gzip
 import math
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from ingredients.config.entry_types import nearest
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source, from_arrays
 from ingredients.datasets.splitting import PARTS, TEST
 from ingredients.errors import DataError
 
-if TYPE_CHECKING:
-    import pandas
-
-__all__ = ["read_csv", "read_idx", "read_image_folder", "read_npz"]
+__all__ = ["load_arrays", "read_idx", "read_idx_array", "read_image_folder", "read_npz"]
 
 
 # What arrays of inputs and targets are called.
 _ARRAYS = (("x", "y"), ("X", "y"), ("inputs", "targets"), ("data", "target"), ("images", "labels"))
 
 
-def read_npz(path: Path, *, needs_targets: bool = True) -> Source:
+def read_npz(path: Path, *, needs_targets: bool = True, dtype: str = "float32") -> Source:
     """Read arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others that are called alike.
 
     Args:
         path: The file.
         needs_targets: Whether there have to be targets; else `x`, or `x_test`, may stand alone.
+        dtype: `float32`, or `int64` for whole numbers.
 
     Raises:
         DataError: If the file cannot be read, or has no such arrays.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except Exception as error:
-        raise DataError(f"data.path: {path} cannot be read as .npz: {error}") from error
+    arrays = load_arrays(path)
     for inputs, targets in _ARRAYS:
         if inputs in arrays and targets in arrays:
-            return from_arrays([(None, arrays[inputs], arrays[targets])], f"data.path: {path}")
+            return from_arrays([(None, arrays[inputs], arrays[targets])], f"data.path: {path}", dtype)
         if not needs_targets and f"{inputs}_test" in arrays and f"{targets}_test" not in arrays:
-            return from_arrays([(TEST, arrays[f"{inputs}_test"], None)], f"data.path: {path}")
+            return from_arrays([(TEST, arrays[f"{inputs}_test"], None)], f"data.path: {path}", dtype)
         parts = [
             (part, arrays[f"{inputs}_{word}"], arrays[f"{targets}_{word}"])
             for word, part in PARTS.items()
             if f"{inputs}_{word}" in arrays and f"{targets}_{word}" in arrays
         ]
         if parts:
-            return from_arrays(parts, f"data.path: {path}")
+            return from_arrays(parts, f"data.path: {path}", dtype)
     alone = next((arrays[inputs] for inputs, _ in _ARRAYS if inputs in arrays), None)
     if alone is not None and not needs_targets:
-        return from_arrays([(None, alone, None)], f"data.path: {path}")
+        return from_arrays([(None, alone, None)], f"data.path: {path}", dtype)
     raise DataError(
         f"data.path: {path} holds {', '.join(arrays) or 'no arrays'}; "
         + ("expected x and y, or x_train, y_train, x_test, y_test" if needs_targets else "expected x, or x_test")
     )
 
 
-def read_csv(
-    path: Path,
-    target: str | Sequence[str] | None = None,
-    trained: Preparation | None = None,
-    *,
-    needs_targets: bool = True,
-) -> Source:
-    """Read a table with a header.
-
-    Args:
-        path: The file.
-        target: Target column or columns; None takes those that the model was trained on, else the last one.
-        trained: What the data of the model were prepared by: its columns are put into their order.
-        needs_targets: Whether the target columns have to be there, and full.
+def load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an npz file by their names; none of them runs code.
 
     Raises:
-        DataError: If it is no table of numbers, or columns are missing.
+        DataError: If the file cannot be read.
     """
-    import pandas
-
     try:
-        frame = pandas.read_csv(path, skipinitialspace=True)
-    except (ValueError, OSError) as error:
-        raise DataError(f"data.path: {path} cannot be read as CSV: {error}") from error
-    if frame.shape[1] < (2 if needs_targets else 1):
-        raise DataError(
-            f"data.path: {path} has {frame.shape[1]} columns, expected inputs and a target, split by commas"
-        )
-    if frame.empty:
-        raise DataError(f"data.path: {path} has a header and no rows below it; expected one row per sample")
-    frame.columns = list(map(str, frame.columns))
-    candidates = _target_candidates(list(frame.columns), target, trained, needs_targets=needs_targets)
-    names = next((names for names in candidates if all(name in frame.columns for name in names)), None)
-    if names is None and needs_targets:
-        _refuse_target(path, candidates[0], list(frame.columns))
-    named = {name for names in candidates for name in names}
-    inputs = frame[[column for column in frame.columns if column not in named]]
-    if trained is not None and trained.features:
-        order = trained.column_order(list(inputs.columns), f"data.path={path}")
-        inputs = inputs.iloc[:, order]
-    text = [str(column) for column in inputs.columns if inputs[column].dtype.kind not in "biuf"]
-    if text:
-        raise DataError(f"data.path: {path} has text in the columns {', '.join(text)}; encode them as numbers first")
-    targets = None if names is None else _targets(frame, names, path, needs_targets=needs_targets)
-    target_names = None if names is None else tuple(names)
-    return Source(inputs.to_numpy(np.float32), targets, features=tuple(inputs), target_names=target_names)
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except Exception as error:
+        raise DataError(f"data.path: {path} cannot be read as .npz: {error}") from error
 
 
-def _target_candidates(
-    columns: list[str], target: str | Sequence[str] | None, trained: Preparation | None, *, needs_targets: bool
-) -> list[list[str]]:
-    """Return which columns may be the targets, those first that are to be preferred."""
-    given = [] if target is None else [[target] if isinstance(target, str) else list(target)]
-    if trained is None:
-        return given or [columns[-1:]]
-    known = [list(trained.target_names)] if trained.target_names else []
-    if given and known and set(given[0]) == set(known[0]):
-        return known  # in the order that the model was trained on
-    if given or known:
-        return [*given, *known]
-    has_none = not needs_targets and trained.input_shape == (len(columns),)
-    return [] if has_none else [columns[-1:]]
-
-
-def _refuse_target(path: Path, names: Sequence[str], columns: list[str]) -> NoReturn:
-    name = next(name for name in names if name not in columns)
-    near = nearest(name, columns)
-    hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(columns)}"
-    raise DataError(f"data.target: {path} has no column {name!r}; {hint}")
-
-
-def _targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs_targets: bool) -> np.ndarray:
-    targets = frame[names[0]] if len(names) == 1 else frame[names]
-    num_missing = int(targets.isna().to_numpy().sum())
-    if num_missing and needs_targets:
-        raise DataError(f"data.target: {path} lacks {num_missing} values of {names}; remove those rows")
-    kinds = [frame[name].dtype for name in names]
-    if all(kind.kind in "biuf" for kind in kinds):
-        return targets.to_numpy(np.result_type(*kinds))
-    return targets.to_numpy(object if num_missing else str)
-
-
-def read_idx(path: Path, *, needs_targets: bool = True) -> Source:
+def read_idx(path: Path, *, needs_targets: bool = True, dtype: str = "float32") -> Source:
     """Read images and labels in MNIST's format: http://yann.lecun.com/exdb/mnist (format of the IDX files)."""
     folder = path if path.is_dir() else path.parent
     parts = []
@@ -153,21 +75,29 @@ def read_idx(path: Path, *, needs_targets: bool = True) -> Source:
         if images.suffix == ".gz" and images.with_suffix("").exists():
             continue
         part = next((PARTS[word] for word in images.name.split("-") if word in PARTS), None)
-        labels = folder / images.name.replace("images", "labels").replace("idx3", "idx1")
+        labels = folder / images.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
+        if not labels.exists():
+            labels = labels.with_name(f"{labels.name}.gz")
         if not labels.exists() and needs_targets:
-            raise DataError(f"data.path: {images} has no labels beside it; expected {labels.name}")
-        parts.append((part, _read_idx(images), _read_idx(labels) if labels.exists() else None))
+            plain = labels.name.removesuffix(".gz")
+            raise DataError(f"data.path: {images} has no labels beside it; expected {plain}, gzipped or not")
+        parts.append((part, read_idx_array(images), read_idx_array(labels) if labels.exists() else None))
     if not parts:
         raise DataError(
             f"data.path: {folder} has no files like train-images-idx3-ubyte(.gz), which data.name=idx reads"
         )
-    return from_arrays(parts, f"data.path: {folder}")
+    return from_arrays(parts, f"data.path: {folder}", dtype)
 
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
-def _read_idx(path: Path) -> np.ndarray:
+def read_idx_array(path: Path) -> np.ndarray:
+    """Return the array of one IDX file, gzipped or not.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingredients.datasets.splitting import Split
+from ingredients.datasets.table_columns import TableColumns
 from ingredients.errors import DataError
 
 __all__ = ["Preparation"]
@@ -30,6 +31,8 @@ class Preparation:
         num_targets: Number of classes, labels, or target values.
         image_size: Height and width that images of a folder were resized to; None if they were not.
         split: Which samples it was fitted on.
+        dtype: Type of inputs: float32, or int64 for whole numbers, which are not normalised.
+        table: The columns of a table that inputs are made of, if they come from one.
     """
 
     task: str
@@ -45,6 +48,8 @@ class Preparation:
     num_targets: int
     image_size: int | None
     split: Split
+    dtype: str = "float32"
+    table: TableColumns | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as tensors and plain values, which a checkpoint may hold."""
@@ -52,7 +57,8 @@ class Preparation:
 
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
-        return state | arrays | {"split": dataclasses.asdict(self.split)}
+        table = None if self.table is None else self.table.state_dict()
+        return state | arrays | {"split": dataclasses.asdict(self.split), "table": table}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preparation:
@@ -68,19 +74,21 @@ class Preparation:
             for name in ("mean", "std", "target_mean", "target_std")
             if entries.get(name) is not None
         }
-        return cls(**entries | arrays | {"split": Split(**state["split"])})
+        table = None if entries.get("table") is None else TableColumns(**entries["table"])
+        return cls(**entries | arrays | {"split": Split(**state["split"]), "table": table})
 
-    def column_order(self, columns: Sequence[str], where: str) -> list[int]:
+    def column_order(self, columns: Sequence[str], where: str, *, of_table: bool = False) -> list[int]:
         """Return the places of our features among `columns`.
 
         Args:
             columns: Names of the columns of other inputs.
             where: The setting that names those, for the message.
+            of_table: Whether they are those of a table, whose categories are not encoded yet.
 
         Raises:
             DataError: If columns are missing, or there are others.
         """
-        ours = self.features or ()
+        ours = self.table.columns if of_table and self.table is not None else self.features or ()
         missing = [name for name in ours if name not in columns]
         extra = [name for name in columns if name not in ours]
         if missing or extra:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from ingredients.datasets.whole_numbers import check_whole, tell_merged
 from ingredients.errors import DataError
+
+if TYPE_CHECKING:
+    from ingredients.datasets.table_columns import TableColumns
 
 __all__ = ["Source", "Task", "as_samples", "from_arrays"]
 
@@ -28,6 +32,7 @@ class Source:
         target_names: Names of the targets' columns, if they have any.
         names: Names of the samples, such as their files, if they have any.
         digest: SHA-256 of the content of a dataset; arrays are hashed as they are.
+        table: The columns that the inputs are made of, if they come from a table.
         missing: Array (samples,) of how many values of a dataset's inputs are NaN or infinite; arrays are counted as
             they are.
     """
@@ -41,6 +46,12 @@ class Source:
     names: tuple[str, ...] | None = None
     digest: str | None = None
     missing: np.ndarray | None = None
+    table: TableColumns | None = None
+
+    @property
+    def dtype(self) -> str:
+        """Type of the inputs: `float32`, or `int64` for whole numbers, which are not normalised."""
+        return np.dtype(getattr(self.inputs, "dtype", np.float32)).name
 
     @property
     def in_memory(self) -> bool:
@@ -53,12 +64,15 @@ class Source:
         return len(self.inputs)
 
 
-def from_arrays(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]], where: str) -> Source:
+def from_arrays(
+    parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]], where: str, dtype: str = "float32"
+) -> Source:
     """Join (part, inputs, targets) triples into one source.
 
     Args:
         parts: A part of None leaves the split to the lab. If one has no targets, the source has none.
         where: The setting that names them, for messages.
+        dtype: What inputs become: `float32`, or `int64` for whole numbers.
 
     Raises:
         DataError: If they are no rows of numbers, or not as many of each.
@@ -71,7 +85,7 @@ def from_arrays(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]
     shapes = {tuple(inputs.shape[1:]) for _, inputs, _ in parts}
     if len(shapes) > 1:
         raise DataError(f"{where}: the parts have inputs of different shapes {sorted(shapes)}, expected one shape")
-    inputs = as_samples(np.concatenate([inputs for _, inputs, _ in parts]), where)
+    inputs = as_samples(np.concatenate([inputs for _, inputs, _ in parts]), where, dtype)
     there = [targets for _, _, targets in parts if targets is not None]
     joined = np.concatenate(there) if len(there) == len(parts) else None
     given = [part for part, _, _ in parts]
@@ -81,10 +95,11 @@ def from_arrays(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]
     return Source(inputs, joined, part=part)
 
 
-def as_samples(inputs: np.ndarray, where: str) -> np.ndarray:
-    """Return inputs as float32, images as (samples, channels, height, width) and bytes as 0 to 1."""
+def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.ndarray:
+    """Return inputs as `dtype`, images as (samples, channels, height, width), and their bytes as 0 to 1 in float32."""
     if inputs.dtype.kind not in "biuf":
         raise DataError(f"{where}: got inputs of type {inputs.dtype}, expected numbers; encode text as numbers first")
+    check_whole(inputs.dtype, where, dtype)
     if inputs.ndim < 2:
         inputs = inputs[:, None]
     is_bytes = inputs.dtype == np.uint8
@@ -92,5 +107,8 @@ def as_samples(inputs: np.ndarray, where: str) -> np.ndarray:
         inputs = inputs[:, None]
     elif inputs.ndim == 4 and inputs.shape[-1] in (1, 3, 4) and inputs.shape[1] not in (1, 3, 4):
         inputs = np.moveaxis(inputs, -1, 1)
+    if dtype == "int64":
+        return np.ascontiguousarray(inputs, np.int64)
+    tell_merged(inputs, where)
     inputs = np.ascontiguousarray(inputs, np.float32)
     return inputs / np.float32(255) if is_bytes and inputs.ndim == 4 else inputs

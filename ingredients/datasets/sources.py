@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from ingredients.config.construct import build, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
+from ingredients.datasets.csv_table import read_csv
 from ingredients.datasets.factories import from_factory, from_torchvision
-from ingredients.datasets.files import read_csv, read_idx, read_image_folder, read_npz
+from ingredients.datasets.files import read_idx, read_image_folder, read_npz
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
 from ingredients.errors import DataError
@@ -26,7 +27,16 @@ __all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
 FILES = ("npz", "csv", "idx", "image_folder")
 # Settings that only some kinds of data read.
-_READ = {"npz": ("path",), "csv": ("path", "target"), "idx": ("path",), "image_folder": ("path", "image_size")}
+_READ = {
+    "npz": ("path", "dtype"),
+    "csv": ("path", "target", "columns", "categorical", "dtype"),
+    "idx": ("path", "dtype"),
+    "image_folder": ("path", "image_size"),
+}
+_OF_CODE = ["torchvision:NAME", "package.module:factory"]
+_READ_OF_CODE = {"path": _OF_CODE[:1], "options": _OF_CODE, "dtype": _OF_CODE}
+# Values of settings that ask for nothing.
+_UNSET: tuple = (None, {}, [], "float32")
 
 
 def kind_of(path: str | None) -> str:
@@ -48,7 +58,7 @@ def check_options(name: str, **given: Any) -> None:
 
     Args:
         name: As in the config of the data ingredient.
-        **given: `path`, `target`, `options` and `image_size`.
+        **given: `path`, `target`, `columns`, `categorical`, `dtype`, `options` and `image_size`.
 
     Raises:
         DataError: If one of them is set in vain.
@@ -56,16 +66,13 @@ def check_options(name: str, **given: Any) -> None:
     if name in BUNDLED:
         read: tuple[str, ...] = ()
     elif name.startswith("torchvision:"):
-        read = ("path", "options")
+        read = ("path", "options", "dtype")
     else:
-        read = _READ.get(name, ("options",))
+        read = _READ.get(name, ("options", "dtype"))
     for key, value in given.items():
-        if key in read or value is None or value == {}:
+        if key in read or value in _UNSET:
             continue
-        readers = [kind for kind, keys in _READ.items() if key in keys]
-        readers += {"path": ["torchvision:NAME"], "options": ["torchvision:NAME", "package.module:factory"]}.get(
-            key, []
-        )
+        readers = [kind for kind, keys in _READ.items() if key in keys] + _READ_OF_CODE.get(key, [])
         raise DataError(
             f"data.{key}: got {value!r}, which data.name={name} does not read; leave it out, or write data.name= with "
             f"one that does: {', '.join(readers)}"
@@ -81,6 +88,9 @@ def load_source(
     seed: int = 0,
     trained: Preparation | None = None,
     *,
+    columns: str | Sequence[str] | None = None,
+    categorical: str | Sequence[str] | None = None,
+    dtype: str = "float32",
     needs_targets: bool = True,
 ) -> Source:
     """Load the data called `name`.
@@ -91,6 +101,7 @@ def load_source(
         name, path, target, image_size, options: As in the config of the data ingredient.
         seed: Seed of the experiment.
         trained: What the data of a model were prepared by that these are for, too.
+        columns, categorical, dtype: As in the config; what a model was trained on goes before them.
         needs_targets: Whether files have to hold targets.
 
     Raises:
@@ -99,20 +110,29 @@ def load_source(
     if name in BUNDLED:
         return _bundled(name)
     check_source(name, path)
+    dtype = dtype if trained is None else trained.dtype
     if name in FILES:
         where = Path(str(path)).expanduser()
         readers: dict[str, Callable[[], Source]] = {
-            "npz": lambda: read_npz(where, needs_targets=needs_targets),
-            "csv": lambda: read_csv(where, target, trained, needs_targets=needs_targets),
-            "idx": lambda: read_idx(where, needs_targets=needs_targets),
+            "npz": lambda: read_npz(where, needs_targets=needs_targets, dtype=dtype),
+            "csv": lambda: read_csv(
+                where,
+                target,
+                trained,
+                columns=columns,
+                categorical=categorical,
+                dtype=dtype,
+                needs_targets=needs_targets,
+            ),
+            "idx": lambda: read_idx(where, needs_targets=needs_targets, dtype=dtype),
             "image_folder": lambda: read_image_folder(where, image_size, trained, needs_targets=needs_targets),
         }
         return readers[name]()
     if name.startswith("torchvision:"):
-        return from_torchvision(name.partition(":")[2], path, options)
+        return from_torchvision(name.partition(":")[2], path, options, dtype)
     with global_stream(seed, "factory"):
         made = build(import_object(name, "data.name"), options, "data.options", DataError)
-    return from_factory(made, f"data.name={name}")
+    return from_factory(made, f"data.name={name}", dtype)
 
 
 def check_source(name: str, path: str | None) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source, Task
+from ingredients.datasets.whole_numbers import tell_merged
 from ingredients.errors import DataError
 
 __all__ = ["UNKNOWN", "known_targets", "resolve_task"]
@@ -46,6 +47,7 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
         return task, *_labels(targets, source.classes, num_classes)
     if targets.dtype.kind not in "biuf":
         raise DataError(f"data.task={task}: got targets of text, expected numbers; use data.task=classification")
+    tell_merged(targets, "data.target")
     matrix = targets.astype(np.float32).reshape(len(targets), -1)
     if task == "multilabel":
         if not np.isin(matrix, (0, 1)).all():

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.datasets.batches import Data
 from ingredients.errors import LossError
+from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
 
 __all__ = ["LOSSES", "BinaryCrossEntropy", "FocalLoss", "Loss", "build_loss", "check_loss"]
 
@@ -80,6 +81,7 @@ class Loss:
             `values`.
         num_outputs: Outputs that the model must have.
         target_mean, target_std: What regression targets were normalised by (D,), or None.
+        averaging: How it joins the samples of a batch; None takes what its attributes say.
     """
 
     module: nn.Module
@@ -87,6 +89,11 @@ class Loss:
     num_outputs: int
     target_mean: Tensor | None = None
     target_std: Tensor | None = None
+    averaging: Averaging | None = None
+
+    def __post_init__(self) -> None:
+        if self.averaging is None:
+            object.__setattr__(self, "averaging", averaging_of(self.module, self.kind))
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of a batch, a scalar."""
@@ -99,14 +106,22 @@ class Loss:
 
     def normalizer(self, targets: Tensor) -> Tensor | int:
         """Return what the mean over a batch is divided by, so that means over micro-batches can be joined exactly."""
-        weight = getattr(self.module, "weight", None)
-        ignored = getattr(self.module, "ignore_index", None)
-        if isinstance(weight, Tensor) and self.kind == "classes":
-            kept = targets if ignored is None else targets[targets != ignored]
-            return weight[kept].sum()
-        if ignored is not None and ignored >= 0:
-            return (targets != ignored).sum()
-        return len(targets)
+        return normalizer(self.module, self.averaging or "mean", targets)
+
+    def mean(self, batch_loss: Tensor, num_samples: int) -> Tensor:
+        """Return the loss of a batch as a mean over its samples, as it is logged; a sum is divided by their number."""
+        return batch_loss / num_samples if self.averaging == "sum" else batch_loss
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What of the loss itself is trained, by name."""
+        return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
+
+    @property
+    def is_changed_by_training(self) -> bool:
+        """Whether it has parameters to train, or statistics of its own; checkpoints hold its state then."""
+        statistics = [name for name, _ in self.module.named_buffers() if name not in ("weight", "pos_weight")]
+        return bool(self.parameters or statistics)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Return classes (B,), labels (B, K) as 0 and 1, or values (B, D) in the targets' own unit."""
@@ -175,10 +190,12 @@ def build_loss(
     module = build(cls, options, "loss.options", LossError)
     if not isinstance(module, nn.Module):
         raise LossError(f"loss.name: {name} made a {type(module).__name__}, expected a torch.nn.Module")
-    if getattr(module, "reduction", "mean") != "mean":
-        raise LossError(f"loss.options.reduction: got {module.reduction!r}, expected 'mean'")
-    _check_weights(module, kind, num_outputs, data)
-    return Loss(module.to(device), kind, num_outputs, data.target_mean, data.target_std)
+    if getattr(module, "reduction", "mean") not in ("mean", "sum"):
+        raise LossError(f"loss.options.reduction: got {module.reduction!r}, expected 'mean' or 'sum'")
+    is_own = name not in LOSSES
+    _check_weights(module, kind, num_outputs, data, [key for key in tensors if key in options or not is_own])
+    averaging = measured_averaging(module, kind, num_outputs, data.num_targets) if is_own else None
+    return Loss(module.to(device), kind, num_outputs, data.target_mean, data.target_std, averaging)
 
 
 def check_loss_name(name: str | None) -> None:
@@ -219,8 +236,8 @@ def _weights(
     return {"weight": list(class_weights)}
 
 
-def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data) -> None:
-    for name in ("weight", "pos_weight"):
+def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data, names: Sequence[str]) -> None:
+    for name in names:
         weight = getattr(module, name, None)
         if (
             isinstance(weight, Tensor)
@@ -239,8 +256,9 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
         LossError: If the loss refuses the model's outputs, would broadcast them, or is no finite scalar.
     """
     inputs, targets = _first_batch(data)
-    training = model.training
+    modes = model.training, loss.module.training
     model.eval()
+    loss.module.eval()
     try:
         with torch.no_grad():
             outputs = model(inputs)
@@ -255,7 +273,8 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
             f"of shape {tuple(targets.shape)}: {reason}"
         ) from error
     finally:
-        model.train(training)
+        model.train(modes[0])
+        loss.module.train(modes[1])
     if value.ndim:
         raise LossError(f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar")
     if not value.isfinite() and loss.normalizer(targets) > 0:

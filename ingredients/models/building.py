@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
-from ingredients.config.entry_types import nearest
+from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
 from ingredients.errors import ModelError
 from ingredients.models.networks import CNN, MLP, ViT
@@ -24,7 +24,13 @@ NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
 
 def build_model(
-    name: str, options: Mapping[str, Any], init: str, input_shape: Sequence[int], num_outputs: int, seed: int
+    name: str,
+    options: Mapping[str, Any],
+    init: str,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    seed: int,
+    dtype: torch.dtype | None = None,
 ) -> nn.Module:
     """Return a model on the CPU, its parameters drawn from the stream `init` of `seed`.
 
@@ -35,6 +41,7 @@ def build_model(
         input_shape: Shape of one input.
         num_outputs: Scores that the loss wants.
         seed: Seed of the experiment.
+        dtype: Type of inputs; None for float32.
 
     Raises:
         ModelError: If there is no such model, or it does not fit the inputs.
@@ -56,7 +63,7 @@ def build_model(
         if not isinstance(model, nn.Module):
             raise ModelError(f"model.name: {name} made a {type(model).__name__}, expected a torch.nn.Module")
         # Lazy layers take their shape here, so weights are drawn anew only after.
-        _check_outputs(model, name, input_shape, num_outputs)
+        _check_outputs(model, name, torch.zeros(2, *input_shape, dtype=dtype), num_outputs)
         initialize(model, init)
     return model
 
@@ -91,16 +98,18 @@ def _torchvision(name: str, options: Mapping[str, Any], num_outputs: int) -> nn.
     return build(models.get_model_builder(name), options, "model.options", ModelError, num_classes=num_outputs)
 
 
-def _check_outputs(model: nn.Module, name: str, input_shape: Sequence[int], num_outputs: int) -> None:
+def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_outputs: int) -> None:
     """Run two inputs of zeros through the model, which leaves no trace in evaluation mode."""
     training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            outputs = model(torch.zeros(2, *input_shape))
+            outputs = model(inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ModelError(f"model.name={name} does not take inputs of shape {tuple(input_shape)}: {reason}") from error
+        kind = "" if inputs.dtype == torch.float32 else f" and type {inputs.dtype}"
+        shape = tuple(inputs.shape[1:])
+        raise ModelError(f"model.name={name} does not take inputs of shape {shape}{kind}: {reason}") from error
     finally:
         model.train(training)
     if isinstance(outputs, torch.Tensor) and outputs.ndim == 2 and outputs.shape[1] != num_outputs:
@@ -132,7 +141,7 @@ def initialize(model: nn.Module, init: str) -> None:
                 nn.init.zeros_(module.bias)
 
 
-def summarize(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Any]:
+def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:
     """Return what `model.summary` shows.
 
     Returns:
@@ -150,7 +159,7 @@ def summarize(model: nn.Module, input_shape: Sequence[int]) -> dict[str, Any]:
     model.eval()
     try:
         with torch.no_grad(), _countable(), FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, *input_shape, device=device))
+            model(torch.zeros(1, *input_shape, dtype=dtype, device=device))
     finally:
         model.train(training)
         for handle in handles:

@@ -20,6 +20,7 @@ from pathlib import Path
 from observers.artifacts.version import ArtifactVersion, from_manifest
 from observers.errors import ArtifactDamagedError
 from observers.record.atomic_file import make_folder, sync_folder
+from observers.record.regular_file import read_regular
 
 __all__ = ["Manifests"]
 
@@ -75,7 +76,7 @@ class Manifests:
         """
         path = self.home / name / f"v{number}.json"
         try:
-            raw = path.read_bytes()
+            raw = read_regular(path)
             document = json.loads(raw) if raw else None
         except FileNotFoundError:
             return None

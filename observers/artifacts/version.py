@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import replacing
+from observers.record.regular_file import open_regular
 
 __all__ = [
     "ArtifactFile",
@@ -148,7 +149,7 @@ class ArtifactVersion:
             ArtifactDamagedError: If it is missing or cannot be read.
         """
         try:
-            return content_path(self.contents, file.sha256).open("rb")
+            return open_regular(content_path(self.contents, file.sha256))
         except OSError as error:
             self._refuse_content(file, error)
 
@@ -174,7 +175,7 @@ class ArtifactVersion:
         return target
 
     def _check_same(self, file: ArtifactFile, target: Path) -> None:
-        with target.open("rb") as stream:
+        with open_regular(target) as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() != file.sha256:
                 raise ArtifactError(
                     f"{self}: {target} is there with another content; remove it, or copy to another folder"

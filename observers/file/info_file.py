@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from observers.file.sacred_form import plain
 from observers.record.journal import Journal
+from observers.record.pacing import Pace
 from observers.record.schema import INFO
 
 __all__ = ["InfoFile"]
@@ -24,21 +24,19 @@ class InfoFile:
         self._journal = journal
         self._info: dict[str, Any] = {}
         self._text = "{}"
-        self._due = 0.0
+        self._pace = Pace()
 
     def heartbeat(self, info: dict[str, Any]) -> None:
         """Look at the info, but at a large one so rarely that it takes 5 % of the time at most."""
         self._info = info
-        if time.monotonic() >= self._due:
+        if self._pace.is_due:
             self.write()
 
     def write(self) -> None:
         """Write the info of the last heartbeat as it is now, if it changed."""
-        began = time.monotonic()
-        document = plain(self._info)
-        text = json.dumps(document, sort_keys=True)
-        if text != self._text:
-            self._text = text
-            self._journal.write(INFO, document)
-        ended = time.monotonic()
-        self._due = ended + 19 * (ended - began)
+        with self._pace:
+            document = plain(self._info)
+            text = json.dumps(document, sort_keys=True)
+            if text != self._text:
+                self._text = text
+                self._journal.write(INFO, document)

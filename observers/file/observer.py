@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sacred.observers import RunObserver
 
@@ -97,6 +97,11 @@ class FileObserver(Owned, RunObserver):
         self.num_errors = 0
         self.beat_interval_s: float | None = None
         self._lock = threading.RLock()
+
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return an observer, as its constructor does; for scripts that were written for Sacred's."""
+        return cls(*args, **kwargs)
 
     def _elsewhere(self) -> str | None:
         """Return the folder to record below in the place of the one given."""
@@ -312,6 +317,18 @@ class FileObserver(Owned, RunObserver):
             return None
         with self._lock:
             return self._started().rewind(position, step) if self.is_recording else None
+
+    def save_file(self, filename: str | Path, target_name: str | None = None) -> None:
+        """Copy a file into the run's folder, as an artifact; for scripts that were written for Sacred's observer.
+
+        Args:
+            filename: The file.
+            target_name: Its name there, by default its own.
+
+        Raises:
+            ArtifactError: If it cannot be kept.
+        """
+        self.keep_artifact(target_name or Path(filename).name, filename)
 
     @guarded_without_lock
     def resource_event(self, filename: str) -> None:

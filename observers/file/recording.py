@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,8 +20,10 @@ from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
+from observers.record.pacing import Pace
 from observers.record.point_files import as_text
 from observers.record.point_log import PointLog
+from observers.record.regular_file import read_regular
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
@@ -52,7 +53,7 @@ def folder_of(base: Path, uid: str) -> Path | None:
 def uid_in(folder: Path) -> str | None:
     """Return the uid of the run that a folder holds; None if it cannot be read."""
     try:
-        return json.loads((folder / RUN).read_bytes())["uid"]
+        return json.loads(read_regular(folder / RUN))["uid"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
         return None
@@ -99,9 +100,9 @@ class Recording:
         self._output_done = 0
         # What was said to have changed since the first session: pairs of the kind and the name.
         self._told: set[tuple[str, str]] = set()
-        # The summary that was written last, and when the next one may be.
-        self._summary: dict[str, Any] | None = None
-        self._summary_due = 0.0
+        # Changes of the summary up to the one that was written last.
+        self._num_changes = -1
+        self._summary_pace, self._folder_pace = Pace(), Pace()
         self._gathering: Gathering | None = None
         self._whereabouts = Whereabouts(journal.folder)
         # Artifacts whose files are in the folder.
@@ -193,7 +194,9 @@ class Recording:
 
     def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
-        self.stay_in_folder()
+        if self._folder_pace.is_due:
+            with self._folder_pace:
+                self.stay_in_folder()
         self.journal.flush()
         self._write_summary()
         if len(captured_out) > self._output_done:
@@ -211,13 +214,12 @@ class Recording:
         self.journal.add_output(text.encode("utf-8", "replace"))
 
     def _write_summary(self) -> None:
-        """Write a summary that is new; a large one so rarely that it takes 5 % of the time at most."""
-        began = time.monotonic()
-        if self.journal.summary is not self._summary and began >= self._summary_due:
-            self._summary = self.journal.summary
-            self.journal.write_summary()
-            ended = time.monotonic()
-            self._summary_due = ended + 19 * (ended - began)
+        """Write a summary that is new."""
+        num_changes = self.journal.points.num_changes
+        if num_changes != self._num_changes and self._summary_pace.is_due:
+            with self._summary_pace:
+                self._num_changes = num_changes
+                self.journal.write_summary()
 
     def stay_in_folder(self) -> None:
         """Notice that the folder was moved or deleted, say so, and go on where it is now, or in a new one."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from sacred.serializer import flatten
 
+from observers.record.object_names import named
 from observers.record.point_files import as_text
 from observers.record.points import TICKS_PER_S, read_metrics
 from observers.record.redaction import hide_passwords
@@ -22,8 +23,9 @@ __all__ = ["plain", "sacred_metrics", "to_ticks"]
 def plain(value: Any) -> Any:
     """Return `value` as what JSON holds; what is plain stays as it is, so that doing this twice does no harm.
 
-    Numbers are numbers, also scalars of NumPy, and tensors and arrays without dimensions; tuples are lists. Anything
-    else is what Sacred's serializer makes of it, or text where that fails. Passwords in URLs are hidden.
+    Numbers are numbers, also scalars of NumPy, and tensors and arrays without dimensions; tuples are lists; classes and
+    functions are their dotted names, and paths text. Anything else is what Sacred's serializer makes of it, or text
+    where that fails. Passwords in URLs are hidden.
     """
     try:
         return _plain(value)
@@ -43,7 +45,8 @@ def _plain(value: Any) -> Any:
         return {_key(key): _plain(item) for key, item in list(value.items())}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return _plain_array(value)
+    found = named(value)
+    return hide_passwords(found) if isinstance(found, str) else _plain_array(value)
 
 
 def _plain_array(value: Any) -> Any:

@@ -21,8 +21,10 @@ from typing import Any, BinaryIO
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from observers.mongo.documents import object_id, storable_text
+from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections
+from observers.record.regular_file import open_regular
+from observers.record.storable import storable_text
 
 __all__ = ["Contents", "incomplete_files"]
 
@@ -70,7 +72,7 @@ class Contents:
             stat = path.stat()
             key = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}"
             if key not in self._ids:
-                with path.open("rb") as stream:
+                with open_regular(path) as stream:
                     self._ids[key] = self._store(stream, name, owner, fields)
         except OSError:  # removed, a folder, or not ours to read
             return None

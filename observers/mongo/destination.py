@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from observers.errors import DestinationError
 from observers.record.redaction import hide_user, redact
+from observers.record.regular_file import read_regular
 from observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Destination:
         prefix: Put before the names of the collections.
         collection: Name of the collection of runs; empty for what the prefix makes it.
         wanted_id: The `_id` that the run is to have there, where that is a text; empty for the next number.
+        checkpoints: `kept` if the checkpoints that the run keeps go there, too; empty if not.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)
@@ -48,6 +50,7 @@ class Destination:
     prefix: str = ""
     collection: str = ""
     wanted_id: str = ""
+    checkpoints: str = ""
 
     @property
     def label(self) -> str:
@@ -134,7 +137,7 @@ def _explain_tls(text: str) -> str:
 def read_destination(folder: Path) -> Destination | None:
     """Return where the run in `folder` was to be delivered to, without credentials; None if nowhere."""
     try:
-        return Destination(**json.loads((folder / DESTINATION).read_bytes()))
+        return Destination(**json.loads(read_regular(folder / DESTINATION)))
     except FileNotFoundError:
         return None
 

@@ -19,7 +19,9 @@ from typing import Any
 
 import bson
 
-__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "storable_text", "stored_key"]
+from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
+
+__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "stored_key"]
 
 # About 20 entries and 4 lists of these sizes are within 16 MB, and a list of runs stays quick.
 ENTRY_BYTES = 256 * 1024
@@ -45,12 +47,14 @@ class Packer:
 
     Attributes:
         files: Content by id of the files that stand-ins were made for, some of them perhaps of no use in the end.
+        is_exact: Whether everything that was packed so far can be told from what was made of it.
     """
 
     def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:
         self.uid = uid
         self.limit = limit
         self.files: dict[bson.ObjectId, bytes] = {}
+        self.is_exact = True
 
     def entry(self, value: Any) -> Any:
         """Return a JSON value as BSON holds it, within the limit."""
@@ -87,11 +91,15 @@ class Packer:
             if depth >= MAX_DEPTH and value:
                 return self._stand_in(value)
             return self._pack_mapping(value, depth) if isinstance(value, Mapping) else self._pack_list(value, depth)
-        if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
-            value = f"{value:#x}" if value.bit_length() > 10_000 else str(value)
+        if isinstance(value, int) and not isinstance(value, bool) and is_large(value):
+            if not is_text_only(value):
+                return bson.Decimal128(str(value)), 16
+            value = storable_integer(value)
+            self.is_exact = False
         if isinstance(value, str):
-            value = storable_text(value)
-            return value, len(value.encode()) + 5
+            storable = storable_text(value)
+            self.is_exact &= storable == value
+            return storable, len(storable.encode()) + 5
         return value, 12
 
     def _pack_list(self, values: Sequence[Any], depth: int) -> tuple[Any, int]:
@@ -105,6 +113,7 @@ class Packer:
         total = 5
         for original, value in values.items():
             key = stored_key(original)
+            self.is_exact &= key == original
             while key in packed:  # "a.b" and "a,b" are two
                 key += "_"
             packed[key], size = self._pack(value, depth + 1)
@@ -150,11 +159,6 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
     whole = json.loads(read(bson.ObjectId(value[_FILE])))
     beside = {key: restore(item, read) for key, item in value.items() if key not in (_FILE, "bytes")}
     return {**whole, **beside} if isinstance(whole, dict) else whole
-
-
-def storable_text(text: str) -> str:
-    """Return `text` as UTF-8 holds it: lone surrogates are written out by their numbers."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def stored_key(key: Any) -> str:

@@ -21,6 +21,7 @@ from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_media_indexes
 from observers.mongo.layout import Collections
 from observers.record.media_record import media_path
+from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import MEDIA
 
 __all__ = ["MediaDelivery", "len_media"]
@@ -81,7 +82,7 @@ class MediaDelivery:
         return len(self._new_lines())
 
     def _new_lines(self) -> list[bytes]:
-        with contextlib.suppress(FileNotFoundError), (self.folder / MEDIA).open("rb") as stream:
+        with contextlib.suppress(FileNotFoundError), open_regular(self.folder / MEDIA) as stream:
             stream.seek(self._offset)
             return stream.read().split(b"\n")[:-1]
         return []
@@ -122,5 +123,5 @@ class MediaDelivery:
 def len_media(folder: Path) -> int:
     """Return the number of entries of media in a run's folder."""
     with contextlib.suppress(FileNotFoundError):
-        return (folder / MEDIA).read_bytes().count(b"\n")
+        return read_regular(folder / MEDIA).count(b"\n")
     return 0

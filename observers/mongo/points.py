@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from pymongo.errors import DuplicateKeyError
 
-from observers.mongo.documents import object_id, storable_text
+from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
 from observers.record.points import POINT, TICKS_PER_S, read_intact_points, to_steps
 from observers.record.schema import POINTS, read_names
+from observers.record.storable import storable_text
 
 __all__ = [
     "POINTS_PER_CHUNK",

@@ -17,7 +17,16 @@ from typing import Any
 from observers.provenance.gpus import describe_gpus
 from observers.record.redaction import hide_passwords
 
-__all__ = ["commit_of", "git_state", "imported_sources", "lab_git_state", "machine", "packages", "source_name"]
+__all__ = [
+    "commit_of",
+    "git_state",
+    "imported_sources",
+    "lab_git_state",
+    "machine",
+    "md5_of",
+    "packages",
+    "source_name",
+]
 
 _MAX_UNTRACKED_BYTES = 256 * 1024
 # A diff that can be applied, whatever the user's settings make of his own.
@@ -45,8 +54,13 @@ def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -
             continue
         path = Path(base_dir, name)
         if path.is_file():
-            found[name] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            found[name] = md5_of(path)
     return sorted(found.items())
+
+
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file, in hexadecimal digits."""
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 def _is_installed(name: str) -> bool:

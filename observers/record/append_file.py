@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from observers.record.atomic_file import replacing, sync_folder
+from observers.record.regular_file import check_regular
 
 __all__ = ["MAX_PENDING_BYTES", "AppendFile"]
 
@@ -109,7 +110,9 @@ class AppendFile:
         del self._pending[:written]
 
     def _open(self) -> int:
-        fd = self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        check_regular(fd, self.path)
+        self._fd = fd
         size = os.fstat(fd).st_size
         self._size = self._whole(fd, size)
         if self._size != size:

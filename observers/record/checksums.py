@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from observers.record.regular_file import open_regular
+
 __all__ = ["ENTRY_BYTES", "Block", "blocks_in", "damaged", "entries_of", "read_blocks"]
 
 _ENTRY = struct.Struct("<QII")
@@ -59,7 +61,7 @@ def read_blocks(path: Path, start: int = 0, stop: int | None = None) -> list[Blo
     Of a long file the entries of those alone are read.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             size = stream.seek(0, 2)
             if stop is None:
                 stream.seek(0)

@@ -11,10 +11,12 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from observers.record.locking import RecordLock, is_locked
+from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
@@ -47,6 +49,8 @@ RESUME_VARIABLE = "SACRISTAN_RESUME"
 
 # How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.
 _BEATS, _SECONDS = 10, 30.0
+# The same of stock Sacred, whose heartbeats wait for the database, and for whatever holds the interpreter's lock.
+_STOCK_BEATS, _STOCK_BEAT_S = 60, 10.0
 
 
 def new_uid() -> str:
@@ -105,7 +109,7 @@ def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] |
         ours: A lock on it that the caller holds, and that says nothing of a writer.
     """
     try:
-        lease = json.loads((folder / LEASE).read_bytes())
+        lease = json.loads(read_regular(folder / LEASE))
     except (OSError, ValueError, RecursionError):
         lease = None
     if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
@@ -120,7 +124,7 @@ def _last_change(folder: Path) -> float | None:
     """Return when a run's lease was written; without one when its `run.json` was; None of a record without leases."""
     for name in (LEASE, RUN):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            if name == LEASE or json.loads((folder / RUN).read_bytes()).get("format") == FORMAT:
+            if name == LEASE or json.loads(read_regular(folder / RUN)).get("format") == FORMAT:
                 return (folder / name).stat().st_mtime
     return None
 
@@ -162,21 +166,46 @@ def is_time(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and 0 <= value < 2.5e11
 
 
-def true_status(run: dict[str, Any], lease: Any) -> str | None:
+def true_status(run: Mapping[str, Any], lease: Any) -> str | None:
     """Return the status of a run: RUNNING without a living process is DEAD.
 
+    Stock Sacred keeps no lease, but notes its heartbeats, one every ten seconds. A run without any for ten minutes, or
+    sixty of its heartbeats, is dead, which wants clocks that agree to some minutes.
+
     Args:
-        run: What is in its `run.json`.
+        run: What is in its `run.json`; at least `status`, and of a run without a lease `heartbeat`, `start_time` and
+            `meta`, too.
         lease: Its lease, from `read_lease` or a database; anything, as others may have written there.
 
     Returns:
         The status as text; None if it is recorded as null.
     """
     status = run.get("status", "RUNNING")
-    # A lease that is no lease says nothing.
-    if status == "RUNNING" and isinstance(lease, Mapping) and not is_alive(lease):
-        return "DEAD"
+    if status == "RUNNING":
+        # A lease that is no lease says nothing.
+        lives = is_alive(lease) if isinstance(lease, Mapping) else lease is not None or _beats(run)
+        return status if lives else "DEAD"
     return status if status is None or isinstance(status, str) else str(status)
+
+
+def _beats(run: Mapping[str, Any]) -> bool:
+    """Tell whether the heartbeats of a run without a lease go on, as far as it tells."""
+    if run.get("uid") is not None:  # recorded by the lab, which has leases
+        return True
+    last = run.get("heartbeat") or run.get("start_time")
+    try:
+        time_of = last if isinstance(last, datetime) else datetime.fromisoformat(str(last))
+        age_s = time.time() - (time_of if time_of.tzinfo else time_of.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return True
+    meta = run.get("meta")
+    options = meta.get("options") if isinstance(meta, Mapping) else None
+    given = options.get("--beat-interval") if isinstance(options, Mapping) else None
+    try:
+        interval = float(given or _STOCK_BEAT_S)
+    except (TypeError, ValueError):
+        interval = _STOCK_BEAT_S
+    return age_s < _STOCK_BEATS * max(interval, _STOCK_BEAT_S)
 
 
 def _boot_id() -> str:

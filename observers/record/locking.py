@@ -161,7 +161,8 @@ def _open(path: Path, flags: int) -> int | None:
         return None
     with _changing:
         try:
-            fd = os.open(path, flags | os.O_CLOEXEC, 0o666)
+            # A FIFO of that name is not waited for.
+            fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         except OSError:
             return None
         _open_fds.add(fd)

@@ -6,7 +6,7 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["mapped"]
+__all__ = ["mapped_halves"]
 
 # Where a page that was allocated can be written to at any time. On a file system that writes a page elsewhere when it
 # changes (btrfs, ZFS), or that a server can take away, a full disk or a lost server would end the process by SIGBUS.
@@ -14,8 +14,12 @@ _SAFE_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "overlay
 _MOUNTS = Path("/proc/self/mountinfo")
 
 
-def mapped(path: Path, size: int) -> mmap.mmap:
-    """Return a new file, all of it allocated, as memory.
+def mapped_halves(path: Path, half_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
+    """Return a new file, all of it allocated, as memory: its first half, and all of it.
+
+    Args:
+        path: The file.
+        half_bytes: The size of a half, which need not be one of whole pages.
 
     Raises:
         OSError, ValueError: If that cannot be.
@@ -28,8 +32,8 @@ def mapped(path: Path, size: int) -> mmap.mmap:
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
+        os.posix_fallocate(descriptor, 0, 2 * half_bytes)
+        return mmap.mmap(descriptor, half_bytes), mmap.mmap(descriptor, 2 * half_bytes)
     except BaseException:
         path.unlink(missing_ok=True)
         raise

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import RecordError
+from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
 __all__ = ["MediaRecord", "media_path", "read_media", "read_table"]
@@ -76,7 +77,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
     Raises:
         RecordError: If an image's name leads out of the folder.
     """
-    table = json.loads(path.read_bytes())
+    table = json.loads(read_regular(path))
 
     def cell(value: Any) -> Any:
         if isinstance(value, dict):

@@ -34,6 +34,9 @@ class PointFiles(PointLog):
     Args:
         folder: The run's folder, which exists.
         say: Called with a path and an error for what cannot be written, and is tried again.
+
+    Attributes:
+        num_changes: How often there was something to sum up, or to sum up anew.
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
@@ -49,11 +52,17 @@ class PointFiles(PointLog):
         self._values = AppendFile(folder / VALUES)
         # The summaries, and how many points of the file they are of, which change together.
         self._summed_up: tuple[dict[str, dict[str, Any]], int] = ({}, 0)
+        # Points that are to be summed up, as far as they are at hand, and where the first one is in the file.
+        self._fresh: list[np.ndarray] = []
+        self._fresh_start = self._num_fresh = 0
+        self.num_changes = 0
         self._read_names()
 
     @property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """The summary of each metric, of the points in the file; another object where there are more."""
+        """The summary of each metric, of the points in the file."""
+        with self.turn:
+            self._sum_up()
         return self._summed_up[0]
 
     @property
@@ -97,7 +106,7 @@ class PointFiles(PointLog):
 
     def _keep(self, base: int, points: np.ndarray) -> None:
         self._append_points(points[max(0, self._num_points() - base) :].tobytes())
-        self._sum_up(base, points)
+        self._note_fresh(base, points)
 
     def add_batch(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append points of one metric; for who does not call `begin`.
@@ -120,7 +129,7 @@ class PointFiles(PointLog):
         with self.turn:
             start = self._num_points()
             self._append_points(points.tobytes())
-            self._sum_up(start, points)
+            self._note_fresh(start, points)
 
     def _add_one_by_one(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append what is not all numbers of 64 bits."""
@@ -158,7 +167,6 @@ class PointFiles(PointLog):
             self._points.append(b"")
             self._write_sums()
             self._values.append(b"")
-            self._sum_up()
 
     def sync(self) -> None:
         """Wait until all points are on the disk.
@@ -170,14 +178,22 @@ class PointFiles(PointLog):
         for file in self.files:
             file.sync()
 
-    def _sum_up(self, start: int = 0, known: np.ndarray = _NONE) -> None:
-        """Bring the summary up to the points in the file.
+    def _note_fresh(self, start: int, points: np.ndarray) -> None:
+        """Note points (n,) that were appended at `start`, to be summed up many at once."""
+        if self._points.num_pending_bytes:  # some of them may be given up; others are read from the file
+            return
+        if self._fresh_start + self._num_fresh != start:
+            self._fresh, self._fresh_start, self._num_fresh = [], start, 0
+        self._fresh.append(points)
+        self._num_fresh += len(points)
+        if self._num_fresh >= _SUMMARY_POINTS:
+            self._sum_up()
 
-        Args:
-            start: Where those begin that are at hand.
-            known: Those (n,).
-        """
+    def _sum_up(self) -> None:
+        """Bring the summary up to the points in the file."""
         summary, done = self._summed_up
+        start, known = self._fresh_start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
+        self._fresh, self._fresh_start, self._num_fresh = [], start + len(known), 0
         while done < self._points.num_written:
             end = min(done + _SUMMARY_POINTS, self._points.num_written)
             if start <= done and end <= start + len(known):
@@ -189,6 +205,12 @@ class PointFiles(PointLog):
             done += len(points)
             summary = add_to_summaries(summary, points, self.names)
             self._summed_up = summary, done
+
+    def _sum_up_anew(self) -> None:
+        """Sum up all that is in the file."""
+        self._fresh, self._num_fresh = [], 0
+        self.num_changes += 1
+        self._summed_up = summaries(self.folder), self._points.num_written
 
     def _append_points(self, data: bytes) -> None:
         """Append points, but none ahead of its name."""
@@ -214,6 +236,7 @@ class PointFiles(PointLog):
             self._say(file.path, error)
 
     def _note_written(self, at: int, data: memoryview) -> None:
+        self.num_changes += 1
         self._new_sums += entries_of(data, at // POINT.itemsize, POINT.itemsize)
 
     def _write_sums(self) -> None:
@@ -247,7 +270,7 @@ class PointFiles(PointLog):
             self._append(self._sums, bytes(self._new_sums))
             self._new_sums.clear()
             if self._points.num_lost_bytes > lost:
-                self._summed_up = summaries(folder), self._points.num_written
+                self._sum_up_anew()
             if self._live is not None and not self._live.is_closed:
                 rest = self._live.recreate(folder / LIVE, self._num_points())
                 self._warn_of_memory()
@@ -329,7 +352,7 @@ class PointFiles(PointLog):
             self._read_names()
             # A power cut may have taken the name of an id; its points are not to come under another one.
             self._next_id = max(self._next_id, int(read_intact_points(self.folder)[0]["metric"].max(initial=0)) + 1)
-            self._summed_up = summaries(self.folder), self._points.num_written
+            self._sum_up_anew()
         self.count_from(read_position(self.folder)["metrics"])
 
     def _open_points(self) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import operator
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
 from observers.record.checksums import damaged, read_blocks
+from observers.record.regular_file import open_regular
 from observers.record.schema import (
     CHILD_POINTS,
     LIVE,
@@ -74,15 +77,15 @@ class Series:
 
 def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
     """Return points `start` to `stop` as an array (n,) of `POINT`; empty if there are none."""
-    path = folder / POINTS
     try:
-        count = path.stat().st_size // POINT.itemsize
+        with open_regular(folder / POINTS) as stream:
+            count = os.fstat(stream.fileno()).st_size // POINT.itemsize
+            stop = count if stop is None else min(stop, count)
+            if stop <= start:
+                return np.empty(0, POINT)
+            return np.fromfile(stream, POINT, stop - start, offset=start * POINT.itemsize)
     except FileNotFoundError:
         return np.empty(0, POINT)
-    stop = count if stop is None else min(stop, count)
-    if stop <= start:
-        return np.empty(0, POINT)
-    return np.fromfile(path, POINT, stop - start, offset=start * POINT.itemsize)
 
 
 def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
@@ -139,7 +142,8 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
     Of a run that goes on it has to be read before `metrics.bin`, or points that are moved meanwhile are in neither.
     """
     try:
-        data = np.fromfile(folder / LIVE, np.uint8)
+        with open_regular(folder / LIVE) as stream:
+            data = np.fromfile(stream, np.uint8)
     except FileNotFoundError:
         return []
     if len(data) % (2 * SLOT.itemsize):
@@ -197,22 +201,43 @@ def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dic
     by_name: dict[str, list[int]] = {}
     for number, (name, _) in names.items():
         by_name.setdefault(name, []).append(number)
-    # One stable sort parts all metrics at once, and keeps the order in each.
-    order = np.argsort(points["metric"], kind="stable")
-    bounds = np.searchsorted(points["metric"][order], np.arange(max(names, default=-1) + 2))
+    parts = _parted(points["metric"])
+    none = np.empty(0, np.intp)
     series = {}
     for name, numbers in by_name.items():
-        rows = [order[bounds[number] : bounds[number + 1]] for number in numbers]
-        chosen = points[rows[0] if len(rows) == 1 else np.sort(np.concatenate(rows))]
-        steps = [to_steps(np.ascontiguousarray(chosen["step"][chosen["metric"] == n]), names[n][1]) for n in numbers]
-        joined = steps[0] if len(numbers) == 1 else _merge(chosen["metric"], numbers, steps)
+        rows = [parts.get(number, none) for number in numbers]
+        if len(numbers) == 1:
+            chosen = points[rows[0]]
+            joined = to_steps(np.ascontiguousarray(chosen["step"]), names[numbers[0]][1])
+        else:
+            chosen = points[np.sort(np.concatenate([np.arange(len(points))[each] for each in rows]))]
+            joined = _merged(chosen, {number: names[number][1] for number in numbers})
         series[name] = Series(joined, chosen["value"].astype(np.float64), chosen["time"] / TICKS_PER_S)
     return series
 
 
-def _merge(metric: np.ndarray, numbers: list[int], steps: list[np.ndarray]) -> np.ndarray:
-    """Put the steps of one name that has an id for ints and one for floats back into the order of logging."""
-    merged = np.empty(len(metric), np.float64)
-    for number, values in zip(numbers, steps, strict=True):
-        merged[metric == number] = values
-    return merged
+def _parted(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
+    """Return where the points of each metric are, in order; a slice where they are all there is.
+
+    Args:
+        metric: (n,) the metric of each point.
+    """
+    metric = np.ascontiguousarray(metric)
+    if not len(metric):
+        return {}
+    if (metric == metric[0]).all():
+        return {int(metric[0]): slice(None)}
+    # One stable sort parts all metrics at once, and keeps the order in each.
+    order = np.argsort(metric, kind="stable")
+    found = metric[order]
+    starts = np.flatnonzero(np.diff(found, prepend=found[0] + 1))
+    return dict(zip(found[starts].tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _merged(points: np.ndarray, float_steps: Mapping[int, bool]) -> np.ndarray:
+    """Return the steps of a name that has an id for ints and one for floats, in the order of logging."""
+    steps = np.empty(len(points), np.float64)
+    for number, as_float in float_steps.items():
+        of_number = points["metric"] == number
+        steps[of_number] = to_steps(points["step"][of_number], as_float)
+    return steps

@@ -26,6 +26,7 @@ from observers.errors import ResumeError
 from observers.record.identity import is_alive, read_lease
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
+from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, RUN
 
 __all__ = ["changed_libraries", "environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
@@ -76,7 +77,7 @@ def _taken(folder: Path, lease: Mapping[str, Any] | None) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        run = json.loads((folder / RUN).read_bytes())
+        run = json.loads(read_regular(folder / RUN))
     except FileNotFoundError:
         raise ResumeError(f"{folder} cannot be resumed: there is no run; give a folder that has a {RUN}") from None
     except (OSError, ValueError) as error:

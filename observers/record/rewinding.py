@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.points import TICKS_PER_S, read_intact_points, read_metrics, split_metrics
+from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
 
 __all__ = [
@@ -186,7 +187,7 @@ def _odd_rows(folder: Path) -> Iterator[tuple[dict[str, Any], int]]:
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the whole lines of a file; one that a power cut has damaged is passed over."""
     try:
-        lines = path.read_bytes().split(b"\n")[:-1]
+        lines = read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return
     for line in lines:

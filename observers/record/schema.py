@@ -47,6 +47,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from observers.record.regular_file import read_regular
+
 __all__ = ["read_json", "read_json_lines", "read_names"]
 
 FORMAT = "sacristan-1"
@@ -72,7 +74,7 @@ def read_json(path: Path) -> Any | None:
         ValueError: If it is no JSON.
     """
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_regular(path))
     except FileNotFoundError:
         return None
 
@@ -80,7 +82,7 @@ def read_json(path: Path) -> Any | None:
 def read_json_lines(path: Path) -> Iterator[Any]:
     """Yield the records of an append-only JSON-lines file, passing over a torn tail; none if there is no file."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = read_regular(path).split(b"\n")
     except FileNotFoundError:
         return
     for line in lines[:-1]:

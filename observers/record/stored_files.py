@@ -6,12 +6,12 @@ import hashlib
 import logging
 import os
 import shutil
-import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
+from observers.record.regular_file import open_regular
 
 __all__ = ["copy_file", "keep", "open_file"]
 
@@ -25,22 +25,11 @@ def open_file(path: Path) -> BinaryIO:
         ArtifactError: If it cannot be read, or is no file.
     """
     try:
-        _check_kind(path, path.stat())
-        stream = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")
+        return open_regular(path)
+    except IsADirectoryError as error:
+        raise ArtifactError(f"{path}: it is a folder; log its files, or all of it with log_artifact") from error
     except (OSError, ValueError) as error:
         raise ArtifactError(f"{path}: it cannot be read ({getattr(error, 'strerror', None) or error})") from error
-    try:
-        _check_kind(path, os.fstat(stream.fileno()))
-    except ArtifactError:
-        stream.close()
-        raise
-    return stream
-
-
-def _check_kind(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        kind = "a folder; log its files, or all of it with log_artifact" if stat.S_ISDIR(found.st_mode) else "no file"
-        raise ArtifactError(f"{path}: it is {kind}")
 
 
 def keep(path: Path, store: Path, base: str | Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from observers.record.media_entry import Content, MediaEntry
 from observers.record.media_record import media_path
+from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, read_json_lines
 
 __all__ = ["recorded_media"]
@@ -27,7 +28,7 @@ def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
     for row in read_json_lines(folder / MEDIA):
         path = media_path(folder, row["file"])
         images = tuple(_image(media_path(folder, file)) for file in row.get("images", ()))
-        content = Content(path.read_bytes(), path.suffix, row["content_type"], row["meta"], images)
+        content = Content(read_regular(path), path.suffix, row["content_type"], row["meta"], images)
         yield MediaEntry(row["name"], row["kind"], row["step"], start + row["time"], content)
 
 
@@ -36,6 +37,6 @@ def _image(path: Path) -> Content:
 
     Source: https://www.w3.org/TR/png/#11IHDR
     """
-    data = path.read_bytes()
+    data = read_regular(path)
     width, height = struct.unpack(">II", data[16:24])
     return Content(data, path.suffix, "image/png", {"width": width, "height": height})

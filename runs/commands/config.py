@@ -29,7 +29,7 @@ def main(arguments: argparse.Namespace) -> int:
         run = store.get(arguments.run)
         value: Any = run.config.to_dict()
         if arguments.name:
-            value = run[f"config.{arguments.name}"]
+            value = run.get(f"config.{arguments.name}")
             if value is None and arguments.name not in dotted(run.config):
                 raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; all of it: config {run.id}")
     if arguments.json:

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add_run(parser, "a", "id, uid, the beginning of a uid, or latest")
     add_run(parser, "b", "the other one")
-    parser.add_argument("--output", action="store_true", help="compare what they wrote to their terminals, too")
+    parser.add_argument("--log", action="store_true", help="compare what they wrote to their terminals, too")
     parser.add_argument("--exit-code", action="store_true", help="exit with 1 if they differ")
     add_json(parser)
 
@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
     with open_given(arguments) as store:
         old, new = store.get(arguments.a), store.get(arguments.b)
         found = diff(old, new)
-        output = compare_output(old, new) if arguments.output else None
+        output = compare_output(old, new) if arguments.log else None
         differ = bool(found or output)
         if arguments.json:
             print_json(_document(old, new, found, output, differ))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, names_in
+from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
+# Of more runs than these the settings that differ are not looked for; and no more of them are shown.
+_MAX_COMPARED, _MAX_SETTINGS = 200, 4
 _ON_A_SCREEN = 50
 _EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
 (optimizer.lr, val/loss.min, host); a condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
@@ -50,27 +52,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs, once or for ever."""
-    from runs.errors import FilterError
-
     given = arguments.columns
     columns = names_in(given) if given else _COLUMNS
-    limit = arguments.limit
-    if limit is None:
-        limit = _ON_A_SCREEN if is_terminal() and not arguments.json else 0
-    if limit < 0:
-        raise FilterError(f"--limit: got {limit}, expected the number of runs to show, or 0 for all")
+    limit = limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0) or 0
     is_filtered = bool(conditions_in(arguments))  # what makes no sense is refused before a store is opened
     with open_given(arguments) as store:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
         # One more tells whether there are more.
-        found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
+        found = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None)
         broken = dict(store.unreadable())
         shown = found[:limit] if limit else found
+        if not given:
+            columns = _usual_columns(shown, arguments)
         if arguments.json:
             _print_json(shown, broken, columns, is_filtered)
         else:
-            _print_table(store, shown, broken, columns if given else None, is_filtered)
+            _print_table(store, shown, broken, columns, not given, is_filtered)
             if len(found) > len(shown):
                 print_text(f"({limit} runs; there are more: --limit 0 shows all)", "dim")
     return 0
@@ -106,12 +104,17 @@ def _value(run: Run, name: str) -> Any:
 
 
 def _print_table(
-    store: Store, shown: Sequence[Run], broken: dict[str, str], columns: Sequence[str] | None, is_filtered: bool
+    store: Store,
+    shown: Sequence[Run],
+    broken: dict[str, str],
+    columns: Sequence[str],
+    are_usual: bool,
+    is_filtered: bool,
 ) -> None:
     if not shown and (is_filtered or not broken):
         print_text("no run meets the conditions" if is_filtered else f"there is no run in {store.where} yet")
     if shown:
-        names, rows = _rows(shown, columns)
+        names, rows = _rows(shown, columns, are_usual)
         print_table(_header(names, rows), [_cells(run, names, row) for run, row in zip(shown, rows, strict=True)])
     if is_filtered:
         _note_broken({id: why for id, why in broken.items() if id not in {run.id for run in shown}})
@@ -120,14 +123,36 @@ def _print_table(
         print_table([Column(is_kept=True), Column()], [[Cell(id), Cell(why)] for id, why in broken.items()], indent=2)
 
 
-def _rows(shown: Sequence[Run], columns: Sequence[str] | None) -> tuple[list[str], list[list[Any]]]:
+def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return the usual columns; in a table those by which people know the runs apart, too, and what it is sorted by."""
+    from runs.comparison.grouping import settings
+    from runs.query.names import full_name, short_name
+
+    if arguments.json or arguments.follow:
+        return _COLUMNS
+    names = settings(list(filter(_has_config, shown)))[:_MAX_SETTINGS] if len(shown) <= _MAX_COMPARED else []
+    sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
+    wanted = [*_COLUMNS[:-1], sorted_by, *names, _COLUMNS[-1]]
+    known = {full_name(name) for name in _COLUMNS} | {"_id"}
+    return tuple(dict.fromkeys(name for name in wanted if name in _COLUMNS or full_name(name) not in known))
+
+
+def _has_config(run: Run) -> bool:
+    from runs.errors import StoreError
+
+    try:
+        return bool(run.config)
+    except StoreError:
+        return False
+
+
+def _rows(shown: Sequence[Run], names: Sequence[str], are_usual: bool) -> tuple[list[str], list[list[Any]]]:
     """Return names of columns and the rows of values; of the usual columns those that hold something."""
-    names = list(columns or _COLUMNS)
     rows = [[_value(run, name) for name in names] for run in shown]
-    if columns is None:
+    if are_usual:
         kept = [i for i, name in enumerate(names) if name == "status" or any(row[i] not in (None, []) for row in rows)]
-        names, rows = [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
-    return names, rows
+        return [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    return list(names), rows
 
 
 def _header(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:

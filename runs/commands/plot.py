@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.selection import add_selection, find_chosen, names_in
+from runs.commands.terminal.selection import add_selection, find_chosen, limit_in, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.errors import PlotError
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--title", default="", help="above the picture")
     help = "write a picture: .png, .svg or .pdf (extra plot)"
     outputs = parser.add_mutually_exclusive_group()
-    outputs.add_argument("--output", type=Path, metavar="FILE", help=help)
+    outputs.add_argument("-o", "--output", type=Path, metavar="FILE", help=help)
     add_json(outputs)
 
 
@@ -91,9 +91,7 @@ def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list
         return list(dict.fromkeys(store.get(key) for key in arguments.runs)), ""
     if not (arguments.where or arguments.tag or view.by or arguments.limit is not None):
         raise PlotError("got no run; name some, such as latest, or choose with --where or --limit")
-    limit = arguments.limit if arguments.limit is not None else 0 if view.by else _LIMIT
-    if limit < 0:
-        raise PlotError(f"--limit: got {limit}, expected the number of runs to draw, or 0 for all")
+    limit = limit_in(arguments, 0 if view.by else _LIMIT)
     # One more tells whether there are more.
     columns = (*view.by, *view.over, "status", "config")
     found = find_chosen(store, arguments, columns, limit + 1 if limit else None)

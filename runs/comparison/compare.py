@@ -231,7 +231,7 @@ def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
     """Return the number of a run, or why there is none."""
     if run.status not in _ENDED and not any_status:
         return math.nan, f"is {run.status}"
-    value = run[metric]
+    value = run.get(metric)
     if value is None:
         return math.nan, f"has no {metric}"
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -18,10 +18,10 @@ from typing import Any
 
 from runs.errors import ComparisonError
 from runs.query.flattening import dotted
-from runs.query.names import full_name
+from runs.query.names import full_name, short_name
 from runs.stores.run import Run
 
-__all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "show"]
+__all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "settings", "show"]
 
 _MAX_SHOWN = 60
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
@@ -86,16 +86,16 @@ def group_runs(
     runs = sorted(set(runs), key=lambda run: (len(run.id), run.id))
     for option, names in (("--by", by), ("--over", over)):
         for name in names:
-            if runs and all(run[name] is None for run in runs):
+            if runs and all(run.get(name) is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
-        members.setdefault(tuple(identity(run[name]) for name in by), []).append(run)
+        members.setdefault(tuple(identity(run.get(name)) for name in by), []).append(run)
     groups: list[Group] = []
     excluded: list[ExcludedRun] = []
     labels: collections.Counter[str] = collections.Counter()
     for key in sorted(members, key=_order):
-        values = {name: members[key][0][name] for name in by}
+        values = {name: members[key][0].get(name) for name in by}
         label = ", ".join(f"{name}={show(value)}" for name, value in values.items()) or "all runs"
         name = ", ".join(show(value) for value in values.values()) or label
         labels[label] += 1
@@ -108,13 +108,13 @@ def group_runs(
 
 
 def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:
-    missing = [name for name in over if run[name] is None]
+    missing = [name for name in over if run.get(name) is None]
     if missing:
         excluded.append(ExcludedRun(run, group.label, f"has no {' and no '.join(missing)}"))
         return
-    repetition: Hashable = tuple(identity(run[name]) for name in over) if over else run.id
+    repetition: Hashable = tuple(identity(run.get(name)) for name in over) if over else run.id
     group.repetitions.setdefault(repetition, []).append(run)
-    group.names[repetition] = ", ".join(f"{name}={show(run[name])}" for name in over) or f"run {run.id}"
+    group.names[repetition] = ", ".join(f"{name}={show(run.get(name))}" for name in over) or f"run {run.id}"
 
 
 def identity(value: Any) -> tuple[str, Any]:
@@ -171,6 +171,14 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
         if len(set(values)) > 1 and not is_known:
             found.setdefault((last, values), name)
     return sorted(found.values())
+
+
+def settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings by which people know the runs apart: as `differing`, the seed last, without derived seeds."""
+    if len(runs) < 2:
+        return []
+    found = [short_name(f"config.{name}") for name in differing(runs, ["seed"])]
+    return [*found, "seed"] if len({identity(run.get("config.seed")) for run in runs}) > 1 else found
 
 
 def _hint(name: str, runs: Sequence[Run]) -> str:

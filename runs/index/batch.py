@@ -9,8 +9,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from observers.record.storable import is_large
 from runs.index import scanning
 from runs.index.fields import OF_RUN, fields_of, read_documents
+from runs.query.names import id_of
 
 __all__ = ["Batch"]
 
@@ -63,14 +65,14 @@ class Batch:
             return
         fields, problems = fields_of(documents)
         reasons = "; ".join(problems).encode("utf-8", "replace").decode() or None
-        row = (_storable(name), stamp, digest, bool(fields[OF_RUN]), reasons)
+        row = (_storable(name), _number(name), stamp, digest, bool(fields[OF_RUN]), reasons)
         if entry is None:
-            query = "INSERT INTO run(name, stamp, digest, is_readable, problems) VALUES (?, ?, ?, ?, ?)"
+            query = "INSERT INTO run(name, number, stamp, digest, is_readable, problems) VALUES (?, ?, ?, ?, ?, ?)"
             number = _inserted(self.connection.execute(query, row))
         else:
             number = entry[0]
             query = "UPDATE run SET stamp = ?, digest = ?, is_readable = ?, problems = ? WHERE id = ?"
-            self.connection.execute(query, (*row[1:], number))
+            self.connection.execute(query, (*row[2:], number))
         self._put(number, fields, is_new=entry is None)
         self.taken[name] = (number, stamp, digest)
         self.num_read += 1
@@ -115,6 +117,12 @@ def _inserted(cursor: sqlite3.Cursor) -> int:
     if cursor.lastrowid is None:
         raise sqlite3.DatabaseError("a row that was inserted has no number")
     return cursor.lastrowid
+
+
+def _number(name: str) -> int | None:
+    """Return the number that a name is, if it is one that SQLite holds."""
+    number = id_of(name)
+    return number if isinstance(number, int) and not is_large(number) else None
 
 
 def _storable(name: str) -> str | bytes:

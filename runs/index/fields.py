@@ -10,12 +10,12 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
+from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
+from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
 from runs.query.names import TIMES
 from runs.query.serialized import read_serialized
 from runs.query.times import DURATION, duration_s, time_text
@@ -23,12 +23,14 @@ from runs.query.times import DURATION, duration_s, time_text
 __all__ = [
     "BIG",
     "BOOL",
+    "HUGE",
     "JSON",
     "LEFT_OUT",
     "LONG",
     "MAX_FILE_BYTES",
     "MAX_METRICS_BYTES",
     "NAN",
+    "NOT_HELD",
     "NULL",
     "NUMBER",
     "OF_CONFIG",
@@ -43,12 +45,16 @@ __all__ = [
     "flatten",
     "is_indexed",
     "read_documents",
+    "residual",
     "summary_of",
 ]
 
 # Kinds of values, in the order in which a sorted column shows them. SQLite holds neither NaN nor integers beyond 64
-# bits nor booleans, and a list is only text to it.
-NUMBER, BIG, BOOL, TEXT, JSON, LONG, NULL, NAN = range(8)
+# bits nor booleans, and a list is only text to it. LONG is a list that is longer than the index keeps, or that is equal
+# to others that are written in another way, as [1.0] is to [1]. HUGE is an integer that is a text to questions.
+NUMBER, BIG, BOOL, TEXT, JSON, LONG, NULL, NAN, HUGE = range(9)
+# Stands for the value of what is LONG: the run's own file has it.
+NOT_HELD = object()
 # Whose field it is. Of equal names the first is meant: `status` is the run's, `config.status` an entry of that name.
 OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = range(4)
 
@@ -56,11 +62,13 @@ OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = range(4)
 MAX_FILE_BYTES = 16 * 2**20
 # Sacred's own observer writes no summary. Beyond this many bytes (about 25,000 points) of metrics none is computed.
 MAX_METRICS_BYTES = 2 * 2**20
-MAX_TEXT, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
+MAX_LIST, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
 
 # Parts of run.json that are large or of no use in a question.
-LEFT_OUT = frozenset(("artifacts", "captured_out", "delivery_turn", "fail_trace", "reproductions", "resources"))
-LEFT_OUT |= {"sessions", "warnings"}
+LEFT_OUT = frozenset(
+    ("artifacts", "captured_out", "checkpoints", "delivery_turn", "exact", "fail_trace", "microseconds")
+)
+LEFT_OUT |= {"reproductions", "resources", "sessions", "warnings"}
 LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
 LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
 
@@ -112,33 +120,13 @@ def read_documents(folder: Path) -> Documents:
 
 def _read(folder: Path, name: str, bound: int, into: Documents) -> bool:
     """Read one file; return whether it is there."""
-    path = f"{folder}/{name}"
     try:
-        # A pipe of that name must not be waited for.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        try:
-            info = os.fstat(handle)
-            if not stat.S_ISREG(info.st_mode):
-                into.problems.append(f"{name} is no file")
-            elif info.st_size > bound:
-                into.problems.append(f"{name} has {info.st_size:,} bytes, and no more than {bound:,} are looked at")
-            else:
-                into.content[name] = _read_all(handle, info.st_size)
-        finally:
-            os.close(handle)
+        into.content[name] = read_regular(f"{folder}/{name}", bound)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
         into.problems.append(f"{name} cannot be read ({error.strerror})")
     return True
-
-
-def _read_all(handle: int, size: int) -> bytes:
-    content = os.read(handle, size + 1)
-    # Network file systems give less than was asked for.
-    while len(content) < size and (more := os.read(handle, size - len(content))):
-        content += more
-    return content
 
 
 def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], list[str]]:
@@ -229,19 +217,21 @@ def _flatten(
         elif type(value) is dict and value and depth:
             whole &= _flatten(value, name + ".", into, left_out, twice, depth - 1)
         else:
-            into[name if name.isascii() else _clean(name)] = value
+            into[storable_text(name)] = value
     return whole
 
 
 def encode(value: Any) -> tuple[int, Any]:
-    """Return kind and value as SQLite holds them, without loss but for long texts: of these head and hash."""
+    """Return kind and value as SQLite holds them; of a list that is LONG what tells it apart from others."""
     kind = type(value)
     if kind is float:
         return (NUMBER, value) if value == value else (NAN, None)
     if kind is str:
-        return _encode_text(value)
+        return TEXT, storable_text(value)
     if kind is int:
-        return (NUMBER, value) if -(2**63) <= value < 2**63 else (BIG, str(value))
+        if not is_large(value):
+            return NUMBER, value
+        return (HUGE if is_text_only(value) else BIG), storable_integer(value)
     if kind is bool:
         return BOOL, int(value)
     if value is None:
@@ -250,29 +240,40 @@ def encode(value: Any) -> tuple[int, Any]:
         if isinstance(value, plain):
             return encode(plain(value))
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        text = _dumped(value)
+        canonical = _dumped(_canonical(value))
     except RecursionError:
-        text = '"nested too deeply"'
-    return (JSON, text) if len(text) <= MAX_TEXT else (LONG, _shorten(text))
+        return LONG, '"nested too deeply"'
+    if len(canonical) > MAX_LIST:
+        return LONG, hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
+    return (JSON if text == canonical else LONG), canonical
 
 
-def _encode_text(text: str) -> tuple[int, str]:
-    if not text.isascii():
-        text = _clean(text)
-    return (TEXT, text) if len(text) <= MAX_TEXT else (LONG, _shorten(text))
+def residual(value: int | str) -> int:
+    """Return what an integer, as text too, is above the float next to it: with that float it tells it apart exactly."""
+    number = int(value)
+    return number - int(float(number))
 
 
-def _clean(text: str) -> str:
-    """Replace lone surrogates, which JSON can hold and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode()
+def _dumped(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _shorten(text: str) -> str:
-    return text[: MAX_TEXT // 4] + "…" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+def _canonical(value: Any) -> Any:
+    """Return a list in the form that it has in common with all that are equal to it: 1.0 is 1."""
+    if isinstance(value, list):
+        return [_canonical(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and is_text_only(value):
+        return storable_integer(value)
+    return storable_text(value) if isinstance(value, str) else value
 
 
 def decode(kind: int, value: Any) -> Any:
-    """Return the value that `encode` was given; of a long text its head and `…`."""
+    """Return the value that `encode` was given; `NOT_HELD` of what is LONG."""
     if kind in (NUMBER, TEXT, NULL):
         return value
     if kind == JSON:
@@ -281,7 +282,7 @@ def decode(kind: int, value: Any) -> Any:
         return math.nan
     if kind == BOOL:
         return bool(value)
-    return int(value) if kind == BIG else value[:-32]
+    return int(value, 0) if kind in (BIG, HUGE) else NOT_HELD
 
 
 def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:

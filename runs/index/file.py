@@ -5,26 +5,27 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runs.errors import StoreError
+from runs.index.fields import residual
 from runs.index.folders import require_folder
+from runs.query.patterns import is_found
 
 __all__ = ["IndexFile", "clear", "transaction"]
 
 Result = TypeVar("Result")
 
 # Raised with every change of the tables or of what is put into them.
-VERSION = 5
+VERSION = 6
 # Tells the file from what other programs keep in SQLite.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """
-CREATE TABLE run(id INTEGER PRIMARY KEY, name NOT NULL UNIQUE, stamp TEXT NOT NULL, digest BLOB NOT NULL,
-    is_readable INTEGER NOT NULL, problems TEXT);
+CREATE TABLE run(id INTEGER PRIMARY KEY, name NOT NULL UNIQUE, number INTEGER, stamp TEXT NOT NULL,
+    digest BLOB NOT NULL, is_readable INTEGER NOT NULL, problems TEXT);
 CREATE TABLE key(id INTEGER PRIMARY KEY, origin INTEGER NOT NULL, name TEXT NOT NULL, UNIQUE(name, origin));
 CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(key, run)) WITHOUT ROWID;
@@ -32,6 +33,7 @@ CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT 
 # What a question needs while it is answered: dead runs, runs that were chosen, and the values of its `in` conditions.
 _TEMPORARY = """
 CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY);
+CREATE TEMP TABLE lasting(run INTEGER PRIMARY KEY, seconds REAL);
 CREATE TEMP TABLE chosen(run INTEGER PRIMARY KEY);
 CREATE TEMP TABLE wanted(number INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(number, kind, value)) WITHOUT ROWID;
@@ -138,6 +140,7 @@ class IndexFile:
                         self.path.touch()  # SQLite would deny a group to write, whatever the umask
             connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
             connection.create_function("REGEXP", 2, _is_found, deterministic=True)
+            connection.create_function("RESIDUAL", 1, residual, deterministic=True)
             inode = _inode(self.path)
             try:
                 self._prepare(connection)
@@ -168,7 +171,7 @@ class IndexFile:
 
 
 def _is_found(pattern: str, value: Any) -> bool:
-    return isinstance(value, str) and re.search(pattern, value) is not None
+    return isinstance(value, str) and is_found(pattern, value)
 
 
 def _places(store: Path) -> list[Path | None]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreError
 
@@ -29,11 +30,14 @@ def run_folders(store: Path) -> Iterator[Path]:
 
 
 def has_record(folder: Path) -> bool:
-    """Return whether there is a run in a folder; one that cannot be looked into is taken for a run."""
+    """Return whether there is a run in a folder; one that cannot be looked into, or read, is taken for a run."""
     try:
-        return (folder / RUN).is_file()
+        (folder / RUN).lstat()
     except PermissionError:
         return True
+    except OSError:
+        return False
+    return True
 
 
 def require_folder(store: Path) -> None:
@@ -56,6 +60,6 @@ def require_folder(store: Path) -> None:
 def read_json(path: Path) -> Any:
     """Return the document in `path`; None if there is none, or it cannot be read as JSON."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return None

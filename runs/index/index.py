@@ -20,12 +20,15 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from observers.record.identity import read_lease, true_status
+from observers.record.schema import RUN
 from runs.index import questions, scanning
 from runs.index.batch import Batch
 from runs.index.fields import OF_RUN, TEXT
 from runs.index.file import IndexFile, clear, transaction
+from runs.index.folders import read_json
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
+from runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]
 
@@ -125,7 +128,7 @@ class Index:
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
             with transaction(connection, "DEFERRED"):
-                if "status" in names:
+                if names & {"status", DURATION}:
                     self._judge(connection)
                 return questions.find(connection, tree, sort, bound, columns)
 
@@ -215,13 +218,20 @@ class Index:
             self._loaded = loaded
 
     def _judge(self, connection: sqlite3.Connection) -> None:
-        """Note which of the runs that say RUNNING have no process any more."""
+        """Note which of the runs that say RUNNING have no process any more, and how long each has lasted."""
         query = """SELECT run.id, run.name FROM key JOIN field ON field.key = key.id JOIN run ON run.id = field.run
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
-        dead = []
+        dead, lasting = [], []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
-            lease = read_lease(self.store / os.fsdecode(name))
-            if true_status({"status": "RUNNING"}, lease) == "DEAD":
+            folder = self.store / os.fsdecode(name)
+            lease = read_lease(folder)
+            found = read_json(folder / RUN)
+            document = found if isinstance(found, dict) else {}
+            status = true_status({**document, "status": "RUNNING"}, lease)
+            if status == "DEAD":
                 dead.append((number,))
+            lasting.append((number, duration_s(document, last_sign(status, lease))))
         connection.execute("DELETE FROM temp.dead")
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
+        connection.execute("DELETE FROM temp.lasting")
+        connection.executemany("INSERT INTO temp.lasting VALUES (?, ?)", lasting)

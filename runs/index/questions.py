@@ -8,10 +8,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runs.errors import FilterError
+from observers.record.storable import is_large
 from runs.index.fields import (
     BIG,
     BOOL,
+    HUGE,
     JSON,
     LONG,
     NAN,
@@ -24,19 +25,30 @@ from runs.index.fields import (
     TEXT,
     decode,
     encode,
+    residual,
 )
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, num_conditions
 from runs.query.names import full_name
+from runs.query.times import DURATION
 
 __all__ = ["entries", "fields", "find", "has_field"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
     AS value FROM field)"""
-_ORDER = f"""s.kind IS NULL, CASE s.kind WHEN {BIG} THEN {NUMBER} ELSE s.kind END,
-    CASE s.kind WHEN {BIG} THEN CAST(s.value AS REAL) ELSE s.value END"""
+# How long a run that says RUNNING has lasted stands in temp.lasting.
+_LASTING = f"""(SELECT key, run, kind, value FROM field WHERE run NOT IN (SELECT run FROM temp.lasting)
+    UNION ALL SELECT {{key}}, run, {NUMBER}, seconds FROM temp.lasting WHERE seconds IS NOT NULL)"""
+# Numbers, booleans, texts, and then the rest by its ids.
+_KINDS = f"""CASE WHEN s.kind IN ({NUMBER}, {BIG}) THEN 0 WHEN s.kind IN ({BOOL}, {TEXT}) THEN s.kind
+    WHEN s.kind = {HUGE} THEN {TEXT} ELSE {NAN} END"""
+_VALUES = f"""CASE WHEN s.kind = {BIG} THEN CAST(s.value AS REAL)
+    WHEN s.kind <= {TEXT} OR s.kind = {HUGE} THEN s.value END {{0}},
+    CASE s.kind WHEN {BIG} THEN RESIDUAL(s.value) ELSE 0 END {{0}}"""
 # The number of no key: the run's name is its id, and stands in the table of runs.
 _OF_NAME = -1
+# The same of the duration, where no run has ended.
+_OF_DURATION = -2
 # SQLite takes a thousand terms in one statement, and 32,766 values.
 _MAX_CONDITIONS = 200
 _NAMES = f"(SELECT {_OF_NAME} AS key, id AS run, {TEXT} AS kind, CAST(name AS TEXT) AS value FROM run)"
@@ -59,9 +71,10 @@ def find(
         key = _key(connection, name)
         source = f"LEFT JOIN {_table(connection, key)} s ON s.key = ? AND s.run = r.id"
         before = [key]
-        order = f"{_ORDER} {direction},"
-    # Of equal runs the order is that of the store: 9 comes before 10.
-    ids = f"length(r.name) {direction}, r.name {direction}" if name == "_id" else "length(r.name), r.name"
+        order = f"{_KINDS}, {_VALUES.format(direction)},"
+    # Of equal runs the order is that of the store: 9 comes before 10, and numbers before texts.
+    of_ids = direction if name == "_id" else "ASC"
+    ids = f"r.number IS NULL {of_ids}, r.number {of_ids}, r.name {of_ids}"
     query = f"""SELECT r.id, r.name FROM run r {source} WHERE r.is_readable AND {where}
         ORDER BY {order} {ids} LIMIT ?"""
     rows = connection.execute(query, [*before, *values, limit]).fetchall()
@@ -120,7 +133,7 @@ def _key(connection: sqlite3.Connection, name: str) -> int | None:
         return _OF_NAME
     origin, own = _origin(name)
     found = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
-    return found[0] if found else None
+    return found[0] if found else _OF_DURATION if name == DURATION else None
 
 
 def _origin(name: str) -> tuple[int, str]:
@@ -134,8 +147,11 @@ def _origin(name: str) -> tuple[int, str]:
 def _table(connection: sqlite3.Connection, key: int | None) -> str:
     if key == _OF_NAME:
         return _NAMES
-    status = connection.execute("SELECT id FROM key WHERE name = 'status' AND origin = ?", (OF_RUN,)).fetchone()
-    return _TRUE_STATUS if status and status[0] == key else "field"
+    if key == _OF_DURATION:
+        return _LASTING.format(key=key)
+    query = "SELECT name FROM key WHERE id = ? AND origin = ? AND name IN ('status', ?)"
+    found = connection.execute(query, (key, OF_RUN, DURATION)).fetchone()
+    return "field" if found is None else _TRUE_STATUS if found[0] == "status" else _LASTING.format(key=key)
 
 
 def _matching(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[Any]]:
@@ -192,24 +208,61 @@ def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[st
         return _is_in(connection, name, value)
     if operator == "!=":
         return _as_sql(connection, Not(Condition(name, "==", value)))
+    if name == "_id":
+        return _on_id(operator, value)
     key = _key(connection, name)
     runs = f"SELECT run FROM {_table(connection, key)} WHERE key = ?"
     if operator == "==" and value is None:
         return _is_nothing(connection, name, f"{runs} AND kind <> {NULL}", key)
-    if name == "_id" and operator == "==":
-        value = str(value)
-    kind, encoded = encode(value)
     if operator == "~":
-        return f"r.id IN ({runs} AND kind = {TEXT} AND value REGEXP ?)", [key, value]
-    if operator == "==":
-        text, new = ("kind = ?", [kind]) if kind == NAN else ("kind = ? AND value = ?", [kind, encoded])
-        return f"r.id IN ({runs} AND {text})", [key, *new]
-    return _in_range(name, operator, runs, key, kind, encoded)
+        return f"r.id IN ({runs} AND kind IN ({TEXT}, {HUGE}) AND value REGEXP ?)", [key, value]
+    test, bound = _test(operator, value)
+    return f"r.id IN ({runs} AND ({test}))", [key, *bound]
+
+
+def _on_id(operator: str, value: Any) -> tuple[str, list[Any]]:
+    """Return a condition on the ids, of which the numbers are compared with numbers, and the others with texts."""
+    if operator == "~":
+        return "CAST(r.name AS TEXT) REGEXP ?", [value]
+    if isinstance(value, str):
+        return f"(r.number IS NULL AND CAST(r.name AS TEXT) {_in_sql(operator)} ?)", [value]
+    if not isinstance(value, int | float) or value != value:
+        return "0", []
+    # No number of a run is beyond 64 bits.
+    bound = float(value) if isinstance(value, int) and is_large(value) else value
+    return f"(r.number IS NOT NULL AND r.number {_in_sql(operator)} ?)", [bound]
+
+
+def _in_sql(operator: str) -> str:
+    return "=" if operator == "==" else operator
+
+
+def _test(operator: str, value: Any) -> tuple[str, list[Any]]:
+    """Return the test of one value, with `kind` and `value` for that of a run."""
+    kind, encoded = encode(value)
+    if kind == NAN:
+        return (f"kind = {NAN}", []) if operator == "==" else ("0", [])
+    if kind in (JSON, LONG):
+        return f"kind IN ({JSON}, {LONG}) AND value = ?", [encoded]
+    compare = _in_sql(operator)
+    if kind == TEXT:
+        return f"kind IN ({TEXT}, {HUGE}) AND value {compare} ?", [encoded]
+    if kind == BOOL:
+        return f"kind = {BOOL} AND value {compare} ?", [encoded]
+    near, rest = float(value), residual(value) if kind == BIG else 0
+    number = ("(value, 0)", "(?, ?)", [near, rest]) if kind == BIG else ("value", "?", [value])
+    text = f"""(kind = {NUMBER} AND {number[0]} {compare} {number[1]})
+        OR (kind = {BIG} AND (CAST(value AS REAL), RESIDUAL(value)) {compare} (?, ?))"""
+    return text, [*number[2], near, _residual_of(value)]
+
+
+def _residual_of(value: int | float) -> int:
+    return residual(value) if isinstance(value, int) else 0
 
 
 def _is_nothing(connection: sqlite3.Connection, name: str, runs: str, key: int | None) -> tuple[str, list[Any]]:
     """Return the condition that a field is missing or null, which to those who ask are one; a mapping is neither."""
-    if name == "_id" or not _names_below(connection, name):
+    if not _names_below(connection, name):
         return f"r.id NOT IN ({runs})", [key]
     origin, own = _origin(name)
     below = "SELECT id FROM key WHERE origin = ? AND name > ? AND name < ?"
@@ -219,30 +272,39 @@ def _is_nothing(connection: sqlite3.Connection, name: str, runs: str, key: int |
 
 def _is_in(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
     """Return the condition that a field has one of any number of values; those are put into `temp.wanted`."""
-    encoded = {encode(str(value) if name == "_id" else value) for value in values if value is not None}
     number = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temp.wanted").fetchone()[0]
-    rows = ((number, kind, value) for kind, value in encoded if kind != NAN)
-    connection.executemany("INSERT OR IGNORE INTO temp.wanted VALUES (?, ?, ?)", rows)
+    rows = {row for value in values if value is not None for row in _equals(value)}
+    connection.executemany(
+        "INSERT OR IGNORE INTO temp.wanted VALUES (?, ?, ?)", ((number, kind, value) for kind, value in rows)
+    )
+    if name == "_id":
+        wanted = "SELECT value FROM temp.wanted WHERE number = ? AND kind = ?"
+        text = f"""(r.number IS NOT NULL AND r.number IN ({wanted})
+            OR r.number IS NULL AND CAST(r.name AS TEXT) IN ({wanted}))"""
+        return text, [number, NUMBER, number, TEXT]
     key = _key(connection, name)
     parts = [
         f"""r.id IN (SELECT f.run FROM {_table(connection, key)} f JOIN temp.wanted w
         ON w.number = ? AND w.kind = f.kind AND w.value = f.value WHERE f.key = ?)"""
     ]
     bound: list[Any] = [number, key]
-    special = [None] * (None in values) + [math.nan] * ((NAN, None) in encoded)
+    special = [None] * (None in values) + [math.nan] * any(value != value for value in values)
     for text, new in (_condition(connection, Condition(name, "==", value)) for value in special):
         parts.append(text)
         bound += new
     return f"({' OR '.join(parts)})", bound
 
 
-def _in_range(name: str, operator: str, runs: str, key: int | None, kind: int, encoded: Any) -> tuple[str, list[Any]]:
-    if kind in (JSON, LONG, NULL):
-        raise FilterError(f"{name} {operator}: got {encoded!r}, expected a number or a text to compare with")
-    if kind in (TEXT, BOOL):
-        return f"r.id IN ({runs} AND kind = ? AND value {operator} ?)", [key, kind, encoded]
-    if kind == NAN:
-        return "0", []
-    number = encoded if kind == NUMBER else float(encoded)
-    compared = f"(kind = {NUMBER} AND value {operator} ?) OR (kind = {BIG} AND CAST(value AS REAL) {operator} ?)"
-    return f"r.id IN ({runs} AND ({compared}))", [key, number, number]
+def _equals(value: Any) -> Iterator[tuple[int, Any]]:
+    """Yield kinds and values that stand for what is equal to a value; none for a NaN."""
+    kind, encoded = encode(value)
+    if kind in (JSON, LONG):
+        yield from ((JSON, encoded), (LONG, encoded))
+    elif kind != NAN:
+        yield kind, encoded
+    if kind == TEXT:
+        yield HUGE, encoded
+    if kind == BIG and _residual_of(value) == 0:
+        yield NUMBER, float(value)
+    if isinstance(value, float) and value.is_integer() and is_large(int(value)):
+        yield BIG, str(int(value))

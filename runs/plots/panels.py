@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runs.comparison.grouping import differing, group_runs, show
+from runs.comparison.grouping import group_runs, settings, show
 from runs.errors import PlotError
 from runs.plots.curves import Curve, curve_of, mean_curve, smooth, thin
 from runs.stores.run import Run
@@ -15,6 +15,8 @@ from runs.stores.run import Run
 __all__ = ["Panel", "View", "make_panels"]
 
 _MAX_LABEL, _MAX_NAMES = 60, 4
+# What a metric may be measured on, as the first part of its name says.
+_PARTS = frozenset(("dev", "eval", "test", "train", "training", "val", "valid", "validation"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Panel:
     """One set of axes.
 
     Attributes:
-        metric: What is drawn.
+        metric: The metric, or what several have in common, such as `loss` of `train/loss` and `val/loss`.
         curves: At least one.
         x_label: Of the axis, with the unit.
         notes: What cannot be seen: runs without the metric, the kind of band; a sentence each.
@@ -62,7 +64,7 @@ class Panel:
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:
-    """Return a panel for every metric.
+    """Return a panel for every metric; the losses of training and validation, and the like, share one.
 
     Args:
         runs: At least one.
@@ -78,27 +80,53 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
         raise PlotError("--over: expected --by too, the fields that make the groups whose means are drawn")
-    panels = []
-    for metric in metrics:
-        having = [run for run in runs if metric in run.metrics]
-        if not having:
-            names = {name for run in runs[:20] for name in run.metrics}
-            there = sorted(names, key=lambda name: (name.startswith("system/"), name))
-            raise PlotError(f"no run has the metric {metric!r}; there are: {', '.join(there) or 'none'}")
-        curves, notes = _means(having, metric, view) if view.by else _singles(having, metric, view)
-        lacking = [run.id for run in runs if run not in having]
+    return [_panel(title, parts, runs, view) for title, parts in _panelled(metrics).items()]
+
+
+def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
+    having = {metric: _having(runs, metric) for metric in metrics}
+    labels = run_labels([run for run in runs if any(run in found for found in having.values())])
+    curves: list[Curve] = []
+    notes: list[str] = []
+    for metric, found in having.items():
+        drawn, said = _means(found, metric, view) if view.by else _singles(found, metric, view, labels)
+        lacking = [run.id for run in runs if run not in found]
         if lacking:
-            notes.append(f"without {metric}: {_listed('run', lacking)}")
-        notes += _gap_notes(metric, curves, view.log_y)
-        x_label = "step" if view.x == "step" else "seconds since the start"
-        panels.append(
-            Panel(metric, tuple(thin(curve, view.num_points) for curve in curves), x_label, tuple(notes), view.log_y)
-        )
+            said.append(f"without {metric}: {_listed('run', lacking)}")
+        said += _gap_notes(metric, drawn, view.log_y)
+        if len(having) > 1:
+            part = metric.removesuffix(f"/{title}")
+            drawn = [
+                dataclasses.replace(curve, label=part if len(drawn) == 1 else f"{part}, {curve.label}")
+                for curve in drawn
+            ]
+        curves += drawn
+        notes += [note for note in said if note not in notes]
+    x_label = "step" if view.x == "step" else "seconds since the start"
+    return Panel(title, tuple(thin(curve, view.num_points) for curve in curves), x_label, tuple(notes), view.log_y)
+
+
+def _panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
+    """Return the metrics of each panel, by its title."""
+    panels: dict[str, list[str]] = {}
+    for metric in dict.fromkeys(metrics):
+        part, _, rest = metric.partition("/")
+        shared = [other for other in metrics if other.partition("/")[2] == rest and other.partition("/")[0] in _PARTS]
+        together = part in _PARTS and rest and len(set(shared)) > 1
+        panels.setdefault(rest if together else metric, []).append(metric)
     return panels
 
 
-def _singles(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], list[str]]:
-    labels = run_labels(runs)
+def _having(runs: Sequence[Run], metric: str) -> list[Run]:
+    having = [run for run in runs if metric in run.metrics]
+    if not having:
+        names = {name for run in runs[:20] for name in run.metrics}
+        there = sorted(names, key=lambda name: (name.startswith("system/"), name))
+        raise PlotError(f"no run has the metric {metric!r}; there are: {', '.join(there) or 'none'}")
+    return having
+
+
+def _singles(runs: Sequence[Run], metric: str, view: View, labels: dict[Run, str]) -> tuple[list[Curve], list[str]]:
     curves = [smooth(curve_of(run.metric(metric), labels[run], view.x), view.smoothing) for run in runs]
     return curves, [f"smoothing {view.smoothing:g}"] if view.smoothing else []
 
@@ -139,10 +167,10 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
 
 def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
     """Return for every run its id and what makes it differ from the others."""
-    names = differing(runs)[:_MAX_NAMES] if len(runs) > 1 else []
+    names = settings(runs)[:_MAX_NAMES]
     labels = {}
     for run in runs:
-        text = ", ".join(f"{name}={show(run[f'config.{name}'])}" for name in names)
+        text = ", ".join(f"{name}={show(run.get(name))}" for name in names)
         text = f"run {run.id}: {text}" if text else f"run {run.id}"
         labels[run] = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
     return labels

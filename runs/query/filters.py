@@ -6,8 +6,12 @@ document is MongoDB's, with the operators of `DOCUMENT_OPERATORS` and `$and`, `$
 
 * a field that a run does not have is equal to None, and meets `!=` only;
 * numbers, texts and booleans are never equal to each other; `<` compares what is of one kind, and NaN with nothing;
-* a list is equal to the same list, not to one of its items;
-* a time may be written in any form of ISO 8601; without a zone it is UTC, without a time of day midnight.
+* a list is equal to the same list, not to one of its items; with a mapping nothing is compared;
+* an integer of more than 34 digits is a text;
+* an id of digits is a number;
+* a regular expression is one of RE2 (`runs.query.patterns`);
+* a time may be written in any form of ISO 8601; without a zone it is UTC, without a time of day midnight. Times are
+  compared to the millisecond.
 """
 
 from __future__ import annotations
@@ -15,13 +19,16 @@ from __future__ import annotations
 import ast
 import dataclasses
 import datetime
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from observers.record.storable import is_text_only, storable_integer, storable_text
 from runs.errors import FilterError
-from runs.query.names import TIMES, full_name
+from runs.query.names import TIMES, full_name, id_of
+from runs.query.patterns import check_pattern, is_found
 from runs.query.times import time_text
 
 __all__ = [
@@ -55,6 +62,8 @@ MAX_DEPTH = 100
 _WORDS = re.compile(
     r"\s*(?P<name>[^\s=<>!~]+(?:\s+[^\s=<>!~]+)*?)\s*(?P<operator>==|!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.S
 )
+# A second condition behind the first.
+_MORE = re.compile(r"""^[^"'\[({]*(\s(and|or)\s|&&|\|\||,)\s*[^\s=<>!~,]+\s*(==|!=|<=|>=|=|<|>|~)""", re.I)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +163,16 @@ def parse_words(text: str) -> Condition:
     if match is None:
         raise FilterError(f"got the condition {text!r}, expected NAME, one of = != < <= > >= ~, and a value")
     operator = {"=": "=="}.get(match["operator"], match["operator"])
+    if operator != "~" and re.match("[=<>!]", match["value"]):
+        raise FilterError(
+            f"got the condition {text!r}, expected one of = != < <= > >= ~ between name and value; a text that begins "
+            f"so is put in quotes: {match['name']}{match['operator']}'\"...\"'"
+        )
+    if _MORE.search(match["value"]):
+        raise FilterError(
+            f"got {text!r}, expected one condition; give each of them by itself, or put a text in quotes: "
+            f"{match['name']}{match['operator']}'\"...\"'"
+        )
     return condition(match["name"], operator, match["value"] if operator == "~" else _literal(match["value"]))
 
 
@@ -162,9 +181,10 @@ def _literal(text: str) -> Any:
     if text.strip().lower() in named:
         return named[text.strip().lower()]
     try:
-        return ast.literal_eval(text.strip())
+        value = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text.strip()
+    return value if value is None or isinstance(value, bool | int | float | str | list | tuple | dict) else text.strip()
 
 
 def condition(name: str, operator: str, value: Any) -> Condition:
@@ -183,17 +203,32 @@ def condition(name: str, operator: str, value: Any) -> Condition:
         return Condition(full, operator, [_comparable(name, full, item) for item in value])
     if operator == "~" and full in TIMES:
         raise FilterError(f"{name} ~: a time is compared with = < <= > >=, such as {name}>=2026-01-31")
-    value = _comparable(name, full, value)
     if operator == "~":
         return Condition(full, operator, _pattern(name, value))
-    if operator not in ("==", "!=") and not isinstance(value, int | float | str):
+    if operator in ("==", "!="):
+        return Condition(full, operator, _comparable(name, full, value))
+    value = _plain(name, value)
+    if not isinstance(value, int | float | str):
         raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
-    return Condition(full, operator, value)
+    if isinstance(value, int) and not isinstance(value, bool) and is_text_only(value):
+        value = _as_float(value)  # which is near enough to what stores hold as numbers
+    return Condition(full, operator, _comparable(name, full, value))
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _comparable(name: str, full: str, value: Any) -> Any:
-    """Return a value as it is compared; that of a time in the form that stores keep."""
-    value = _plain(value)
+    """Return a value as it is compared; times and ids in the form that stores keep."""
+    value = _plain(name, value)
+    if full == "_id":
+        return str(value) if isinstance(value, bool) else id_of(value) if isinstance(value, str) else value
+    if isinstance(value, int) and not isinstance(value, bool) and is_text_only(value):
+        return storable_integer(value)
     if full not in TIMES or not isinstance(value, str):
         return value
     time = time_text(value)
@@ -202,19 +237,33 @@ def _comparable(name: str, full: str, value: Any) -> Any:
     return time
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as JSON holds it."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, str):
+        return storable_text(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
     if isinstance(value, datetime.date):
         return value.isoformat()
-    if isinstance(value, tuple):
-        return list(value)
-    return value.item() if hasattr(value, "item") else value
+    if isinstance(value, list | tuple):
+        return [
+            storable_integer(item) if type(item) is int and is_text_only(item) else item
+            for item in (_plain(name, item) for item in value)
+        ]
+    if isinstance(value, Mapping):
+        raise FilterError(f"{name}: got a mapping, which nothing is compared with; ask for its entries: {name}.ENTRY=1")
+    raise FilterError(f"{name}: got {value!r}, expected a number, a text, a boolean, None, or a list of them")
 
 
 def _pattern(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise FilterError(f"{name} ~: got {value!r}, which is no regular expression (it is no text)")
     try:
-        re.compile(value)
-    except (TypeError, re.error) as error:
-        raise FilterError(f"{name} ~: got {value!r}, which is no regular expression ({error})") from error
+        check_pattern(value)
+    except ValueError as error:
+        raise FilterError(f"{name} ~: got {value!r}, which is no regular expression of RE2 ({error})") from error
     return value
 
 
@@ -245,8 +294,11 @@ def _operator(name: str, operator: str, operand: Any, whole: Mapping[str, Any]) 
         if not isinstance(operand, Mapping):
             raise FilterError(f"{name}: $not got {operand!r}, expected operators such as {{'$lt': 1}}")
         return Not(_document({name: operand}))
-    if operator == "$regex" and "i" in whole.get("$options", ""):
-        return condition(name, "~", f"(?i){operand}")
+    if operator == "$regex" and whole.get("$options"):
+        flags = whole["$options"]
+        if not isinstance(flags, str) or set(flags) - set("ims"):
+            raise FilterError(f"{name}: got the $options {flags!r}, expected letters among i, m and s")
+        return condition(name, "~", f"(?{flags}){operand}")
     if operator not in DOCUMENT_OPERATORS:
         known = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
         raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {known}")
@@ -271,12 +323,14 @@ def names_in(tree: Filter, *, with_value: bool = False) -> set[str]:
 def holds(condition: Condition, value: Any) -> bool:
     """Tell whether a condition is true of a value, None if the run has none."""
     wanted = condition.value
+    if condition.name == "_id" and condition.operator != "~":
+        value = id_of(value)
     if condition.operator == "in":
         return any(_equal(value, item) for item in wanted)
     if condition.operator in ("==", "!="):
         return _equal(value, wanted) == (condition.operator == "==")
     if condition.operator == "~":
-        return isinstance(value, str) and re.search(wanted, value) is not None
+        return isinstance(value, str) and is_found(wanted, value)
     if _kind(value) != _kind(wanted) or _kind(value) not in ("number", "text", "bool"):
         return False
     compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}[condition.operator]
@@ -286,6 +340,8 @@ def holds(condition: Condition, value: Any) -> bool:
 def _equal(value: Any, wanted: Any) -> bool:
     if _kind(value) != _kind(wanted):
         return False
+    if isinstance(value, list):
+        return len(value) == len(wanted) and all(map(_equal, value, wanted))
     return value == wanted or (value != value and wanted != wanted)  # NaN
 
 

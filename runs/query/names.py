@@ -14,7 +14,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["COMMON_FIELDS", "RUN_FIELDS", "STATISTICS", "TIMES", "full_name", "short_name", "similar_names"]
+from observers.record.numbered_folder import as_number
+
+__all__ = ["COMMON_FIELDS", "RUN_FIELDS", "STATISTICS", "TIMES", "full_name", "id_of", "short_name", "similar_names"]
 
 # What `observers.record.summaries.summarize` keeps of a metric.
 STATISTICS = (
@@ -43,6 +45,12 @@ _FULL = {
     "id": "_id",
 }
 _SHORT = {full: short for short, full in _FULL.items()}
+
+
+def id_of(text: str) -> int | str:
+    """Return an id as it is compared: a number, if the text is one in the digits 0 to 9 as `str` writes it."""
+    number = as_number(text)
+    return text if number is None or str(number) != text else number
 
 
 def full_name(name: str) -> str:

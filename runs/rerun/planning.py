@@ -17,6 +17,7 @@ from observers.record.identity import (
     RECORD_TO_VARIABLE,
     RESUME_VARIABLE,
 )
+from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
@@ -261,4 +262,4 @@ def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[
 
 
 def _content_of(path: Path) -> Content:
-    return Content(path.name, lambda: path.open("rb"))
+    return Content(path.name, lambda: open_regular(path))

@@ -118,7 +118,7 @@ def read_record(run: Run) -> Record:
         options=options if isinstance(options, Mapping) else None,
         flags=_flags(run),
         fingerprint=fingerprint_of(run),
-        starts_from=_text(run[f"config.{RESUME_SETTING}"]) or None,
+        starts_from=_text(run.get(f"config.{RESUME_SETTING}")) or None,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
+from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.comparison.difference import diff
 from runs.errors import LaunchError, StoreError
@@ -155,7 +156,7 @@ def _late_libraries(plan: Plan, old: Run, new: Run) -> tuple[Differing, ...]:
 
 def _has_content(path: Path, content: Content) -> bool:
     try:
-        return path.read_bytes() == content.read()
+        return read_regular(path) == content.read()
     except (StoreError, OSError):
         return False
 

@@ -13,6 +13,7 @@ import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from observers.record.regular_file import read_regular
 from observers.record.safe_paths import relative_path
 from runs.errors import LaunchError, StoreError
 from runs.rerun.checkout import check_out, has_commit, is_refused
@@ -196,11 +197,11 @@ def _write_sources(run: Run, sources: Mapping[str, Content], base: Path, *, in_g
         target = base / path if path is not None else None
         if in_git and target is not None:
             replaced += _without_links_out(base, target)
-            if target.is_file() and _leads_into(base, target) and target.read_bytes() == data:
+            if target.is_file() and _leads_into(base, target) and read_regular(target) == data:
                 continue  # and a link stays one
             if not target.is_file():
                 missing.append(name)
-            elif _lines(target.read_bytes()) != _lines(data):  # line ends are a setting of the repository
+            elif _lines(read_regular(target)) != _lines(data):  # line ends are a setting of the repository
                 differing.append(name)
         contents.append(Content(name, content.open))
     refused = fetch(contents, base, overwrite=True).refused

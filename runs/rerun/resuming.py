@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from observers.record.identity import EXPECT_DATA_VARIABLE, PARENT_VARIABLE, RECORD_TO_VARIABLE, RESUME_VARIABLE
+from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError, StoreError
 from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
@@ -89,7 +90,7 @@ def changed_sources(run: Run) -> list[str]:
     changed = []
     for name, content in sorted(run.sources.items()):
         try:
-            if (base / name).read_bytes() != content.read():
+            if read_regular(base / name) != content.read():
                 changed.append(name)
         except (OSError, StoreError):
             changed.append(name)
@@ -110,9 +111,9 @@ def _check_unfinished(run: Run) -> None:
 
 
 def _check_keeps_states(run: Run) -> None:
-    if run["config.checkpoint"] is None:
+    if run.get("config.checkpoint") is None:
         raise LaunchError(
             f"run {run.id} keeps no states of its training: its experiment has no ingredient checkpoint; start it anew"
         )
-    if run["config.checkpoint.last"] is False:
+    if run.get("config.checkpoint.last") is False:
         raise LaunchError(f"run {run.id} kept no states of its training: it has checkpoint.last=False; start it anew")

@@ -112,7 +112,7 @@ def kept_start(run: Run) -> Path | None:
 
     Where the other run has it, there may be a newer one by now.
     """
-    setting = run[f"config.{RESUME_SETTING}"]
+    setting = run.get(f"config.{RESUME_SETTING}")
     original = _with_states(run)
     if original is None or original.folder is None or setting in (None, "auto"):
         return None

@@ -33,8 +33,11 @@ class Content:
 
     def read(self) -> bytes:
         """Return its bytes."""
-        with self.open() as stream:
-            return stream.read()
+        try:
+            with self.open() as stream:
+                return stream.read()
+        except MemoryError as error:
+            raise StoreError(f"{self.name!r} is larger than the memory that is free; write it to a file") from error
 
     def sha256(self) -> str:
         """Return the SHA-256 of its bytes, of which little is held at once."""

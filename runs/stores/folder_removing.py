@@ -15,6 +15,7 @@ from typing import Any
 
 from observers.record.locking import locked
 from observers.record.numbered_folder import as_number
+from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.index.folders import SPOOLED, run_folders
@@ -158,7 +159,7 @@ def named_contents(store: Path) -> tuple[set[str], list[str]]:
     unreadable = []
     for folder in run_folders(store):
         try:
-            document = json.loads((folder / RUN).read_bytes())
+            document = json.loads(read_regular(folder / RUN))
             if not isinstance(document, dict):
                 raise ValueError("it is no object")
         except FileNotFoundError:  # removed since it was listed

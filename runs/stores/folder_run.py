@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
+from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import read_lease, true_status
 from observers.record.media_record import media_path
+from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import (
     CONFIG,
     INFO,
@@ -105,13 +107,15 @@ class FolderRun(Run):
             yield
         except OSError as error:
             raise StoreError(f"the {what} in {self.folder} cannot be read ({error.strerror})") from error
+        except MemoryError as error:
+            raise StoreError(f"the {what} in {self.folder} are larger than the memory that is free") from error
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(f"the {what} in {self.folder} are damaged ({type(error).__name__}: {error})") from error
 
     def read_output(self, start: int = 0) -> tuple[bytes, int]:
         """See `Run.read_output`."""
         try:
-            with (self.folder / OUTPUT).open("rb") as stream:
+            with open_regular(self.folder / OUTPUT) as stream:
                 stream.seek(start)
                 data = stream.read()
                 return data, start + len(data)
@@ -119,6 +123,8 @@ class FolderRun(Run):
             return b"", start
         except OSError as error:
             raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
+        except MemoryError as error:
+            raise StoreError(f"{self.folder / OUTPUT} is larger than the memory that is free") from error
 
     @property
     def artifacts(self) -> dict[str, Content]:
@@ -126,6 +132,11 @@ class FolderRun(Run):
         names = self.document.get("artifacts")
         names = names if isinstance(names, list) else []
         return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
+
+    @property
+    def checkpoints(self) -> dict[str, Content]:
+        """See `Run.checkpoints`."""
+        return {name: self._content(name, self.folder, name) for name, _ in checkpoint_files(self.folder)}
 
     @property
     def lease(self) -> dict[str, Any] | None:
@@ -154,10 +165,20 @@ class FolderRun(Run):
         # Pairs of a name and a path below the store.
         pairs = experiment.get(kind) if isinstance(experiment, dict) else None
         return [
-            self._content(pair[0], self.folder.parent, pair[1], _md5_in(pair[1]))
+            self._content(pair[0], self.folder.parent, self._below_the_store(pair[1], f"_{kind}"), _md5_in(pair[1]))
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
+
+    def _below_the_store(self, path: str, kept_in: str) -> str:
+        """Return a stored path as one below the store.
+
+        Stock Sacred names resources from the folder that the run was started in, which no record tells.
+        """
+        *_, folder, name = ("", "", *Path(path).parts)
+        kept = f"{kept_in}/{name}"
+        is_other = folder == kept_in and path != kept and not (self.folder.parent / path).exists()
+        return kept if is_other else path
 
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
         """See `Run.media_entries`."""
@@ -178,7 +199,7 @@ class FolderRun(Run):
     def odd_values(self) -> bytes:
         """See `Run.odd_values`."""
         try:
-            return (self.folder / VALUES).read_bytes()
+            return read_regular(self.folder / VALUES)
         except OSError:
             return b""
 
@@ -211,7 +232,7 @@ class FolderRun(Run):
 
         def open_() -> BinaryIO:
             try:
-                return target.open("rb")
+                return open_regular(target)
             except OSError as error:
                 raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
 
@@ -227,7 +248,7 @@ def _md5_in(path: str) -> str | None:
 def lines_of(path: Path) -> list[bytes]:
     """Return the whole lines of an append-only file; none if there is no file."""
     try:
-        return path.read_bytes().split(b"\n")[:-1]
+        return read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -241,7 +262,7 @@ def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
         StoreError: If it cannot be read, or is missing though `required`.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_regular(path))
     except FileNotFoundError:
         if required:
             raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,16 +12,16 @@ import bson
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.index.fields import LEFT_OUT, flatten
-from runs.query.filters import Filter, in_order, matches, names_in
-from runs.query.names import STATISTICS, full_name
+from runs.query.filters import Condition, Filter, Not, holds, in_order, matches, names_in
+from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s
+from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
-from runs.stores.mongo_filters import query_of, sort_stages, stored_path
+from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import MongoRun, has_changed_keys, plain
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Removed, Store
 
@@ -55,21 +54,51 @@ class MongoStore(Store):
         by = full_name((sort or "id").removeprefix("-"))
         asked = {*names, *names_in(tree), by}
         with self.mongo.errors():
-            if self._has_stock_runs and any(name.startswith("summary") for name in asked):
-                return self._find_here({}, tree, sort, limit, asked)
-            if any(map(self._has_serialized, {*names_in(tree), by})):
-                return self._find_here({}, tree, sort, limit, asked)
-            query = query_of(tree, self._dead())
-            if by == DURATION:
-                return self._find_here(query, None, sort, limit, asked)
-            projection = _projection([*names, by])
-            found: list[Document] = []
-            for condition, path, direction in sort_stages(sort):
-                left = 0 if limit is None else limit - len(found)
-                if limit is None or left > 0:
-                    both = {"$and": [query, condition]} if condition and query else condition or query
-                    found += self._sorted(both, path, direction, left, projection)
-        return [MongoRun(self, self.mongo, document["_id"], _row(document, names)) for document in found]
+            computed = list(self._computed_here(asked, {*names_in(tree), by}))
+            if not computed:
+                return [*self._find_there({}, tree, sort, limit, asked)]
+            # The others by a query, which an index answers, however many there are.
+            found = self._find_there({"$nor": computed}, tree, sort, limit, asked)
+            found += self._find_here({"$or": computed}, tree, sort, limit, asked)
+            return [*_in_order(found, sort)[:limit]]
+
+    def _computed_here(self, asked: set[str], judged: set[str]) -> Iterator[Document]:
+        """Yield queries for the runs of which no query finds all that is asked for.
+
+        Args:
+            asked: All names of fields.
+            judged: Those that the runs are chosen and sorted by.
+        """
+        if self._has_stock_runs and any(name.startswith("summary") for name in asked):
+            yield {"uid": {"$not": {"$gt": ""}}}
+        for name in sorted(filter(self._has_serialized, judged)):
+            yield {f"{stored_path(name)}.dtype": {"$type": "string"}}
+        if DURATION in judged:
+            yield {"status": "RUNNING"}
+
+    def _find_there(
+        self, among: Mapping[str, Any], tree: Filter, sort: str | None, limit: int | None, asked: set[str]
+    ) -> list[MongoRun]:
+        """Do as `_find` does, by queries.
+
+        Args:
+            among: Those that may be meant.
+            tree, sort, limit: As asked for.
+            asked: All names of fields.
+        """
+        by = full_name((sort or "id").removeprefix("-"))
+        query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
+        query = {"$and": [query, among]} if query and among else query or dict(among)
+        if by == DURATION:
+            return self._find_here(query, None, sort, limit, asked)
+        projection = _projection(sorted(asked))
+        found: list[Document] = []
+        for condition, path, direction in sort_stages(sort):
+            left = 0 if limit is None else limit - len(found)
+            if limit is None or left > 0:
+                both = {"$and": [query, condition]} if condition and query else condition or query
+                found += self._sorted(both, path, direction, left, projection)
+        return [MongoRun(self, self.mongo, document["_id"], _row(document, asked)) for document in found]
 
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
@@ -85,10 +114,10 @@ class MongoStore(Store):
         if limit and len(found) == limit:
             # Which of those equal to the last one came along was left to chance.
             last = _value_at(found[-1], path)
-            before = [document for document in found if _value_at(document, path) != last]
+            before = [document for document in found if plain(_value_at(document, path)) != plain(last)]
             equal = {"$and": [query, {path: {"$eq": last}}]}
             found = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
-        groups = itertools.groupby(found, lambda document: _value_at(document, path))
+        groups = itertools.groupby(found, lambda document: plain(_value_at(document, path)))
         return [document for _, equals in groups for document in _sorted_by_id(equals)]
 
     @functools.cached_property
@@ -105,7 +134,7 @@ class MongoStore(Store):
 
     def _find_here(
         self, query: Mapping[str, Any], tree: Filter | None, sort: str | None, limit: int | None, asked: set[str]
-    ) -> list[Run]:
+    ) -> list[MongoRun]:
         """Do as `_find` does with what no query finds: durations, stock Sacred's summaries, serialized numbers.
 
         Args:
@@ -118,28 +147,33 @@ class MongoStore(Store):
         computed = sorted(name for name in asked if name.startswith("summary"))
         metrics = {_metric_of(name) for name in computed}
         wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
-        runs: list[Run] = []
+        runs: list[MongoRun] = []
         for document in self.mongo.runs.find(query, {**_projection(names), "uid": 1}, sort=[("_id", 1)]):
             run = MongoRun(self, self.mongo, document["_id"], _row(document, names))
             if computed and document.get("uid") is None:
                 run.add_summary(run.computed_summary(wanted), computed)
-            if tree is None or matches(tree, run.__getitem__):
+            if tree is None or matches(tree, run.get):
                 runs.append(run)
-        name, descending = (sort or "id").removeprefix("-"), bool(sort and sort.startswith("-"))
-        if full_name(name) == "_id":
-            runs = runs[::-1] if descending else runs
-        else:
-            runs = in_order(runs, lambda run: run[name], descending=descending)
-        return runs[:limit]
+        return _in_order(runs, sort)[:limit]
 
     def _dead(self) -> list[Any]:
         """Return the ids of runs that say RUNNING and whose process is gone."""
-        running = self.mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, {"status": 1, "lease": 1})
-        return [run["_id"] for run in running if true_status(run, run["lease"]) == "DEAD"]
+        running = self.mongo.runs.find({"status": "RUNNING"}, dict.fromkeys(STATUS_FIELDS, 1))
+        return [run["_id"] for run in running if true_status(run, run.get("lease")) == "DEAD"]
+
+    def _found(self, pattern: Condition) -> list[Any]:
+        """Return the `_id` of the runs that a regular expression finds."""
+        if pattern.name == DURATION:
+            return []
+        path = stored_path(pattern.name)
+        query = {} if path == "_id" else {path: {"$type": "string"}}
+        values = ((document["_id"], _value_at(document, path)) for document in self.mongo.runs.find(query, {path: 1}))
+        found = ((key, str(key) if path == "_id" else value) for key, value in values)
+        return [key for key, value in found if holds(pattern, value)]
 
     def _has_field(self, name: str) -> bool:
         with self.mongo.errors():
-            if self.mongo.runs.find_one({stored_path(name): {"$exists": True}}, {"_id": 1}) is not None:
+            if self.mongo.runs.find_one(exists(name), {"_id": 1}) is not None:
                 return True
             if not name.startswith("summary.") or not self._has_stock_runs:
                 return False
@@ -159,8 +193,9 @@ class MongoStore(Store):
 
     def _run_of_id(self, key: str) -> Run | None:
         wanted: list[Any] = [key]
-        with contextlib.suppress(ValueError):
-            wanted.append(int(key))
+        number = id_of(key)
+        if isinstance(number, int):
+            wanted.append(number)
         if bson.ObjectId.is_valid(key):
             wanted.append(bson.ObjectId(key))
         wanted = [one for one in wanted if not isinstance(one, int) or -(2**63) <= one < 2**63]
@@ -196,9 +231,27 @@ class MongoStore(Store):
         self.mongo.close()
 
 
-def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
+def _patterns_in(tree: Filter) -> set[Condition]:
+    """Return the conditions that are regular expressions."""
+    if isinstance(tree, Condition):
+        return {tree} if tree.operator == "~" else set()
+    return set().union(*map(_patterns_in, (tree.part,) if isinstance(tree, Not) else tree.parts))
+
+
+def _in_order(runs: Sequence[MongoRun], sort: str | None) -> list[MongoRun]:
+    """Return runs in the order that is asked for; those of equal value by their ids."""
+    name, descending = (sort or "id").removeprefix("-"), bool(sort and sort.startswith("-"))
+    by_id = sorted(runs, key=lambda run: _order_of_id(run.key), reverse=descending and full_name(name) == "_id")
+    return by_id if full_name(name) == "_id" else in_order(by_id, lambda run: run.get(name), descending=descending)
+
+
+def _order_of_id(key: Any) -> Any:
     # Ids of different kinds, such as numbers and texts, cannot be compared.
-    return sorted(documents, key=lambda document: (str(type(document["_id"])), document["_id"]))
+    return str(type(key)), key
+
+
+def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
+    return sorted(documents, key=lambda document: _order_of_id(document["_id"]))
 
 
 def _row(document: Document, names: Iterable[str]) -> Document:
@@ -206,9 +259,11 @@ def _row(document: Document, names: Iterable[str]) -> Document:
     if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
         del row["summary"]  # the run looks the names up
     if "status" in row:
-        row["status"] = true_status({"status": row["status"]}, document.get("lease"))
+        row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:
-        row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS})
+        lease = plain(document.get("lease"))
+        last = last_sign(true_status(document, lease), lease) if document.get("status") == "RUNNING" else None
+        row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS}, last)
     return row
 
 
@@ -252,7 +307,7 @@ def _metric_of(name: str) -> str | None:
 def _projection(names: Sequence[str]) -> dict[str, int]:
     """Return what to fetch for `names`; a path and one below it would collide."""
     wanted = {stored_path(name) for name in names if name != DURATION}
-    wanted |= {"lease"} if "status" in names else set()
+    wanted |= set(STATUS_FIELDS) if {"status", DURATION} & set(names) else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
     kept: list[str] = []
     for path in sorted(wanted):

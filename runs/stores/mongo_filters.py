@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
+import bson
 import pymongo
 
 from observers.mongo.documents import stored_key
-from observers.record.numbered_folder import as_number
+from observers.record.storable import is_large
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, holds
 from runs.query.names import TIMES, full_name
 from runs.query.times import DURATION
 
-__all__ = ["query_of", "sort_stages", "stored_path"]
+__all__ = ["exists", "query_of", "sort_stages", "stored_path"]
 
 _COMPARISONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
 _NOTHING: dict[str, Any] = {"_id": {"$in": []}}
@@ -51,24 +53,32 @@ def stored_path(name: str) -> str:
     return name
 
 
-def query_of(tree: Filter, dead: Sequence[Any] = ()) -> dict[str, Any]:
+Found = Mapping[Condition, Sequence[Any]]
+
+
+def query_of(tree: Filter, dead: Sequence[Any] = (), found: Found = MappingProxyType({})) -> dict[str, Any]:
     """Return a filter as a MongoDB query.
 
     Args:
         tree: The filter.
         dead: `_id` of the runs that say RUNNING and are DEAD.
+        found: `_id` of the runs that each of its regular expressions finds; those of the server are of another dialect.
     """
     if isinstance(tree, AllOf):
-        parts = [part for part in (query_of(part, dead) for part in tree.parts) if part]
+        parts = [part for part in (query_of(part, dead, found) for part in tree.parts) if part]
         return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
     if isinstance(tree, OneOf):
-        return {"$or": [query_of(part, dead) for part in tree.parts]} if tree.parts else _NOTHING
+        return {"$or": [query_of(part, dead, found) for part in tree.parts]} if tree.parts else _NOTHING
     if isinstance(tree, Not):
-        return {"$nor": [query_of(tree.part, dead)]}
+        return {"$nor": [query_of(tree.part, dead, found)]}
+    if tree.operator == "~":
+        stored: dict[str, Any] = {"_id": {"$in": list(found[tree])}}
+    else:
+        stored = _condition(tree)
     if tree.name == "status" and dead:
-        stored = {"$and": [_condition(tree), {"_id": {"$nin": list(dead)}}]}
+        stored = {"$and": [stored, {"_id": {"$nin": list(dead)}}]}
         return {"$or": [stored, {"_id": {"$in": list(dead)}}]} if holds(tree, "DEAD") else stored
-    return _condition(tree)
+    return stored
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
@@ -77,41 +87,53 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return query_of(OneOf(tuple(Condition(condition.name, "==", item) for item in value)))
     if operator == "!=":
         return {"$nor": [_condition(Condition(condition.name, "==", value))]}
-    if condition.name == "_id" and operator == "==":
-        number = as_number(value) if isinstance(value, str) else None
-        # No number beyond 64 bits is in a database, and none can be asked for.
-        other = str(value) if number is None or number >= 2**63 else number
-        return {"_id": {"$in": [other] if _is_large(value) else [value, other]}}
+    if condition.name == "_id":
+        return _on_id(operator, value)
     if condition.name == DURATION:
         return _on_duration(operator, value)
+    if isinstance(value, float) and math.isnan(value) and operator != "==":
+        return _NOTHING
     if condition.name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
-    if _is_large(value):
-        # A database holds such a number as text, and compares the others with a float as large.
-        value = str(value) if operator == "==" else _as_float(value)
-    if operator == "~":
-        test = {"$regex": value}
-    elif operator == "==":
-        test = {"$eq": value}
-    elif isinstance(value, float) and math.isnan(value):
-        return _NOTHING
-    else:
-        test = {_COMPARISONS[operator]: value}
+    lists = _no_lists(path)
     if isinstance(value, list):
-        return {path: test}
+        # A comparison by path would find the list among the items of a list, too.
+        same = {"$expr": {"$eq": [f"${path}", {"$literal": _as_stored(value)}]}}
+        return {"$and": [*lists, {path: {"$type": "array"}}, same]}
     # MongoDB looks into lists, too.
-    return {path: {**test, "$not": {"$type": "array"}}}
+    test = {_COMPARISONS.get(operator, "$eq"): _as_stored(value), "$not": {"$type": "array"}}
+    if value is None and lists:
+        return {"$or": [{path: test}, {"$nor": [{"$and": lists}]}]}
+    return {"$and": [*lists, {path: test}]} if lists else {path: test}
 
 
-def _is_large(value: Any) -> bool:
-    return isinstance(value, int) and not -(2**63) <= value < 2**63
+def _no_lists(path: str) -> list[dict[str, Any]]:
+    """Return conditions that none of the entries above a path is a list, whose items MongoDB would go into."""
+    parts = path.split(".")
+    return [{".".join(parts[:count]): {"$not": {"$type": "array"}}} for count in range(2, len(parts))]
 
 
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+def _as_stored(value: Any) -> Any:
+    """Return a value as it is in a database; see `observers.mongo.documents`."""
+    if isinstance(value, list):
+        return [_as_stored(item) for item in value]
+    if isinstance(value, int) and not isinstance(value, bool) and is_large(value):
+        return bson.Decimal128(str(value))
+    return value
+
+
+def _on_id(operator: str, value: Any) -> dict[str, Any]:
+    """Return a condition on the ids, of which the numbers are compared with numbers, and the texts with texts."""
+    if isinstance(value, float) and math.isnan(value):
+        return _NOTHING
+    value = _as_stored(value)
+    if operator != "==":
+        return {"_id": {_COMPARISONS[operator]: value}}
+    # A text of digits may have been asked for as a run's id.
+    same = [value, *([str(value)] if isinstance(value, int) else [])]
+    if isinstance(value, str) and bson.ObjectId.is_valid(value):
+        same.append(bson.ObjectId(value))
+    return {"_id": {"$in": same}}
 
 
 def _on_duration(operator: str, value: Any) -> dict[str, Any]:
@@ -124,6 +146,12 @@ def _on_duration(operator: str, value: Any) -> dict[str, Any]:
     return {"$expr": {"$and": [{"$ne": [_DURATION_S, None]}, test]}}
 
 
+def exists(name: str) -> dict[str, Any]:
+    """Return the condition that a run has the field of that full name, or one below it."""
+    path = stored_path(name)
+    return {"$and": [*_no_lists(path), {path: {"$exists": True}}]}
+
+
 def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:
     """Return condition, path and direction of queries that, one behind the other, give every run once, in order."""
     if not sort:
@@ -133,15 +161,13 @@ def sort_stages(sort: str | None) -> list[tuple[dict[str, Any], str, int]]:
     direction = pymongo.DESCENDING if sort.startswith("-") else pymongo.ASCENDING
     if name == "_id":
         return [({}, path, direction)]
-    kinds: list[dict[str, Any]]
     if name in TIMES:
-        kinds = [{path: {"$type": "date"}}]
+        tests: list[dict[str, Any]] = [{"$type": "date"}]
     else:
         # A comparison finds numbers only, or texts only; and NaN is none of them.
-        kinds = [
-            {path: {"$gte": -math.inf, "$not": {"$type": "array"}}},
-            {path: {"$in": [False, True], "$not": {"$type": "array"}}},
-            {path: {"$gte": "", "$not": {"$type": "array"}}},
-        ]
+        tests = [{"$gte": -math.inf}, {"$in": [False, True]}, {"$gte": ""}]
+    lists = _no_lists(path)
+    kinds: list[dict[str, Any]] = [{path: {**test, "$not": {"$type": "array"}}} for test in tests]
+    kinds = [{"$and": [*lists, kind]} if lists else kind for kind in kinds]
     rest = {"$nor": kinds}
     return [*((kind, path, direction) for kind in kinds), (rest, "_id", pymongo.ASCENDING)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runs.query.flattening import dotted
@@ -27,7 +27,12 @@ def row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:
     if columns is not None:
         return {name: run.tags if name == "tags" else run[name] for name in columns}
     row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
-    row |= dotted(run["config"] or {}, "config.")
-    for metric, statistics in (run["summary"] or {}).items():
-        row |= {f"summary.{metric}.{name}": value for name, value in statistics.items()}
+    # A foreign record may hold anything in their place.
+    row |= dotted(_mapping(run["config"]), "config.")
+    for metric, statistics in _mapping(run["summary"]).items():
+        row |= {f"summary.{metric}.{name}": value for name, value in _mapping(statistics).items()}
     return row
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import abc
 import functools
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +14,7 @@ from observers.record.identity import is_alive
 from runs.errors import StoreError
 from runs.query.flattening import entry_at
 from runs.query.names import full_name
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s, time_of
+from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign, time_of
 from runs.stores.content import Content
 from runs.stores.media import Medium
 
@@ -27,9 +26,6 @@ __all__ = ["COPYING", "REMOVING", "Run", "RunStore"]
 
 # The status of a run in a database while it is copied there, and while it is removed.
 COPYING, REMOVING = "COPYING", "REMOVING"
-
-# Stock Sacred keeps no lease, and has a heartbeat every ten seconds.
-_HEARTBEATS_S = 600.0
 
 
 class RunStore(Protocol):
@@ -47,14 +43,17 @@ class RunStore(Protocol):
 
     def get(self, key: str | int) -> Run: ...
 
+    def check_field(self, name: str) -> None: ...
+
     def tell(self, what: str, done: int, total: int) -> None: ...
 
 
 class Run(abc.ABC):
     """A past run. Nothing is loaded before it is asked for, and nothing that is read is ever executed.
 
-    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it. A run shows
-    what was recorded when it was found; `run.store.get(run.id)` reads it anew.
+    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run does not have it; a setting or
+    metric that no run of the store has is refused, which `run.get` does not do. A run shows what was recorded when it
+    was found; `run.store.get(run.id)` reads it anew.
 
     Attributes:
         store: The store that it was found in.
@@ -141,6 +140,15 @@ class Run(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def checkpoints(self) -> dict[str, Content]:
+        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
+
+        Of a run in a database they are those that were delivered or copied there, else those in its folder, if that is
+        on this machine.
+        """
+
+    @property
+    @abc.abstractmethod
     def lease(self) -> dict[str, Any] | None:
         """Who writes the run, and when last; None of a run that stock Sacred recorded."""
 
@@ -184,12 +192,26 @@ class Run(abc.ABC):
     # ------------------------------------------------------------------ the same for all
 
     def __getitem__(self, name: str) -> Any:
-        """Return the field `name`, short or full; None if the run does not have it."""
+        """Return the field `name`, short or full; None if the run does not have it.
+
+        Raises:
+            FilterError: If it is an entry of the config, or a metric's statistic, that no run of the store has; the
+                message names those that are spelt much like it.
+        """
+        value = self.get(name)
+        if value is None and full_name(name).startswith(("config.", "summary.")):
+            self.store.check_field(name)
+        return value
+
+    def get(self, name: str) -> Any:
+        """Return the field `name`, short or full; None if the run does not have it, whatever other runs have."""
         name = full_name(name)
         if name in self._row:
             return self._row[name]
         if name == DURATION:
-            return duration_s({field: self[field] for field in DURATION_FIELDS})
+            status = self.status
+            lease = self.lease if status == "DEAD" else None
+            return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
         if name == "status":
             return self.status
         if name == "_id":
@@ -258,7 +280,7 @@ class Run(abc.ABC):
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from its start to its end, or to its last heartbeat; the field `duration`."""
+        """Seconds from its start to its end, by now, or to its last heartbeat; the field `duration`."""
         return self[DURATION]
 
     @property
@@ -268,20 +290,12 @@ class Run(abc.ABC):
 
     @property
     def is_living(self) -> bool:
-        """Whether its process may still write it: its status is RUNNING, and its lease, or a late heartbeat, agrees.
-
-        A run whose record cannot be read is judged by its lease alone.
-        """
-        lease = self.lease
+        """Whether its process may still write it. One whose record cannot be read is judged by its lease alone."""
         try:
-            if self.status != "RUNNING":
-                return False
+            return self.status == "RUNNING"  # without a living process it reads as DEAD
         except StoreError:
+            lease = self.lease
             return lease is not None and is_alive(lease)
-        if lease is not None:
-            return True  # a status of RUNNING without a living process reads as DEAD
-        last = time_of(self.document.get("heartbeat") or self.document.get("start_time"))
-        return last is not None and time.time() - last.replace(tzinfo=UTC).timestamp() < _HEARTBEATS_S
 
     @property
     def sessions(self) -> list[dict[str, Any]]:

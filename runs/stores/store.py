@@ -16,7 +16,8 @@ from observers.errors import ArtifactError
 from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.index.fields import is_indexed
 from runs.query.filters import AllOf, Filter, names_in, parse_filter
-from runs.query.names import COMMON_FIELDS, full_name, short_name, similar_names
+from runs.query.names import COMMON_FIELDS, TIMES, full_name, short_name, similar_names
+from runs.query.times import time_of
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS, row_of
 from runs.stores.run import Run
@@ -72,6 +73,8 @@ class Store(abc.ABC):
 
     where: str
     on_progress: Callable[[str, int, int], None] | None = None
+    # Those that were found to be there, which they stay.
+    _known_fields: frozenset[str] = frozenset()
 
     # ------------------------------------------------------------------ finding
 
@@ -100,8 +103,8 @@ class Store(abc.ABC):
                 those that are spelt much like it. `provenance` and what else is large are columns only.
             StoreError: If the store cannot be read.
         """
-        if limit is not None and limit < 0:
-            raise FilterError(f"limit: got {limit}, expected how many runs at most, or None for all")
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+            raise FilterError(f"limit: got {limit!r}, expected how many runs at most, or None for all")
         tree = parse_filter(filter)
         by = full_name(sort.removeprefix("-")) if sort else "_id"
         for name in sorted(names_in(tree) | {by}):
@@ -138,15 +141,27 @@ class Store(abc.ABC):
         if not found:
             # That nobody has a tag is an answer, and so it is to the question whether there is a field at all.
             doubtful |= {name for name in names_in(tree, with_value=True) if not name.startswith("tags.")}
-        for name in sorted(doubtful - COMMON_FIELDS):
-            if not self._has_field(name):
-                if not self._find(AllOf(()), None, 1, ()):
-                    return  # there is no run yet
-                near = similar_names(name, {*self.fields(), *COMMON_FIELDS})
-                hint = (
-                    f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
-                )
-                raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
+        for name in sorted(doubtful):
+            self.check_field(name)
+
+    def check_field(self, name: str) -> None:
+        """Refuse a field that no run has, though there are runs.
+
+        Args:
+            name: The field, short or full.
+
+        Raises:
+            FilterError: If none has it; the message names those that are spelt much like it.
+            StoreError: If the store cannot be read.
+        """
+        name = full_name(name)
+        if name in COMMON_FIELDS or name in self._known_fields:
+            return
+        if not self._has_field(name) and self._find(AllOf(()), None, 1, ()):
+            near = similar_names(name, {*self.fields(), *COMMON_FIELDS})
+            hint = f"did you mean {' or '.join(near)}?" if near else "see a run's: python -m runs show latest --json"
+            raise FilterError(f"no run has a field {short_name(name)!r}; {hint}")
+        self._known_fields = self._known_fields | {name}
 
     def get(self, key: str | int) -> Run:
         """Return one run, by its id, its uid, an unambiguous beginning of its uid, or `latest`.
@@ -184,7 +199,7 @@ class Store(abc.ABC):
         limit: int | None = None,
         columns: Sequence[str] | None = None,
     ) -> pandas.DataFrame:
-        """Return runs as a pandas DataFrame, a row each, indexed by id.
+        """Return runs as a pandas DataFrame, a row each, indexed by id; times are datetimes in UTC.
 
             store.frame("model.name=cnn", columns=["lr", "duration", "val/accuracy.max"]).groupby("lr").mean()
 
@@ -199,7 +214,11 @@ class Store(abc.ABC):
 
         runs = self.find(filter, sort, limit, WHOLE_COLUMNS if columns is None else columns)
         rows = [row_of(run, columns) for run in runs]
-        return pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
+        frame = pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
+        for name in frame.columns:
+            if full_name(name) in TIMES:
+                frame[name] = pandas.to_datetime([time_of(value) for value in frame[name]], utc=True, errors="coerce")
+        return frame
 
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
         """Yield every run that is new or has changed, for ever; at first the newest runs as they are.

@@ -22,6 +22,7 @@ from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
 from observers.record.media_record import media_path
 from observers.record.points import has_latest_points
+from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
     CONFIG,
@@ -57,8 +58,8 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that have files of their own here, or are the database's.
 _ELSEWHERE = frozenset(
     (
-        "_id", "captured_out", "captured_out_file", "config", "delivery_turn", "info", "lease", "note", "provenance",
-        "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
+        "_id", "captured_out", "captured_out_file", "checkpoints", "config", "delivery_turn", "info", "lease", "note",
+        "provenance", "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
     )
 )  # fmt: skip
 _CHUNK_BYTES = 2**20
@@ -100,6 +101,7 @@ class _Unloading:
             self._write_parts()
             write_metrics(self.run, self.folder)
             self._write_media()
+            self._write_checkpoints()
         entry = self._entry()
         entry["artifacts"] = self._artifacts()
         details = {name: one for name, one in self.run.artifact_details().items() if name in entry["artifacts"]}
@@ -129,13 +131,22 @@ class _Unloading:
             name = path.relative_to(origin)
             if path.is_symlink():
                 self.left_out.append(f"{name.as_posix()!r}: it is a link")
-            elif path.is_file() and not self._is_left(name):
+            elif not path.is_dir() and not self._is_left(name):
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, self.folder / name)
+                self._copy_file(path, name)
         if has_latest_points(self.folder):
             journal = Journal(self.folder)
             journal.recover()
             journal.close()
+
+    def _copy_file(self, path: Path, name: Path) -> None:
+        try:
+            source = open_regular(path)
+        except OSError as error:
+            self.left_out.append(f"{name.as_posix()!r}: {error.strerror}")
+            return
+        with source, (self.folder / name).open("wb") as target:
+            shutil.copyfileobj(source, target, _CHUNK_BYTES)
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
@@ -166,6 +177,19 @@ class _Unloading:
                 self._write_medium(content)
         if lines:
             (self.folder / MEDIA).write_bytes(b"".join(lines))
+
+    def _write_checkpoints(self) -> None:
+        for name, content in self.run.checkpoints.items():
+            path = relative_path(name)
+            if path is None or not path.parts[0].startswith("checkpoints") or len(path.parts) < 2:
+                self.left_out.append(f"checkpoint {name!r}: no file of a run's folder may be called so")
+                continue
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with content.open() as source, replacing(self.folder / path, durable=False) as target:
+                    shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            except StoreError as error:
+                self.left_out.append(f"checkpoint {name!r}: {error}")
 
     def _write_medium(self, content: Content) -> None:
         try:

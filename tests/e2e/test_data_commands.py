@@ -23,10 +23,10 @@ def exp(folder, *words, cold=False, **environment):
 
 
 def table(text, *columns):
-    """Return the rows below the line that begins with `columns` and above another table, by their first word."""
+    """Return the rows below the line that begins with `columns` and above what comes then, by their first word."""
     lines = [line.split() for line in text.splitlines()]
     start = next(number for number, words in enumerate(lines) if words[: len(columns)] == list(columns))
-    rows = itertools.takewhile(lambda words: words[0] != "class", lines[start + 1 :])
+    rows = itertools.takewhile(lambda words: words[0] not in ("class", "training"), lines[start + 1 :])
     return {words[0]: words[1:] for words in rows}
 
 

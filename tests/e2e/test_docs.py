@@ -1,8 +1,8 @@
 """README and docs, executed as they stand: `$` lines of console blocks, and python blocks.
 
-A block opened with `python file=NAME` is written to that file, for the commands after it; one opened with `python
-with=store` has the page's store open. A line `error: ...` below a
-command is what it must print, ending with exit code 1. All blocks of one page run in one copy of the lab, in order.
+A block opened with `python file=NAME`, or `csv file=NAME`, is written to that file, for the commands after it; one
+opened with `python with=store` has the page's store open. A line `error: ...` below a command is what it must print,
+ending with exit code 1. All blocks of one page run in one copy of the lab, in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.processes import launcher, run
 
 LAB = Path(__file__).resolve().parents[2]
 PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(console|python)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(console|python|csv)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # So many commands of README.md are run by a Python that starts afresh.
 NUM_COLD = 2
 
@@ -45,7 +45,7 @@ def test_page_as_typed_does_what_it_says(page, tmp_path):
     # The first that everybody types is run by the Python that they have.
     cold_commands = NUM_COLD if page.name == "README.md" else 0
     for kind, what, name, block in BLOCK.findall(page.read_text()):
-        if kind == "python":
+        if kind != "console":
             script = tmp_path / (name if what == "file" else "example.py")
             script.write_text(OPENING + block if what == "with" else block)
             if what != "file":

@@ -198,7 +198,7 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["lss"], 2, "error: argument COMMAND: invalid choice: 'lss'"),
+        (["lss"], 2, "error: argument COMMAND: got 'lss'; did you mean ls?; see"),
         (["ls", "--limit", "x"], 2, "error: argument --limit: invalid int value: 'x'; see "),
         (["ls", "--lim", "3"], 2, "error: unrecognized arguments: --lim 3; see "),
         (["show"], 2, "error: the following arguments are required: RUN; see python -m runs show --help"),
@@ -222,6 +222,13 @@ def test_errors_are_one_line_that_says_what_to_do(words, code, message):
     assert done.stderr.count("\n") == 1
     assert "secret" not in done.stderr
     assert done.stdout == ""
+
+
+def test_without_a_command_there_is_help(environment):
+    done = run([sys.executable, "-m", "runs"], cwd=LAB, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("usage: python -m runs")
+    assert "reproduce    run a past run again" in done.stdout
 
 
 def test_closed_pipe_ends_quietly(environment):

@@ -144,6 +144,10 @@ def test_tables_hold_what_runs_do(origin, tmp_path, runs):
     assert repr(points["value"].tolist()) == "[0.1, nan, inf]"
     points = json.loads(runs("--store", origin, "export", "1", "--metrics", "train/loss", "--format", "json"))
     assert [row["value"] for row in points] == [0.1, "NaN", "Infinity"]
+    newest = json.loads(runs("--store", origin, "export", "--format", "json", "--sort", "-start", "--limit", "2"))
+    assert [row["id"] for row in newest] == [
+        row["id"] for row in json.loads(runs("ls", "--store", origin, "--json"))[:2]
+    ]
     assert "no run meets" in runs("--store", origin, "export", "--where", "lr>7", "-o", tmp_path / "n.csv", code=1)
     assert not (tmp_path / "n.csv").exists()
 

@@ -128,6 +128,13 @@ def test_ls_shows_newest_first_with_aligned_columns(runs):
     assert "FAILED" in lines[2]
 
 
+def test_ls_shows_the_settings_that_differ_and_what_it_sorts_by(runs):
+    head, *lines = runs("ls", "--where", "name=plain", "--sort", "-train/loss.min").splitlines()
+    assert head.removesuffix("  tags").split()[6:] == ["result", "train/loss.min", "fail", "lr", "model.name", "seed"]
+    assert [line.split()[0] for line in lines] == ["3", "1", "2"]
+    assert runs("ls", "--where", "id=1").splitlines()[0].split()[-1] in ("result", "tags")
+
+
 def test_ls_json_has_the_documented_keys(documents):
     rows = documents("ls", "--sort", "id")
     assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
@@ -273,7 +280,7 @@ def test_diff_tells_what_differs(runs, documents):
     assert ["model.name", "mlp", "cnn"] in lines
     assert ["train/loss.last", "0.001", "0.0001", "-0.0009"] in lines
     assert not any("system/" in word for words in lines for word in words)
-    found = documents("diff", "1", "2", "--output")
+    found = documents("diff", "1", "2", "--log")
     assert found["differ"] is True
     assert found["config"]["changed"]["lr"] == [0.1, 0.01]
     assert found["outcome"]["changed"]["result"] == [0.9, 0.99]
@@ -301,7 +308,7 @@ def test_diff_exit_code(runs):
         ["metrics", "4"],
         ["metrics", "4", f"loss{ESC}"],
         ["diff", "1", "4"],
-        ["diff", "1", "4", "--output"],
+        ["diff", "1", "4", "--log"],
     ],
     ids=lambda words: " ".join(words).replace(ESC, "ESC"),
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
+import os
+import shutil
+import signal
+import socket
 from datetime import datetime
 from pathlib import Path
 
@@ -15,8 +20,9 @@ import pytest
 
 from observers.record.identity import lease
 from observers.record.points import POINT
-from runs import open_store
-from runs.errors import RunsError
+from runs import copy, open_store
+from runs.__main__ import main
+from runs.errors import RunsError, StoreError
 from runs.transfer.unloading import unload
 
 UID = "0" * 31 + "1"
@@ -117,18 +123,18 @@ def write(store):
     return folder
 
 
-def ask(store, what, target=None):
-    """Ask everything of run 1, and write it into a folder; fail if anything but an error of the package comes out."""
+def ask(store, what, target=None, id="1"):
+    """Ask everything of a run, and write it into a folder; fail if anything but an error of the package comes out."""
 
     def copied():
         with (target or store).staging() as base:
-            staged = unload(store.get("1"), base)
+            staged = unload(store.get(id), base)
             return target and target.remove([target.add(staged).run])
 
     store.find()
     for question, answer in [*QUESTIONS.items(), ("copy", lambda run: copied())]:
         try:
-            answer(store.get("1"))
+            answer(store.get(id))
         except RunsError:
             continue
         except Exception as error:
@@ -188,8 +194,76 @@ def test_odd_file_of_a_run_raises_nothing_unexpected(tmp_path, name):
             ask(store, f"{name}: {content[:40]!r}")
         (folder / name).unlink()
         ask(store, f"no {name}")
-        (folder / name).mkdir()
-        ask(store, f"a folder {name}")
+
+
+CONTENTS = ["metrics.sums", "metrics.live", "metrics.children.jsonl", "lease.lock", "destination.json"]
+CONTENTS += ["delivered.json", "weights.txt", MEDIUM, "../_sources/exp.py", "../_resources/data.csv"]
+
+
+def put(kind, path):
+    """Put what is no regular file in the place of one."""
+    path.unlink(missing_ok=True)
+    if kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a folder":
+        path.mkdir()
+    elif kind == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as server:  # a path may be too long
+            server.bind(path.name)
+
+
+@pytest.fixture
+def _no_hang():
+    """Fail after a while, where a FIFO would be waited for, and a device read, without end."""
+
+    def fail(number, frame):
+        pytest.fail("it hangs")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_no_hang")
+@pytest.mark.parametrize("kind", ["a FIFO", "a folder", "a device", "a socket"])
+def test_what_is_no_regular_file_is_an_error_in_one_line(tmp_path, capsys, kind):
+    whole, names = write(tmp_path), [*FILES, *CONTENTS]
+    for id, name in enumerate(names, 2):
+        folder = shutil.copytree(whole, tmp_path / str(id))
+        if name == "metrics.json":  # stock Sacred's
+            (folder / "metrics.bin").unlink()
+        put(kind, folder / name)
+    with open_store(tmp_path) as store:
+        for id, name in enumerate(names, 2):
+            ask(store, f"{kind} {name}", id=str(id))
+    for command in ("reap", "sync", "reindex", "gc --store", "export --format csv --store"):
+        assert main([*command.split(), str(tmp_path)]) in (0, 1)
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_run_without_a_readable_record_is_named_with_the_reason(tmp_path, capsys):
+    put("a FIFO", write(tmp_path) / "run.json")
+    assert main(["show", "1", "--store", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path}/1/run.json cannot be read (it is no regular file)\n"
+    with open_store(tmp_path) as store:
+        assert store.collect().unreadable == ["1"]  # which may name any content
+
+
+def test_copy_tells_what_is_no_regular_file(tmp_path, target):
+    put("a FIFO", write(tmp_path / "store") / "values.jsonl")
+    with open_store(tmp_path / "store") as store:
+        assert "'values.jsonl': it is no regular file" in copy(store.get("1"), target).left_out
+
+
+def test_document_too_large_is_not_read(tmp_path):
+    with (write(tmp_path) / "config.json").open("r+b") as stream:
+        stream.truncate(2**40)
+    with open_store(tmp_path) as store, pytest.raises(StoreError, match=r"it has 1,099,511,627,776 bytes, expected at"):
+        _ = store.get("1").config
 
 
 def test_odd_entry_of_a_document_raises_nothing_unexpected(database, mongo_url):
@@ -210,3 +284,23 @@ def test_odd_entry_of_a_document_raises_nothing_unexpected(database, mongo_url):
             for name, odd in itertools.product(found.keys() - {"_id", "run_id"}, ODD[3::2]):
                 collection.replace_one({"_id": found["_id"]}, {**found, name: odd})
                 ask(store, f"{collection.name}.{name}: {odd!r}")
+
+
+FOREIGN = [
+    {},
+    {"config": 3, "summary": [1], "info": "x"},
+    {"status": "RUNNING", "lease": {"heartbeat": "x"}, "uid": 7},
+    {"status": ["x"], "config": [["a"]], "tags": 3},
+    {"summary": {"loss": [1], "x": {"last": {}}}},
+    {"lease": 1},
+]
+
+
+def test_commands_over_foreign_documents_end_in_one_line(database, mongo_url, tmp_path, capsys):
+    database.runs.insert_many([{"_id": number, **document} for number, document in enumerate(FOREIGN)])
+    where = f"{mongo_url}/{database.name}"
+    once = ["reap", "gc --store", "ls --json --store", f"export -o {tmp_path}/t.csv --store"]
+    each = ["config {} --store", "show {} --store", f"export {{}} --force -o {tmp_path}/{{}}.zip --store"]
+    for command in [*once, *(command.format(n, n) for command in each for n in range(len(FOREIGN)))]:
+        assert main([*command.split(), where]) in (0, 1), command
+        assert capsys.readouterr().err.count("\n") <= 1, command

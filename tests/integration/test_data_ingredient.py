@@ -1,8 +1,11 @@
 """The data ingredient in an experiment."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from experiments import Experiment
 from ingredients import data, device
@@ -85,8 +88,8 @@ def test_setting_of_augment_misspelt_is_refused_with_the_nearest():
 
 
 def test_data_that_cannot_be_trained_on_stop_the_run():
-    with pytest.raises(DataError, match=r"data.batch_size: got 5000, expected 1 to 1258"):
-        run(data={"batch_size": 5000})
+    with pytest.raises(DataError, match=r"data.batch_size: got 5000, but there are 1258 training samples"):
+        run(data={"batch_size": 5000, "drop_last": True})
 
 
 def test_data_other_than_those_of_the_reproduced_run_are_refused(monkeypatch, tmp_path):
@@ -105,3 +108,62 @@ def test_data_other_than_those_of_the_reproduced_run_are_refused(monkeypatch, tm
     )
     with pytest.raises(DataError, match=message):
         run(data=settings)
+
+
+# data.stats of what cannot be trained on
+
+REFUSED = {
+    "text": (
+        "name,size,y\nAda,1,0\nBob,2,1\n",
+        {},
+        ["name text 2 0 2 Ada, Bob", "size integers 2 0 2 1 to 2"],
+        "has text",
+    ),
+    "no target": ("a,b\n1.5,2\n2.5,3\n", {"target": "c"}, ["a numbers 2 0 2 1.5 to 2.5"], "has no column 'c'"),
+    "gaps in the target": ("a,y\n1,0\n2,\n3,1\n", {}, ["y numbers 2 1 2 0 to 1"], "lacks 1 values of"),
+    "empty": ("a,y\n", {}, ["a text 0 0 0", "y text 0 0 0"], "a header and no rows below it"),
+    "labels out of range": ("a,y\n1,0\n2,7\n", {"num_classes": 2}, ["y integers 2 0 2 0 to 7"], "label out of range"),
+    "all for the test": ("a,y\n1,0\n2,1\n", {"test_fraction": 0.9}, ["a integers 2 0 2 1 to 2"], "nothing is left"),
+    "one column": ("a\nTrue\nFalse\n", {}, ["a bools 2 0 2 0 to 1"], "has 1 columns"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_stats_of_a_csv_that_cannot_be_trained_on_show_its_columns_and_why(case, tmp_path, capsys):
+    content, settings, rows, reason = REFUSED[case]
+    (tmp_path / "table.csv").write_text(content)
+    with pytest.raises(DataError, match=f"^data.*{reason}"):
+        run("data.stats", data={"path": str(tmp_path / "table.csv"), **settings})
+    assert set(rows) <= {" ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+
+
+def test_stats_of_a_csv_with_missing_inputs_show_the_splits_and_why(tmp_path, capsys):
+    (tmp_path / "table.csv").write_text("a,y\n" + "1,0\n,1\n" * 10)
+    run("data.stats", data={"path": str(tmp_path / "table.csv")})
+    text = capsys.readouterr().out
+    assert text.startswith("csv: classification")
+    assert "training on it is refused: data.name=csv: 10 input values are NaN or infinite" in text.splitlines()[-1]
+
+
+def test_stats_of_other_files_that_cannot_be_trained_on_show_what_they_hold(tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", first=np.array([[1.0, np.nan]]), words=np.array(["a", "b"]))
+    with pytest.raises(DataError, match=r"holds first, words; expected x and y"):
+        run("data.stats", data={"path": str(tmp_path / "data.npz")})
+    text = capsys.readouterr().out
+    assert re.search(r"first +float64 1x2 +2 +1 +2 +1 to 1\n", text)
+    assert re.search(r"words +<U1 2 +2 +0 +2 *\n", text)
+    for folder, size in (("cat", 4), ("cat", 5), ("dog", 5)):
+        (tmp_path / "images" / folder).mkdir(parents=True, exist_ok=True)
+        Image.new("L", (size, 3)).save(tmp_path / "images" / folder / f"{size}.png")
+    (tmp_path / "images" / "dog" / "bad.png").write_text("none")
+    with pytest.raises(DataError, match=r"bad.png cannot be read as an image"):
+        run("data.stats", data={"path": str(tmp_path / "images")})
+    text = capsys.readouterr().out
+    assert re.search(r"cat +2 +4x3 \(1\), 5x3 \(1\) *\ndog +2 +5x3 \(1\), unreadable \(1\)\n", text)
+
+
+@pytest.mark.parametrize("path", ["gone.csv", "other.npz"])
+def test_stats_of_what_cannot_be_read_at_all_are_refused(path, tmp_path):
+    (tmp_path / "other.npz").write_text("no archive")
+    with pytest.raises(DataError, match=r"there is no|cannot be read as .npz"):
+        run("data.stats", data={"path": str(tmp_path / path)})

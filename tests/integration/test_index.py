@@ -113,7 +113,8 @@ def test_values_of_all_kinds_come_back_and_do_not_mix(store, index):
     assert [type(row["x"]) for row in rows[:-1]] == [type(value) for value in values]
     assert math.isnan(rows[-1]["x"])
     for number, value in enumerate(values, 1):
-        assert names(index, ("x", "==", value)) == [str(number)], value
+        if value != {}:  # with which nothing is compared
+            assert names(index, ("x", "==", value)) == [str(number)], value
     assert names(index, ("x", "==", math.nan)) == ["99"]
     assert names(index, ("x", ">", 1)) == ["2", "7", "9"]
     assert names(index, ("x", "<", -(10**29))) == ["8", "10"]
@@ -211,7 +212,7 @@ def test_only_runs_are_taken_for_runs(store, index, tmp_path):
     (store / "file").write_text("x")
     (store / "7").write_text("x")
     assert names(index) == sorted(
-        ["1", "by_name", "_spool/20260101/run", "loose/run", "link"], key=lambda n: (len(n), n)
+        ["1", "by_name", "_spool/20260101/run", "loose/run", "link"], key=lambda n: (n != "1", n)
     )
     put(store, "loose")
     index.update()

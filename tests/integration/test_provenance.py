@@ -10,6 +10,7 @@ import torch
 
 import exp
 from experiments import Experiment
+from ingredients import ConfigError, Ingredient
 from observers import FileObserver, MongoObserver
 from observers.provenance.sources_and_git import packages
 from observers.record.identity import new_uid
@@ -203,3 +204,27 @@ def test_packages_are_those_that_are_installed_not_those_within_others():
     finally:
         sys.path.remove(vendored)
     assert before["packaging"] == packaging.__version__
+
+
+def test_source_that_is_added_is_recorded_wherever_in_the_lab_it_lies(tmp_path):
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "rules.txt").write_text("be strict")
+    part = Ingredient("part", base_dir=tmp_path)
+    part.add_source_file(tmp_path / "conf" / "rules.txt")
+    ex = Experiment("recorded", [part], base_dir=tmp_path, system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: None)
+    ex.run()
+    sources = dict(load(tmp_path / "runs" / "1")["experiment"]["sources"])
+    assert (tmp_path / "runs" / sources["conf/rules.txt"]).read_text() == "be strict"
+
+
+def test_source_that_cannot_be_recorded_is_refused(tmp_path):
+    ex = Experiment("recorded", base_dir=tmp_path / "lab", system_metrics_s=None)
+    with pytest.raises(ConfigError, match=r"add_source_file: got 'nothing.py', but there is no such file"):
+        ex.add_source_file("nothing.py")
+    (tmp_path / "elsewhere.py").write_text("")
+    ex.add_source_file(tmp_path / "elsewhere.py")
+    ex.main(lambda: None)
+    with pytest.raises(ConfigError, match=r"add_source_file: .*elsewhere.py is not below .*lab, where the sources of"):
+        ex.run()

@@ -15,8 +15,8 @@ from sacred.observers import FileStorageObserver
 
 from experiments import Experiment
 from experiments.running import captured_output
-from observers import FileObserver, Text
-from observers.errors import MediaError, MetricError
+from observers import FileObserver, MongoObserver, Text
+from observers.errors import ArtifactError, MediaError, MetricError
 from observers.record.identity import is_alive, true_status
 from observers.record.media_record import read_media
 from observers.record.points import read_metrics, read_points
@@ -517,3 +517,32 @@ def main(): pass
 """
     start(tmp_path, body, "-F", "runs").finish()
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["1", "_sources"]
+
+
+# What scripts for Sacred's observers call
+
+
+def test_observers_are_created_as_sacreds_were(tmp_path, mongo_url):
+    made = FileObserver.create(tmp_path / "runs", priority=50)
+    assert (type(made), made.basedir, made.priority) == (FileObserver, str(tmp_path / "runs"), 50)
+    made = MongoObserver.create(url=mongo_url, db_name="lab")
+    assert (type(made), made.destination.db_name) == (MongoObserver, "lab")
+
+
+def test_file_saved_by_the_observer_is_in_the_folder_of_the_run(tmp_path):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent, system_metrics_s=None)
+    observer = FileObserver(tmp_path / "runs")
+    ex.observers.append(observer)
+    (tmp_path / "table.csv").write_text("a,b\n")
+
+    @ex.main
+    def main():
+        observer.save_file(tmp_path / "table.csv")
+        observer.save_file(str(tmp_path / "table.csv"), "renamed.csv")
+        with pytest.raises(ArtifactError, match="that its record does not use"):
+            observer.save_file(tmp_path / "table.csv", "run.json")
+
+    ex.run()
+    folder = tmp_path / "runs" / "1"
+    assert (folder / "table.csv").read_text() == (folder / "renamed.csv").read_text() == "a,b\n"
+    assert load(folder)["artifacts"] == ["table.csv", "renamed.csv"]

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import warnings
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -23,7 +24,11 @@ from experiments import Experiment
 from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, Text
 from observers.errors import DestinationError
 from observers.mongo.destination import parse_mongo_option
+from observers.record.identity import lease
+from runs.__main__ import main
 from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.index.index import Index
+from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -124,6 +129,13 @@ def ids(found):
         ([("model", "in", [None, "x"])], ""),
         ({"model": {"$exists": True}}, "1234567"),
         ([("result", "in", [None, math.nan, 0.9])], "245"),
+        ("id>5", "67"),
+        ("id<='2'", "12"),
+        ("id~^[1-3]$", "123"),
+        ([("id", "in", [1, "2", "x"])], "12"),
+        ("model.name~^(m+)+lp$", "124567"),
+        ({"model.name": {"$regex": "^M", "$options": "i"}}, "124567"),
+        ("model.name='<cnn'", ""),
         ("nothing=None", "1234567"),
         ("nothing!=3", "1234567"),
         ({"nothing": {"$exists": True}}, ""),
@@ -225,13 +237,13 @@ def test_time_in_any_form_means_the_same_in_every_store(store, operator):
     started = {run.id: datetime.fromisoformat(run["start_time"]) for run in store.find(sort="id", columns=["start"])}
     compare = {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__", "==": "__eq__", "!=": "__ne__"}[operator]
     middle = started["4"]
-    for time in (middle, middle.replace(microsecond=0), middle.replace(second=0, microsecond=0)):
-        expected = [id for id, other in started.items() if getattr(other, compare)(time)]
-        for form in forms(time):
+    for at in (middle, middle.replace(microsecond=0), middle.replace(second=0, microsecond=0)):
+        expected = [id for id, other in started.items() if getattr(other, compare)(at)]
+        for form in forms(at):
             assert ids(store.find([("start", operator, form)], sort="id")) == expected, form
     short = middle.replace(second=0, microsecond=0)
-    for form, time in ((f"{short:%Y-%m-%dT%H:%M}", short), (f"{short:%Y-%m-%d}", short.replace(hour=0, minute=0))):
-        expected = [id for id, other in started.items() if getattr(other, compare)(time)]
+    for form, at in ((f"{short:%Y-%m-%dT%H:%M}", short), (f"{short:%Y-%m-%d}", short.replace(hour=0, minute=0))):
+        expected = [id for id, other in started.items() if getattr(other, compare)(at)]
         assert ids(store.find(f"start{operator}{form}", sort="id")) == expected
     assert ids(store.find([("start", "in", forms(middle))], sort="id")) == [i for i in started if started[i] == middle]
     with pytest.raises(FilterError, match="start ~: a time is compared with"):
@@ -376,6 +388,12 @@ def test_watch_for_a_field_that_no_run_has_refused(store):
         next(store.watch("dration>1"))
 
 
+@pytest.mark.parametrize("limit", ["3", 1.5, True])
+def test_limit_that_is_no_number_refused(store, limit):
+    with pytest.raises(FilterError, match=f"limit: got {limit!r}, expected how many runs at most"):
+        store.find(limit=limit)
+
+
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
     with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
@@ -450,7 +468,7 @@ def test_get_takes_id_uid_prefix_and_latest(store):
         assert store.get(run.uid[:-3]).id == "1"
         with pytest.raises(RunNotFoundError, match="the beginning of more than one uid: "):
             store.get(run.uid[:4])
-    for nobody in ("99", "zzz", "", "../1", "/etc"):
+    for nobody in ("99", "zzz", "", "../1", "/etc", "0_1", "٣", "+1"):
         with pytest.raises(RunNotFoundError, match="there is no run"):
             store.get(nobody)
 
@@ -464,6 +482,24 @@ def test_version_of_an_artifact_that_is_not_there_is_an_error_of_the_store(store
 def test_too_few_points_refused(store):
     with pytest.raises(FilterError, match="num_points: got 3, expected at least 4"):
         store.get("2").metric("train/loss", num_points=3)
+
+
+def test_frame_has_times_as_datetimes(store):
+    frame = store.frame(sort="id", columns=["start", "stop_time", "lr"])
+    assert [str(kind) for kind in frame.dtypes[:2]] == ["datetime64[us, UTC]"] * 2
+    assert (frame["stop_time"] >= frame["start"]).all()
+    run = store.get("1")
+    # Fields have times to the millisecond, as MongoDB has.
+    assert abs(frame.loc["1", "start"].replace(tzinfo=None) - run.start_time) < timedelta(milliseconds=1)
+
+
+def test_field_that_no_run_has_is_refused_by_a_run_too(store):
+    run = store.get("1")
+    for name, near in (("lrr", "lr"), ("train/los.min", "train/loss.min")):
+        with pytest.raises(FilterError, match=f"no run has a field {name!r}; did you mean {near}"):
+            run[name]
+        assert run.get(name) is None
+    assert run["host.nothing"] is None  # the machine's own, of which each has others
 
 
 def test_frame_has_config_summary_and_host(store):
@@ -495,6 +531,14 @@ def test_watch_begins_with_what_there_is(store):
         ([("lr", "in", "abc")], "lr in: got 'abc', expected a list"),
         ("model.name~(", "which is no regular expression"),
         ("start>yesterday", "got 'yesterday', expected a time such as 2026-01-31"),
+        ("lr=<0.1", "got the condition 'lr=<0.1', expected one of"),
+        ("lr=0.1 and seed=1", "got 'lr=0.1 and seed=1', expected one condition; give each of them by itself"),
+        ("lr<1, model.name~^c", "expected one condition"),
+        ("model.name~(?=m)", r"which is no regular expression of RE2 \(invalid perl operator: \(\?=\)"),
+        ([("model.name", "~", 3)], "it is no text"),
+        ({"model.name": {"$regex": "m", "$options": "x"}}, r"got the \$options 'x', expected letters among i, m and s"),
+        ("model={'name': 'cnn'}", "model: got a mapping, which nothing is compared with"),
+        ([("lr", "in", [{1}])], r"lr: got \{1\}, expected a number, a text"),
     ],
 )
 def test_filter_that_makes_no_sense_refused(store, filter, message):
@@ -593,6 +637,120 @@ def test_media_come_back_with_their_contents(store):
         words.table()
 
 
+KILLED = """
+import os, signal, sys, sacred
+from sacred.observers import FileStorageObserver, MongoObserver
+ex = sacred.Experiment("killed", save_git_info=False)
+url, name = (*sys.argv[1:], None)[:2]
+ex.observers.append(MongoObserver(url=url, db_name=name) if name else FileStorageObserver(url))
+@ex.main
+def main():
+    os.kill(os.getpid(), signal.SIGKILL)
+ex.run(options={"--capture": "no"})
+"""
+
+
+@pytest.mark.parametrize("kind", ["sacred-files", "sacred-mongo"])
+def test_stock_run_that_was_killed_is_dead_when_its_heartbeats_stay_away(tmp_path, database, mongo_url, kind):
+    where = [str(tmp_path / "store")] if kind == "sacred-files" else [mongo_url, database.name]
+    (tmp_path / "killed.py").write_text(KILLED)
+    assert processes.run([sys.executable, "killed.py", *where], cwd=tmp_path).returncode == -9
+    for age_s, interval, status in (
+        (0, 10.0, "RUNNING"),
+        (540, 10.0, "RUNNING"),
+        (660, 10.0, "DEAD"),
+        (660, 60.0, "RUNNING"),
+        (3660, 60.0, "DEAD"),
+    ):
+        last = datetime.now(UTC).replace(tzinfo=None) - timedelta(seconds=age_s)
+        if kind == "sacred-files":
+            path = tmp_path / "store" / "1" / "run.json"
+            document = json.loads(path.read_bytes())
+            document["meta"]["options"]["--beat-interval"] = interval
+            path.write_text(json.dumps({**document, "start_time": last.isoformat(), "heartbeat": None}))
+        else:
+            change = {"meta.options.--beat-interval": interval, "start_time": last, "heartbeat": None}
+            database.runs.update_one({}, {"$set": change})
+        with runs.open_store(where[0] if kind == "sacred-files" else "/".join(where)) as store:
+            [found] = store.find(["name=killed", f"status={status}"])
+            assert (found.status, store.get("1").status) == (status, status)
+            assert found.is_living == (status == "RUNNING")
+            assert store.find(["name=killed", f"status!={status}"]) == []
+
+
+@pytest.mark.parametrize("kind", ["our-files", "our-mongo"])
+def test_duration_of_a_running_run_goes_on_and_of_a_dead_one_ends_with_its_last_sign(
+    tmp_path, database, mongo_url, kind
+):
+    began, last = time.time() - 100, time.time() - 40
+    document = {
+        "experiment": {"name": "long"},
+        "status": "RUNNING",
+        "config": {"lr": 0.1},
+        "info": {},
+        "heartbeat": None,
+    }
+    leases = {1: lease(1.0), 2: {**lease(1.0), "boot_id": "another", "host": "gone", "heartbeat": last}}
+    times = {number: datetime.fromtimestamp(began, UTC).replace(tzinfo=None) for number in leases}
+    if kind == "our-files":
+        for number, of_run in leases.items():
+            folder = tmp_path / "store" / str(number)
+            folder.mkdir(parents=True)
+            (folder / "run.json").write_text(json.dumps({**document, "start_time": times[number].isoformat()}))
+            (folder / "lease.json").write_text(json.dumps(of_run))
+    else:
+        for number, of_run in leases.items():
+            row = {"_id": number, **document, "uid": f"{number}", "start_time": times[number], "lease": of_run}
+            database.runs.insert_one(row)
+    where = str(tmp_path / "store") if kind == "our-files" else f"{mongo_url}/{database.name}"
+    with runs.open_store(where) as store:
+        alive, dead = store.find(sort="-duration", columns=["duration", "status"])
+        assert (alive.id, alive.status, dead.status) == ("1", "RUNNING", "DEAD")
+        assert 100 <= alive["duration"] < 160
+        assert dead["duration"] == pytest.approx(60, abs=0.1)
+        assert [run.id for run in store.find("duration>99")] == ["1"]
+        assert store.get("1").duration_s >= alive["duration"]
+        assert store.get("2").duration_s == dead["duration"]
+
+
+def test_one_stock_run_among_ours_is_found_in_its_place_and_the_others_by_a_query(database, mongo_url):
+    losses = [0.5, 0.1, 0.4, 0.2]
+    for number, loss in enumerate(losses, 1):
+        summary = {"summary": {"loss": {"min": loss, "count": 1}}, "uid": f"{number:032x}"}
+        row = {"_id": number, "status": "COMPLETED", "config": {"n": number}, "info": {}, "experiment": {"name": "x"}}
+        database.runs.insert_one({**row, **summary})
+    stock = {"_id": 5, "status": "COMPLETED", "config": {"n": 5}, "info": {}, "experiment": {"name": "x"}}
+    database.runs.insert_one(stock)
+    database.metrics.insert_one({"run_id": 5, "name": "loss", "steps": [0, 1], "values": [0.9, 0.3], "timestamps": []})
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        assert [run.id for run in store.find(sort="loss.min")] == ["2", "4", "5", "3", "1"]
+        assert [run.id for run in store.find("loss.min<0.45", sort="-loss.min", limit=2)] == ["3", "5"]
+        assert [run["loss.min"] for run in store.find(sort="loss.min", limit=3)] == [0.1, 0.2, 0.3]
+
+
+def test_list_as_json_asks_for_all_runs_at_once(database, mongo_url, monkeypatch, capsys):
+    row = {"status": "COMPLETED", "config": {"lr": 0.1}, "info": {}, "experiment": {"name": "x"}, "command": "main"}
+    database.runs.insert_many([{"_id": number, "uid": f"{number:032x}", **row} for number in range(50)])
+    listener = Listener()
+    real = pymongo.MongoClient
+    monkeypatch.setattr(pymongo, "MongoClient", lambda *args, **kw: real(*args, event_listeners=[listener], **kw))
+    assert main(["ls", "--json", "--store", f"{mongo_url}/{database.name}"]) == 0
+    assert len({row["uid"] for row in json.loads(capsys.readouterr().out)}) == 50
+    assert len(listener.projections) < 10
+
+
+def test_list_looks_at_the_folders_once(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"status": "COMPLETED", "experiment": {"name": "x"}}')
+    looks = []
+    update = Index.update
+    monkeypatch.setattr(Index, "update", lambda index: (looks.append(index), update(index))[1])
+    assert main(["ls", "--store", str(tmp_path)]) == 0
+    assert "COMPLETED" in capsys.readouterr().out
+    assert len(looks) == 1
+
+
 def test_prefix_of_the_collections_goes_behind_the_url(database, mongo_url):
     with pymongo.MongoClient(mongo_url) as client:
         ex = sacred.Experiment("prefixed", save_git_info=False)
@@ -651,7 +809,8 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         listener.projections.clear()
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
-    assert set().union(*listener.projections) <= {"_id", "config.lr", "lease", "start_time", "status"}
+    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status"}
+    assert set().union(*listener.projections) <= {"_id", "config.lr", *of_status}
 
 
 def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):

@@ -184,7 +184,12 @@ def test_unknown_entry_stays_unknown_through_later_configs(experiment, refuse):
         ("sizes=[1,x]", "sizes: got '[1,x]' (str), expected a list of ints; write for example sizes='[1, 2]'"),
         ('sizes=[1,"x"]', "sizes: got [1, 'x'] (list), expected a list of ints; write for example sizes='[1, 2]'"),
         ("limit=few", "limit: got 'few' (str), expected an int or None; write for example limit=None"),
-        ("optimizer.name=3", "optimizer.name: got 3 (int), expected a string; write for example optimizer.name=adam"),
+        (
+            "optimizer.name=3",
+            "optimizer.name: got 3 (int), expected a string; for the text write optimizer.name='\"3\"'",
+        ),
+        ("lr=nan", "lr: got nan, expected a float; NaN equals nothing, so no run could be found by it"),
+        ("lr=-inf", "lr: got '-inf' (str), expected a float; write infinity as lr=-1e999"),
         (
             "optimizer.schedule=3",
             "optimizer.schedule: got 3 (int), expected a dict; write for example optimizer.schedule.steps=10",

@@ -285,7 +285,9 @@ def test_command_of_the_experiment_and_of_an_ingredient_run(result):
 
 def test_command_argument_of_its_own_can_be_set(result, refused):
     assert result("double", "with", "factor=3") == pytest.approx(0.3)
-    assert "factor: got 'x', expected a float; write for example factor=2.0" in refused("double", "with", "factor=x")
+    assert "factor: got 'x' (str), expected a float; write for example factor=2.0" in refused(
+        "double", "with", "factor=x"
+    )
     assert "did you mean factor?" in refused("double", "with", "facotr=3")
 
 
@@ -365,7 +367,10 @@ def test_save_config_writes_config_json_by_default(result, tmp_path, monkeypatch
             "config_filename=a.txt",
             "error: config_filename: got 'a.txt', expected a name ending in .yaml, .yml or .json\n",
         ),
-        ("config_filename=3", "error: config_filename: got 3, expected a string; write for example config_filename="),
+        (
+            "config_filename=3",
+            "error: config_filename: got 3 (int), expected a string; for the text write config_filename='\"3\"'",
+        ),
         (
             "config_flename=a.json",
             "error: config_flename: got 'a.json', but there is no such entry; did you mean config_f",
@@ -444,3 +449,38 @@ def test_unknown_or_incomplete_option_refused(refused, words, message):
 @pytest.mark.parametrize("words", [["-l", "-10"], ["--logl=ERROR"], ["-lERROR"], ["-u", "-fd"], ["--unobserved"]])
 def test_option_in_every_form_taken(result, words):
     assert result(*words) is not None
+
+
+# What ends in one line
+
+
+@pytest.mark.parametrize("decorator", ["config", "named_config"])
+def test_scope_that_returns_ends_in_one_line(tmp_path, capfd, decorator):
+    script = tmp_path / "returning.py"
+    script.write_text(
+        "from experiments import Experiment\n"
+        "ex = Experiment('returning')\n"
+        f"@ex.{decorator}\n"
+        "def mine():\n"
+        "    width = 3\n"
+        "    return {'height': width}\n"
+        "ex.main(lambda: None)\n"
+    )
+    names = {"__file__": str(script), "__name__": "returning"}
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    with pytest.raises(SystemExit):
+        names["ex"].run_commandline(["returning.py"])
+    assert capfd.readouterr().err == (
+        f"error: config scope mine: 'return' outside function (line 6 of {script}); a scope neither returns nor "
+        "yields: its local variables are the entries\n"
+    )
+
+
+@pytest.mark.parametrize("tag", ["py/type", "py/object", "py/function", "py/reduce", "json://x"])
+def test_config_file_that_would_build_objects_is_refused_by_its_name(refused, tmp_path, tag):
+    path = tmp_path / "theirs.json"
+    path.write_text(json.dumps({"d": {tag: "torch.nn.GRU"}}))
+    assert refused("with", str(path)) == (
+        f"error: {path}: got the key '{tag}', by which jsonpickle builds objects; a config file holds plain values: "
+        "give a class or function by its dotted name, as text\n"
+    )

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 EXPORTED = {
-    "configs": ["FrozenList", "Map", "freeze", "to_plain"],
+    "configs": ["FrozenList", "Map", "MutableMap", "freeze", "to_plain"],
     "experiments": [
         "Experiment",
         "FitResult",

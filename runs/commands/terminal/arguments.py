@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -55,6 +56,14 @@ class Parser(argparse.ArgumentParser):
             if given[position - 1] == "--sort" and given[position].startswith("-"):
                 given[position - 1 : position + 1] = [f"--sort={given[position]}"]
         return super().parse_known_args(given, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is no choice, and name the nearest one, where argparse lists all of them."""
+        if action.choices is not None and value not in action.choices:
+            choices = [str(choice) for choice in action.choices]
+            near = difflib.get_close_matches(str(value), choices, 1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(choices)}"
+            raise argparse.ArgumentError(action, f"got {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
         """Print the error, and end with exit code 2."""

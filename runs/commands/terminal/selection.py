@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from runs.stores.run import Run
     from runs.stores.store import Store
 
-__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "names_in"]
+__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "limit_in", "names_in"]
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +48,20 @@ def find_chosen(
         FilterError: If they make no sense.
     """
     return store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
+
+
+def limit_in(arguments: argparse.Namespace, default: int = 0) -> int | None:
+    """Return how many runs `--limit` asks for at most; None for all.
+
+    Raises:
+        FilterError: If it is below 0.
+    """
+    from runs.errors import FilterError
+
+    limit = default if arguments.limit is None else arguments.limit
+    if limit < 0:
+        raise FilterError(f"--limit: got {limit}, expected the number of runs, or 0 for all")
+    return limit or None
 
 
 def names_in(*given: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs import FrozenList, Map, freeze, to_plain
+from configs import FrozenList, Map, MutableMap, freeze, to_plain
 
 PLAIN = {"model": {"name": "mlp", "options": {"hidden": [64, 32]}}, "groups": [{"match": "*.bias"}, [{"deep": 1}]]}
 
@@ -221,12 +221,37 @@ def test_map_pickle_keeps_values_and_types(cfg, protocol):
     assert [type(value) for value in depths(again)] == [type(value) for value in depths(cfg)]
 
 
-def test_map_deepcopy_is_an_independent_map(cfg):
+def test_map_deepcopy_can_be_changed_at_every_depth(cfg):
     again = copy.deepcopy(cfg)
     assert again == cfg
-    assert isinstance(again.model.options, Map)
-    assert isinstance(copy.deepcopy(cfg.groups), FrozenList)
-    assert again.groups is not cfg.groups
+    again.model.options.new = {"a": 1}
+    again["groups"].append("another")
+    del again.model.name
+    assert (again.model.options.new.a, again.groups[-1]) == (1, "another")
+    assert "new" not in cfg.model.options
+    assert "name" in cfg.model
+    assert len(again.groups) == len(cfg.groups) + 1
+    assert type(copy.deepcopy(cfg.groups)) is list
+
+
+def test_mutable_map_takes_dicts_in_every_way_as_such_ones():
+    cfg = MutableMap({"a": {"b": [{"c": 1}]}}, d=({"e": 2},))
+    cfg.update({"f": {"g": 3}}, h={"i": 4})
+    cfg |= {"j": {"k": 5}}
+    cfg.setdefault("l", {"m": 6}).m += 1
+    assert (cfg.a.b[0].c, cfg.d[0].e, cfg.f.g, cfg.h.i, cfg.j.k, cfg.l.m) == (1, 2, 3, 4, 5, 7)
+    assert cfg.setdefault("l") is cfg.l
+    assert pickle.loads(pickle.dumps(cfg)) == cfg == copy.deepcopy(cfg)
+    assert type(freeze(cfg).a.b[0]) is Map
+    assert type(to_plain(cfg)["a"]["b"][0]) is dict
+
+
+def test_mutable_map_without_the_name_says_which_there_are():
+    cfg = MutableMap(rate=1)
+    with pytest.raises(AttributeError, match="no entry 'raet' here; did you mean rate"):
+        cfg.raet  # noqa: B018
+    with pytest.raises(AttributeError, match="no entry 'raet' here; did you mean rate"):
+        del cfg.raet
 
 
 def test_map_deepcopy_copies_the_objects_in_it():
@@ -291,7 +316,7 @@ def test_map_is_a_dict(cfg):
 def test_map_crosses_to_a_spawned_process_and_back(cfg):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.apply(getattr, (cfg.model, "name")) == "mlp"
-        again = pool.apply(copy.deepcopy, (cfg,))
+        again = pool.apply(freeze, (cfg,))
     assert again == cfg
     assert isinstance(again.groups[0], Map)
 
@@ -307,6 +332,6 @@ def test_freeze_and_to_plain_are_inverse(plain):
 @given(json_dicts)
 def test_pickle_and_deepcopy_return_an_equal_map(plain):
     cfg = Map(plain)
-    for again in pickle.loads(pickle.dumps(cfg)), copy.deepcopy(cfg):
-        assert type(again) is Map
+    for again, kind in (pickle.loads(pickle.dumps(cfg)), Map), (copy.deepcopy(cfg), MutableMap):
+        assert type(again) is kind
         assert again == cfg

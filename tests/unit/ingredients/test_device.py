@@ -82,6 +82,24 @@ def test_make_device_without_num_threads_leaves_them():
     assert torch.get_num_threads() == 2
 
 
+@pytest.mark.parametrize(
+    ("asked", "threads"),
+    [({}, 1), ({"OMP_WAIT_POLICY": "passive"}, 2), ({"OMP_WAIT_POLICY": "active"}, 1), ({"OMP_NUM_THREADS": "2"}, 2)],
+)
+def test_make_device_takes_one_thread_where_threads_would_spin(asked, threads, monkeypatch, caplog):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    torch.set_num_threads(2)
+    make(name="cpu")
+    assert torch.get_num_threads() == threads
+    assert ("computing with 1 thread of 2: torch was imported before the lab" in caplog.text) is (threads == 1)
+    torch.set_num_threads(1)
+    make(name="cpu", num_threads=2)
+    assert torch.get_num_threads() == 2
+
+
 @pytest.mark.parametrize("num_threads", [0, -2])
 def test_make_device_with_no_threads_is_refused(num_threads):
     with pytest.raises(DeviceError, match=rf"device.num_threads: got {num_threads}, expected at least 1 or None"):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from ingredients.errors import ConfigError, OptimizerError
+from ingredients.losses.building import Loss
 from ingredients.optimizer import build_optimizer, config, parameter_groups
 
 NAMES = sorted(
@@ -44,7 +45,8 @@ def loss_of(model):
 
 
 def names_of(group):
-    return [name for name, _ in group["params"]]
+    assert len(group["names"]) == len(group["params"])
+    return group["names"]
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -162,7 +164,7 @@ def test_optimizer_leaves_frozen_parameters_out(model):
 def test_optimizer_groups_have_their_own_settings_and_inherit_the_rest(model):
     groups = [{"match": "3.*", "lr": 0.5}, {"match": "*.bias", "weight_decay": 0.0, "momentum": 0.5}]
     optimizer = build_optimizer(model, "SGD", 0.1, 0.2, {"momentum": 0.9}, groups)
-    found = [(g["param_names"], g["lr"], g["weight_decay"], g["momentum"]) for g in optimizer.param_groups]
+    found = [(g["names"], g["lr"], g["weight_decay"], g["momentum"]) for g in optimizer.param_groups]
     assert found == [
         (["0.weight", "1.weight"], 0.1, 0.2, 0.9),
         (["3.weight", "3.bias"], 0.5, 0.2, 0.9),
@@ -230,7 +232,7 @@ def test_optimizer_lbfgs_with_groups_raises(model):
 
 def test_optimizer_without_decay_of_biases_and_norms_decays_the_rest(model):
     optimizer = build_optimizer(model, "AdamW", 0.1, 0.2, decay_bias_and_norm=False)
-    assert [(group["param_names"], group["weight_decay"]) for group in optimizer.param_groups] == [
+    assert [(group["names"], group["weight_decay"]) for group in optimizer.param_groups] == [
         (["0.weight", "3.weight"], 0.2),
         (["0.bias", "1.weight", "1.bias", "3.bias"], 0.0),
     ]
@@ -253,4 +255,36 @@ def test_optimizer_without_decay_of_biases_knows_those_of_attention():
 
 
 def test_config_has_the_arguments_of_build_optimizer():
-    assert [*config()] == [*inspect.signature(build_optimizer).parameters][1:]
+    assert ["model", *config(), "loss"] == [*inspect.signature(build_optimizer).parameters]
+
+
+def added(optimizer, *parameters, **special):
+    optimizer.add_param_group({"params": list(parameters), **special})
+    return optimizer
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "RMSprop"])
+@pytest.mark.parametrize("groups", [(), [{"match": "*.bias", "lr": 0.5}]])
+def test_optimizer_takes_a_group_that_is_added_and_resumes_with_it(model, name, groups):
+    extra = nn.Parameter(torch.ones(3))
+    optimizer = added(build_optimizer(model, name, 0.1, groups=groups), extra, lr=0.25)
+    (loss_of(model) + extra.sum()).backward()
+    optimizer.step()
+    assert (extra < 1).all()
+    again = added(build_optimizer(model, name, 0.1, groups=groups), extra)
+    again.load_state_dict(optimizer.state_dict())
+    assert again.param_groups[-1]["lr"] == 0.25
+    assert again.param_groups[-1].keys() == optimizer.param_groups[-1].keys()
+
+
+def test_optimizer_of_a_compiled_model_has_plain_names(model):
+    optimizer = build_optimizer(torch.compile(model, backend="eager"), "SGD", 0.1, groups=[{"match": "0.*", "lr": 0.5}])
+    assert [names_of(group)[0] for group in optimizer.param_groups] == ["1.weight", "0.weight"]
+
+
+def test_optimizer_has_what_is_trained_of_the_loss(model):
+    loss = Loss(nn.Linear(2, 1), "values", 2)
+    loss.module.bias.requires_grad_(False)
+    optimizer = build_optimizer(model, "SGD", 0.1, groups=[{"match": "loss.*", "lr": 0.5}], loss=loss)
+    assert names_of(optimizer.param_groups[1]) == ["loss.weight"]
+    assert optimizer.param_groups[1]["params"] == [loss.module.weight]

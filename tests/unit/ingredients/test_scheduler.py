@@ -87,7 +87,7 @@ def rates_of_torch(name, length):
     return rates
 
 
-@pytest.mark.parametrize("warmup_steps", [0, 1, 2, 7, 100])
+@pytest.mark.parametrize("warmup_steps", [0, 1, 2, STEPS, STEPS + 1, 7, 100])
 @pytest.mark.parametrize(("name", "interval"), STEPPED)
 def test_scheduler_of_any_class_has_the_rates_of_torch_after_the_warmup(name, interval, warmup_steps):
     waits = max(warmup_steps - 1, 0)
@@ -95,8 +95,8 @@ def test_scheduler_of_any_class_has_the_rates_of_torch_after_the_warmup(name, in
         length, num_steps = EPOCHS * STEPS - waits, [max(k - waits, 0) for k in range(EPOCHS * STEPS)]
     else:
         ends = [STEPS * epoch for epoch in range(1, EPOCHS + 1)]
-        length = EPOCHS - sum(end < waits for end in ends)
-        num_steps = [sum(waits <= end <= k for end in ends) for k in range(EPOCHS * STEPS)]
+        length = EPOCHS - sum(end <= waits for end in ends)
+        num_steps = [sum(waits < end <= k for end in ends) for k in range(EPOCHS * STEPS)]
     reference = rates_of_torch(name, max(length, 1))
     expected = [
         reference[num_steps[k]] * (min((k + 1) / warmup_steps, 1) if warmup_steps else 1) for k in range(EPOCHS * STEPS)
@@ -168,6 +168,24 @@ def test_warmup_longer_than_an_epoch_makes_an_epoch_scheduler_wait():
     assert rates[::STEPS] == pytest.approx([1 / 6, 5 / 6, 0.5, 0.25, 0.125, 0.0625])
 
 
+@pytest.mark.parametrize("warmup_steps", range(1, 3 * STEPS + 2))
+def test_warmup_of_any_length_reaches_the_rate_before_an_epoch_scheduler_lowers_it(warmup_steps):
+    optimizer, schedule = make("ExponentialLR", {"gamma": 0.5}, warmup_steps=warmup_steps)
+    assert max(train(optimizer, schedule)) == pytest.approx(1.0)
+
+
+def test_warmup_that_ended_with_an_epoch_goes_on_from_its_state():
+    settings = {"name": "ExponentialLR", "options": {"gamma": 0.5}, "warmup_steps": STEPS + 1}
+    optimizer, schedule = make(**settings)
+    train(optimizer, schedule, 1)
+    again, resumed = make(**settings)
+    again.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(schedule.state_dict())
+    assert train(again, resumed, 2) == pytest.approx([1.0] * STEPS + [0.5] * STEPS)
+    old = {key: value for key, value in schedule.state_dict().items() if key != "is_warm"}
+    resumed.load_state_dict(old)
+
+
 @pytest.mark.parametrize("warmup_steps", [-1, -10])
 def test_warmup_of_negative_length_raises(warmup_steps):
     with pytest.raises(SchedulerError, match=f"scheduler.warmup_steps: got {warmup_steps}, expected 0 or more"):
@@ -187,7 +205,8 @@ def test_warmup_of_negative_length_raises(warmup_steps):
     ("interval", "warmup_steps", "length"),
     [
         ("epoch", 0, 6),
-        ("epoch", 5, 6),
+        ("epoch", 4, 6),
+        ("epoch", 5, 5),
         ("epoch", 6, 5),
         ("step", 0, 24),
         ("step", 1, 24),

@@ -15,6 +15,7 @@ from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError, TrainingError
 from ingredients.losses.building import build_loss
+from ingredients.models.networks import CNN
 from ingredients.optimizer import build_optimizer
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import build_schedule
@@ -324,7 +325,8 @@ def test_fit_keeps_the_newest_state_of_every_part(data, tmp_path):
     assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "data", "config", "format"}
     assert (state["epoch"], state["batch"], state["step"], state["config"]) == (3, 0, 9, {"seed": 3})
     assert torch.equal(state["model"]["0.weight"], model[0].weight)
-    assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": 3 - result.best_epoch}
+    waited = 3 - result.best_epoch
+    assert state["monitor"] == {"value": result.best, "epoch": result.best_epoch, "waited": waited, "mark": result.best}
 
 
 def refused(data, error, message, model=None, **settings):
@@ -395,6 +397,20 @@ def test_fit_with_batchnorm_and_a_batch_of_one_sample_raises(tensor_data, batch_
     refused(data, ModelError, message, make_model(3, nn.BatchNorm1d(8)))
 
 
+@pytest.mark.parametrize(
+    ("size", "widths", "refuses"), [(4, [4, 8, 8], True), (8, [4, 8, 8], False), (2, [4, 4], True), (1, [4], True)]
+)
+def test_fit_of_the_cnn_and_a_batch_of_one_sample_raises_where_one_pixel_is_left(tensor_data, size, widths, refuses):
+    images = torch.randn(17, 1, size, size, generator=torch.Generator().manual_seed(0))
+    data, model = tensor_data((images, LABELS[:17]), batch_size=8), CNN((1, size, size), 3, widths)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    if not refuses:
+        assert train(data, model, epochs=1)[2].steps == 3
+        return
+    refused(data, ModelError, r"the last training .* which BatchNorm2d cannot take; set data.drop_last=True", model)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
 def test_fit_with_batchnorm_that_drops_the_last_batch_trains(tensor_data):
     data = tensor_data((INPUTS[:20], LABELS[:20]), batch_size=19)
     data.train.drop_last = True
@@ -425,10 +441,10 @@ def followed(values, **options):
     [
         ({"mode": "min"}, [0, 1, 3], []),
         ({"mode": "max"}, [0, 4], []),
-        ({"mode": "min", "min_delta": 0.5}, [0, 1], []),
+        ({"mode": "min", "min_delta": 0.5}, [0, 1, 3], []),
         ({"mode": "min", "patience": 1}, [0, 1, 3], [2, 4]),
         ({"mode": "max", "patience": 3}, [0, 4], [3]),
-        ({"mode": "min", "min_delta": 0.5, "patience": 2}, [0, 1], [3, 4]),
+        ({"mode": "min", "min_delta": 0.5, "patience": 2}, [0, 1, 3], [3, 4]),
     ],
 )
 def test_monitor_follows_its_metric(options, best, exhausted):
@@ -445,6 +461,16 @@ def test_monitor_knows_which_way_is_better(name, larger):
 
 def test_monitor_takes_any_number_for_better_than_nan():
     assert followed([math.nan, math.nan, 5.0, math.nan, 4.0], patience=2) == ([0, 2, 4], [])
+
+
+def test_monitor_counts_small_steps_together():
+    assert followed([1.0, 0.75, 0.5, 0.25, 0.0], mode="min", min_delta=0.4, patience=2) == ([0, 1, 2, 3, 4], [])
+
+
+def test_monitor_goes_on_from_the_state_of_an_earlier_version():
+    monitor = Monitor("val/x", "min", patience=2, min_delta=0.5)
+    monitor.load_state_dict({"value": 2.0, "epoch": 1, "waited": 1})
+    assert (monitor.update({"val/x": 1.75}, 2), monitor.exhausted, monitor.epoch) == (True, True, 2)
 
 
 def test_monitor_that_meets_only_nan_is_exhausted():

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from experiments.training.monitor import Monitor
-from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, snapshot
+from ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
+from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
 from ingredients.config.seed import seed_globals
 from ingredients.errors import CheckpointError
 from ingredients.optimizer import build_optimizer
@@ -209,3 +209,54 @@ def test_snapshot_is_not_reached_by_later_changes():
     assert copied["t"].tolist() == [0, 0]
     assert copied["l"][0].tolist() == copied["l"][1][0].tolist() == [0]
     assert copied["c"] == collections.Counter({3: 1})
+
+
+def test_state_of_an_earlier_version_resumes_with_names_where_the_lab_keeps_them(state, tmp_path):
+    for group in state["optimizer"]["param_groups"]:
+        group["param_names"] = group.pop("names")
+    parts = make_parts()
+    resume(parts, state, tmp_path / "last.pt")
+    assert parts["optimizer"].param_groups[0]["names"] == ["weight", "bias"]
+    parts["optimizer"].add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+
+
+@pytest.mark.parametrize("key", ["names", "param_names"])
+def test_branch_of_another_optimizer_config_finds_momenta_by_name_and_those_without_by_turn(state, tmp_path, key):
+    parts, extra = make_parts(), [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    for kept in state["optimizer"]["param_groups"]:
+        kept[key] = kept.pop("names")
+    state["optimizer"]["param_groups"].append({**kept, "params": [2, 3]})
+    del state["optimizer"]["param_groups"][1][key]
+    for number in (2, 3):
+        state["optimizer"]["state"][number] = {
+            "step": torch.tensor(9.0),
+            "exp_avg": torch.full((2,), float(number)),
+            "exp_avg_sq": torch.zeros(2),
+        }
+    parts["optimizer"].add_param_group({"params": extra})
+    branch(parts, state, tmp_path / "last.pt", {**CONFIG, "optimizer": {**CONFIG["optimizer"], "lr": 0.5}})
+    assert [parts["optimizer"].state[one]["exp_avg"][0].item() for one in extra] == [2.0, 3.0]
+    assert parts["optimizer"].param_groups[0]["lr"] != 0.1
+
+
+@pytest.mark.parametrize("compiled", [(True, False), (False, True), (True, True)])
+def test_state_of_a_compiled_model_has_plain_names_and_fits_both(tmp_path, compiled):
+    models = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)) for _ in range(2)]
+    one, other = (
+        torch.compile(model, backend="eager") if wrap else model for model, wrap in zip(models, compiled, strict=True)
+    )
+    if compiled[0]:
+        models[0][1] = torch.compile(models[0][1], backend="eager")
+    state = capture(Place(), {"model": one})
+    assert list(state["model"]) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    save_checkpoint(state, tmp_path / "last.pt")
+    resume({"model": other}, load_checkpoint(tmp_path / "last.pt"), tmp_path)
+    assert torch.equal(models[0][0].weight, models[1][0].weight)
+    load_weights(one, tmp_path / "last.pt", {})
+
+
+def test_checkpoint_of_an_earlier_version_with_the_names_of_a_compiled_model_fits(tmp_path):
+    model, kept = nn.Linear(2, 1), nn.Linear(2, 1)
+    save_checkpoint({"model": torch.compile(kept, backend="eager").state_dict()}, tmp_path / "best.pt")
+    load_weights(model, tmp_path / "best.pt", {})
+    assert torch.equal(model.weight, kept.weight)

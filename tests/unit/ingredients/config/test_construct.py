@@ -1,6 +1,7 @@
 """Objects from names in a config, and options that must fit a signature."""
 
 import fractions
+import sys
 
 import pytest
 
@@ -56,6 +57,33 @@ def test_import_object_unknown_module_refused():
 def test_import_object_unknown_submodule_refused():
     with pytest.raises(ConfigError, match=r"there is no module 'json\.nowhere'"):
         import_object("json.nowhere:Net", "model.name")
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """Work in a folder of its own, which Python does not look into."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+def test_import_object_looks_into_the_working_folder_last(elsewhere):
+    (elsewhere / "my_nets_here").mkdir()
+    (elsewhere / "my_nets_here" / "deep.py").write_text("class Net: pass\n")
+    (elsewhere / "fractions.py").write_text("Fraction = None\n")
+    before = list(sys.path)
+    assert import_object("fractions.Fraction", "model.name") is fractions.Fraction
+    assert sys.path == before
+    assert import_object("my_nets_here.deep:Net", "model.name").__name__ == "Net"
+    assert sys.path == [*before, str(elsewhere)]
+    assert import_object("my_nets_here.deep:Net", "model.name").__name__ == "Net"
+
+
+def test_import_object_from_the_working_folder_that_lacks_a_package_says_so(elsewhere):
+    (elsewhere / "my_needy_net.py").write_text("import package_that_is_not_there\n")
+    with pytest.raises(ModuleNotFoundError, match="package_that_is_not_there"):
+        import_object("my_needy_net:Net", "model.name")
 
 
 def test_import_object_misspelt_object_refused_with_the_nearest():

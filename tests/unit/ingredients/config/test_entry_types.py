@@ -1,10 +1,16 @@
 """Which values an entry takes, by its annotation or its default."""
 
+import math
+import types
+from collections.abc import Callable
+from pathlib import Path, PurePath
 from typing import Any, Literal, Optional, Union
 
 import pytest
+import torch
 
-from ingredients.config.entry_types import conform, describe, infer, nearest
+from ingredients.config.entry_types import conform, describe, infer
+from ingredients.config.nearest import nearest
 
 DTYPE = Literal["off", "float16"]
 
@@ -29,7 +35,12 @@ DTYPE = Literal["off", "float16"]
         ([True, 1.5], list),
         ([[1], [2]], list),
         ([{"a": 1}], list),
-        (object, Any),
+        (object, Callable),
+        (object(), Any),
+        ([int, len], list[Callable]),
+        (math, types.ModuleType),
+        (torch.float16, torch.dtype),
+        (Path("x"), PurePath),
     ],
 )
 def test_infer_default_gives_its_type(default, kind):

@@ -95,9 +95,10 @@ def test_yaml_tag_that_builds_objects_refused(write, tmp_path, tag):
     assert not marker.exists()
 
 
-def test_json_that_jsonpickle_would_run_stays_a_dict(write):
-    text = '{"x": {"py/object": "os.system"}}'
-    assert read_config_file(write("a.json", text)) == {"x": {"py/object": "os.system"}}
+def test_json_that_jsonpickle_would_run_is_refused(write):
+    text = '{"x": [{"py/object": "os.system"}]}'
+    with pytest.raises(ConfigError, match=r"a\.json: got the key 'py/object', by which jsonpickle builds objects"):
+        read_config_file(write("a.json", text))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,8 @@ def test_guard_sacred_reads_as_the_lab_does(write, tmp_path):
     guard_sacred()
     guard_sacred()
     assert load_config_file(str(write("a.yaml", "lr: 1e-3"))) == {"lr": 1e-3}
-    assert load_config_file(str(write("b.json", '{"x": {"py/tuple": [1]}}'))) == {"x": {"py/tuple": [1]}}
+    with pytest.raises(ConfigError, match=r"b\.json: got the key 'py/tuple'"):
+        load_config_file(str(write("b.json", '{"x": {"py/tuple": [1]}}')))
     marker = tmp_path / "marker"
     with pytest.raises(ConfigError, match="is not valid YAML"):
         load_config_file(str(write("c.yml", f"x: !!python/object/apply:os.system ['touch {marker}']")))

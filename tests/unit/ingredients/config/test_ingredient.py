@@ -8,7 +8,7 @@ import sacred
 from sacred.run import Run
 from sacred.utils import SignatureError
 
-from configs import FrozenList, Map
+from configs import FrozenList, Map, MutableMap
 from experiments import Experiment
 from ingredients import Ingredient
 from ingredients.errors import ConfigError, MissingEntryError
@@ -160,7 +160,7 @@ def test_hooks_around_the_run_receive_map(part):
     assert seen == [("before", 0.5, 0.5), ("first", 3, 0.5), "main", ("after", 0.5, 1)]
 
 
-def test_config_hook_receives_map_and_updates(part):
+def test_config_hook_receives_a_config_and_updates(part):
     seen = {}
     experiment = Experiment("lab", ingredients=[part])
 
@@ -174,15 +174,146 @@ def test_config_hook_receives_map_and_updates(part):
         return part.width, part.options.inner.sizes
 
     assert experiment.run().result == (4, [1, 2])
-    assert all_map(seen["config"])
+    assert type(seen["config"].part.options) is MutableMap
     assert seen["command"] == "main"
     assert isinstance(seen["logger"], logging.Logger)
     assert experiment.run(config_updates={"part.width": 9}).result[0] == 9
 
 
+def test_config_hook_may_return_the_config_that_it_changed(part):
+    @part.config_hook
+    def change(config, command_name, logger):
+        config.part.width += 1
+        config["part"].update({"more": {"a": 1}})
+        config.part.options.inner.sizes.append(3)
+        return config
+
+    experiment = Experiment("lab", ingredients=[part])
+    experiment.add_config(rate=0.5)
+
+    @experiment.config_hook
+    def also(config, command_name, logger):
+        config.update({"hook": True, "rate": config.part.width / 8})
+        return config
+
+    experiment.main(lambda _config: _config)
+    config = experiment.run().result
+    assert (config.part.width, config.part.more.a, config.part.options.inner.sizes) == (4, 1, [1, 2, 3])
+    assert (config.hook, config.rate) == (True, 0.5)
+    assert set(config) == {"part", "rate", "hook", "seed"}
+    assert experiment.run(config_updates={"part.width": 9, "rate": 2.0}).result.rate == 2.0
+
+
+def test_config_hook_of_a_twin_changes_the_twin(part):
+    @part.config_hook
+    def change(config, command_name, logger):
+        if "twin" in config:
+            config.twin.width = 7
+        return config
+
+    twin = part.twin("twin")
+    experiment = Experiment("lab", ingredients=[part, twin])
+    experiment.main(lambda part, twin: (part.width, twin.width))
+    assert experiment.run().result == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("config.part.width = 9", "config hook hook: changed part.width, but returned nothing; end it with return"),
+        ("return 3", "config hook hook: returned 3 .int., expected a dict of changed entries"),
+        (
+            "config.other.rate = 1.0; return config",
+            "config hook hook: changed other.rate, which is not of part",
+        ),
+    ],
+)
+def test_config_hook_whose_changes_would_be_lost_refused(part, tmp_path, hook, message):
+    names = {}
+    exec(f"def hook(config, command_name, logger): {hook}", names)
+    other = Ingredient("other")
+    other.add_config(rate=0.5)
+    part.ingredients.append(other)
+    part.config_hook(names["hook"])
+    experiment = Experiment("lab", ingredients=[part, other])
+    experiment.main(lambda: None)
+    with pytest.raises(ConfigError, match=message):
+        experiment.run()
+
+
+def test_config_hook_of_the_experiment_that_changes_an_ingredient_refused(part):
+    experiment = Experiment("lab", ingredients=[part])
+
+    @experiment.config_hook
+    def change(config, command_name, logger):
+        return {"part": {"width": 9}}
+
+    experiment.main(lambda: None)
+    with pytest.raises(ConfigError, match=r"config hook change: changed part.width, which is not of the experiment"):
+        experiment.run()
+
+
 def test_config_hook_of_another_form_refused(part):
     with pytest.raises(ValueError, match="Wrong signature for config_hook"):
         part.config_hook(lambda config: {})
+
+
+# Configs that may be changed
+
+
+def test_config_is_writable_where_sacreds_settings_say_so(part, monkeypatch):
+    monkeypatch.setitem(sacred.SETTINGS.CONFIG, "READ_ONLY_CONFIG", False)
+
+    @part.capture
+    def change(options):
+        options.inner.sizes.append(3)
+        options["new"] = {"a": 1}
+
+    @part.capture
+    def look(options, _config):
+        assert _config.options is options
+        return options.inner.sizes, options.new.a
+
+    experiment = Experiment("lab", ingredients=[part])
+
+    @experiment.main
+    def main(_config):
+        change()
+        _config.rate = 3
+        return look()
+
+    run = experiment.run()
+    assert run.result == ([1, 2, 3], 1)
+    assert run.config["part"]["options"]["inner"]["sizes"] == [1, 2]
+    assert "rate" not in run.config
+
+
+# Arguments from outside
+
+
+def test_required_argument_may_come_from_outside(part):
+    @part.capture
+    def load(filename, width):
+        return filename, width
+
+    experiment = Experiment("lab", ingredients=[part])
+    experiment.main(lambda: load())
+    assert experiment.run(config_updates={"part.filename": "a.csv"}).result == ("a.csv", 3)
+    with pytest.raises(MissingEntryError, match="load: got no value for the argument filename"):
+        experiment.run()
+
+
+def test_required_argument_from_outside_that_the_caller_hands_over_refused(part):
+    @part.capture
+    def load(filename):
+        return filename
+
+    experiment = Experiment("lab", ingredients=[part])
+    experiment.main(lambda: load("mine.csv"))
+    assert experiment.run().result == "mine.csv"
+    with pytest.raises(ConfigError, match=r"filename: got 'a.csv', but load is given its filename by the code"):
+        experiment.run(config_updates={"part.filename": "a.csv"})
+    assert experiment.run().result == "mine.csv"
 
 
 # What an argument is filled with
@@ -288,6 +419,26 @@ def test_config_cannot_be_changed_in_a_run(run):
 def test_entries_from_both_a_dict_and_keywords_refused(part):
     with pytest.raises(ConfigError, match="got a dict or file and keywords; give the entries in one of the two ways"):
         part.add_config({"a": 1}, b=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((), "got no entries; give a dict, a file or keywords"),
+        ((12,), "got 12 .int., expected a dict, the name of a file, or keywords"),
+        (([1],), "got .1. .list., expected a dict"),
+    ],
+)
+def test_add_config_of_anything_else_refused(part, given, message):
+    with pytest.raises(ConfigError, match=f"add_config: {message}"):
+        part.add_config(*given)
+    with pytest.raises(ConfigError, match=f"add_named_config: {message}"):
+        part.add_named_config("name", *given)
+
+
+def test_add_config_of_an_empty_dict_adds_nothing(run, part):
+    part.add_config({})
+    assert run(lambda part: part.width) == 3
     with pytest.raises(ConfigError, match="got a dict or file and keywords; give the entries in one of the two ways"):
         part.add_named_config("tall", {"a": 1}, b=2)
 

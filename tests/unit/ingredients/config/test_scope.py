@@ -56,23 +56,35 @@ def test_scope_locals_are_the_entries(scope):
     }
 
 
-def test_scope_docstring_import_function_and_class_are_no_entries():
+def test_scope_docstring_and_imports_are_no_entries():
     def config():
         """Say something."""
         import math
         from pathlib import Path
 
-        def double(x):
-            return 2 * x
+        root = math.sqrt(16.0)
+        suffix = Path("a.csv").suffix
+
+    assert Scope(config)() == {"root": 4.0, "suffix": ".csv"}
+
+
+def test_scope_functions_and_classes_are_entries_that_see_the_others():
+    def config():
+        import math
+
+        factor = 3
+
+        def times(x):
+            return math.sqrt(factor * x)
 
         class Local:
             pass
 
-        root = math.sqrt(16.0)
-        suffix = Path("a.csv").suffix
-        four = double(2)
+        three = times(3) if False else 3
 
-    assert Scope(config)() == {"root": 4.0, "suffix": ".csv", "four": 4}
+    entries = Scope(config)({"factor": 12})
+    assert entries.keys() == {"factor", "times", "Local", "three"}
+    assert (entries["times"](3), entries["Local"].__name__) == (6.0, "Local")
 
 
 def test_scope_only_a_docstring_has_no_entries():
@@ -156,7 +168,7 @@ def test_update_changed_entries_are_modified(scope):
         ({"lr": {"x": 1}}, r"part\.lr: got \{'x': 1\} \(dict\), expected a float"),
         ({"steps": 3.7}, r"part\.steps: got 3\.7 \(float\), expected an int; write for example part\.steps=3"),
         ({"flag": 1}, r"part\.flag: got 1 \(int\), expected True or False"),
-        ({"path": 3}, r"part\.path: got 3 \(int\), expected a string or None; write for example part\.path=None"),
+        ({"path": 3}, r"part\.path: got 3 \(int\), expected a string or None; for the text write part\.path='\"3\"'$"),
         (
             {"sizes": [1, "a"]},
             r"part\.sizes: got \[1, 'a'\] \(list\), expected a list of ints; write for example part\.sizes='\[1, 2\]'",
@@ -385,7 +397,7 @@ def test_dict_at_another_path_keeps_its_entries():
 
 def test_scope_that_is_no_function_with_a_body_is_refused():
     with pytest.raises(ConfigError, match="a config scope is a function written with def; got "):
-        Scope(lambda: {"lr": 0.1}, "part")
+        Scope(lambda: {"lr": 0.1}, "part").check()
 
 
 def test_scope_that_returns_is_refused():
@@ -396,7 +408,7 @@ def test_scope_that_returns_is_refused():
     with pytest.raises(
         ConfigError, match=r"config scope returning: 'return' outside function \(line \d+ of .*; a scope"
     ):
-        Scope(returning)
+        Scope(returning)()
 
 
 def test_scope_with_arguments_that_are_not_names_alone_is_refused():
@@ -407,6 +419,6 @@ def test_scope_with_arguments_that_are_not_names_alone_is_refused():
         height = names
 
     with pytest.raises(ConfigError, match=r"scope defaulting: got the argument width=3, expected .*; write width$"):
-        Scope(defaulting)
+        Scope(defaulting)()
     with pytest.raises(ConfigError, match=r"scope collecting: got the argument \*names, expected .*; write names$"):
-        Scope(collecting)
+        Scope(collecting)()

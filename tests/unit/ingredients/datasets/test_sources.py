@@ -254,7 +254,11 @@ def test_csv_missing_inputs_are_read_as_nan(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "target", "message"),
     [
-        (["a,name,town,y", "1,Ada,Rom,0", "2,Bob,Bern,1"], None, "data.path: .* has text in the columns name, town;"),
+        (
+            ["a,name,town,y", "1,Ada,Rom,0", "2,Bob,Bern,1"],
+            None,
+            "data.path=.*: has text in the columns name, town; take",
+        ),
         (["a,y", "1,0", "2,", "3,"], None, r"data.target: .* lacks 2 values of \['y'\]; remove those rows"),
         (["a,price,y", "1,2,3"], "prize", "data.target: .* has no column 'prize'; did you mean 'price'"),
         (["a,price,y", "1,2,3"], "zz", "data.target: .* has no column 'zz'; there are: a, price, y"),
@@ -293,6 +297,15 @@ def test_idx_unpacked_beside_packed_is_read_once(tmp_path):
     write_idx(tmp_path, "train", 7)
     write_idx(tmp_path, "train", 7, packed=True)
     assert len(load_source("idx", str(tmp_path)).targets) == 7
+
+
+@pytest.mark.parametrize("packed", ["train-images-idx3-ubyte", "train-labels-idx1-ubyte"])
+def test_idx_mixes_packed_and_plain_files(packed, tmp_path):
+    write_idx(tmp_path, "train", 7)
+    (tmp_path / f"{packed}.gz").write_bytes(gzip.compress((tmp_path / packed).read_bytes()))
+    (tmp_path / packed).unlink()
+    source = load_source("idx", str(tmp_path))
+    assert (source.inputs.shape, source.targets.tolist()) == ((7, 1, 4, 5), [0, 1, 2, 0, 1, 2, 0])
 
 
 def test_idx_parts_of_emnist_are_told_apart(tmp_path):

@@ -141,9 +141,9 @@ def test_loss_with_refused_option_raises_with_the_reason(three):
         build(three, "focal", {"gamma": -1})
 
 
-def test_loss_without_mean_raises(three):
-    with pytest.raises(LossError, match=r"loss.options.reduction: got 'sum', expected 'mean'"):
-        build(three, "cross_entropy", {"reduction": "sum"})
+def test_loss_that_joins_no_samples_raises(three):
+    with pytest.raises(LossError, match=r"loss.options.reduction: got 'none', expected 'mean' or 'sum'"):
+        build(three, "cross_entropy", {"reduction": "none"})
 
 
 def test_cross_entropy_with_label_smoothing_uses_it(three):

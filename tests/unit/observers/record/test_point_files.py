@@ -184,26 +184,27 @@ def test_more_points_than_there_is_room_for_are_written_by_who_logs_them(tmp_pat
 
 def test_reader_of_a_run_that_goes_on_never_misses_a_point(tmp_path):
     points = begun(tmp_path, half_points=64).points
-    stop, logged = threading.Event(), [0]
+    num_reads, logged = threading.Semaphore(0), [0]
 
     def fill():
-        while not stop.is_set():
-            log(points, "loss", logged[0], logged[0])
-            logged[0] += 1
-            if logged[0] % 7 == 0:
+        # A read each time it has come that far, so that they are spread over the run.
+        for step in range(10_000):
+            log(points, "loss", step, step)
+            logged[0] = step + 1
+            if step % 7 == 0:
                 points.drain()
+            if step % 100 == 0:
+                num_reads.acquire()
 
-    thread = threading.Thread(target=fill)
+    thread = threading.Thread(target=fill, daemon=True)
     thread.start()
-    try:
-        for _ in range(100):
-            before = logged[0]
-            steps = steps_in(tmp_path)
-            assert steps == list(range(len(steps)))
-            assert len(steps) >= before
-    finally:
-        stop.set()
-        thread.join()
+    while thread.is_alive():
+        num_reads.release()
+        before = logged[0]
+        steps = steps_in(tmp_path)
+        assert steps == list(range(len(steps)))
+        assert len(steps) >= before
+    assert logged[0] == 10_000
 
 
 def test_automatic_steps_of_several_threads_are_each_taken_once(tmp_path):

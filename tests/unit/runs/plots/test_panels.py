@@ -48,6 +48,21 @@ def test_curves_are_labelled_with_what_differs(write_store):
     assert alone.curves[0].label == "run 1"
 
 
+def test_losses_of_training_and_validation_share_a_panel(write_store):
+    rows = [
+        {"lr": lr, "seed": 1, "metrics": {"train/loss": [3, 2], "val/loss": [4, 3], "val/acc": [0]}} for lr in (1, 2)
+    ]
+    runs = runs_of(write_store, *rows)
+    metrics = ["val/acc", "train/loss", "val/loss"]
+    accuracy, loss = make_panels(runs, metrics, View())
+    assert (accuracy.metric, loss.metric) == ("val/acc", "loss")
+    labels = [f"{part}, run {number}: lr={number}" for part in ("train", "val") for number in (1, 2)]
+    assert [curve.label for curve in loss.curves] == labels
+    assert [curve.y.tolist() for curve in loss.curves] == [[3, 2], [3, 2], [4, 3], [4, 3]]
+    _, alone = make_panels(runs[:1], metrics, View())
+    assert [curve.label for curve in alone.curves] == ["train", "val"]
+
+
 def test_groups_are_drawn_as_means(write_store):
     rows = [falling(0.1, 0), falling(0.1, 1, 6), falling(0.5, 0), falling(0.5, 0), falling(0.5, 1)]
     runs = runs_of(write_store, *rows, {"lr": 0.5, "metrics": {"loss": [0.1]}})

@@ -1,0 +1,32 @@
+"""Threads of torch on the CPU: let them sleep while they wait for each other.
+
+By default OpenMP's threads spin for some milliseconds before they sleep. Where other work has the cores, a thread waits
+in that way for one that does not run, and a step of a small model takes 5 to 60 times as long; asleep, threads cost a
+busy machine nothing, and an idle one as good as nothing (`benchmarks/threads.py`). OpenMP reads what it is asked for
+when torch is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["is_asked_for_threads", "let_threads_sleep", "threads_sleep"]
+
+_POLICY = "OMP_WAIT_POLICY"
+
+
+def let_threads_sleep() -> None:
+    """Ask for threads that sleep while they wait, unless the user has asked for something else, or it is too late."""
+    if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
+        os.environ.setdefault(_POLICY, "passive")
+
+
+def threads_sleep() -> bool:
+    """Tell whether torch's threads sleep while they wait."""
+    return os.environ.get(_POLICY, "").lower() == "passive" or os.environ.get("GOMP_SPINCOUNT") == "0"
+
+
+def is_asked_for_threads() -> bool:
+    """Tell whether the user asked for a number of threads in the environment."""
+    return any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))

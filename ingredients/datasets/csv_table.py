@@ -1,0 +1,166 @@
+"""Tables in CSV files."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from ingredients.config.nearest import nearest
+from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.samples import Source
+from ingredients.datasets.table_columns import TableColumns
+from ingredients.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["read_csv", "read_frame"]
+
+_log = logging.getLogger(__name__)
+
+# What pandas calls a column without a name; saved once more, it has that name.
+_UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
+
+
+def read_csv(
+    path: Path,
+    target: str | Sequence[str] | None = None,
+    trained: Preparation | None = None,
+    *,
+    columns: str | Sequence[str] | None = None,
+    categorical: str | Sequence[str] | None = None,
+    dtype: str = "float32",
+    needs_targets: bool = True,
+) -> Source:
+    """Read a table with a header.
+
+    Args:
+        path: The file.
+        target: Target column or columns; None takes those that the model was trained on, else the last one.
+        trained: What the data of the model were prepared by: its columns are put into their order, and its categories
+            encoded as they were; `columns` and `categorical` do not count then.
+        columns: Columns to take for inputs; None takes all but the targets.
+        categorical: Columns of categories, `auto` for those of text.
+        dtype: `float32`, or `int64` for whole numbers.
+        needs_targets: Whether the target columns have to be there, and full.
+
+    Raises:
+        DataError: If it is no table of numbers and categories, or columns are missing.
+    """
+    where = f"data.path={path}"
+    frame = _without_index(read_frame(path), trained, path)
+    if frame.shape[1] < (2 if needs_targets else 1):
+        raise DataError(
+            f"data.path: {path} has {frame.shape[1]} columns, expected inputs and a target, split by commas"
+        )
+    if frame.empty:
+        raise DataError(f"data.path: {path} has a header and no rows below it; expected one row per sample")
+    candidates = _target_candidates(list(frame.columns), target, trained, needs_targets=needs_targets)
+    names = next((names for names in candidates if all(name in frame.columns for name in names)), None)
+    if names is None and needs_targets:
+        _refuse_column("data.target", path, candidates[0], list(frame.columns))
+    table = None if trained is None else trained.table
+    named = {name for names in candidates for name in names}
+    if table is None:
+        chosen = [columns] if isinstance(columns, str) else columns
+        inputs = _chosen(frame, chosen, named, path) if trained is None else frame
+    else:
+        inputs = frame[[name for name in frame.columns if name in table.columns]] if table.chosen else frame
+    inputs = inputs[[column for column in inputs.columns if column not in named]]
+    if trained is not None and (table is not None or trained.features):
+        inputs = inputs.iloc[:, trained.column_order(list(inputs.columns), where, of_table=True)]
+    if table is None:
+        # What a checkpoint of an earlier version was trained on has no categories.
+        table = TableColumns.fitted(
+            inputs, None if trained is not None else categorical, where, chosen=trained is None and columns is not None
+        )
+    encoded = table.encode(inputs, dtype, where, strict=needs_targets)
+    targets = None if names is None else _targets(frame, names, path, needs_targets=needs_targets)
+    target_names = None if names is None else tuple(names)
+    return Source(encoded, targets, features=table.features, target_names=target_names, table=table)
+
+
+def read_frame(path: Path) -> pandas.DataFrame:
+    """Return a CSV file as it is, its columns named by text.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    import pandas
+
+    try:
+        frame = pandas.read_csv(path, skipinitialspace=True)
+        if frame.shape[1] and frame.iloc[:, -1].isna().all():
+            # Where each row ends with a comma, pandas takes the first column for names of the rows.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", pandas.errors.ParserWarning)
+                frame = pandas.read_csv(path, skipinitialspace=True, index_col=False)
+    except (ValueError, OSError) as error:
+        raise DataError(f"data.path: {path} cannot be read as CSV: {error}") from error
+    frame.columns = list(map(str, frame.columns))
+    return frame
+
+
+def _without_index(frame: pandas.DataFrame, trained: Preparation | None, path: Path) -> pandas.DataFrame:
+    """Leave out first columns without a name, which number the rows, and empty ones at the end."""
+    known = set() if trained is None else {*(trained.features or ())}
+    index = list(itertools.takewhile(lambda name: _UNNAMED.fullmatch(name) and name not in known, frame.columns))
+    if index:
+        _log.info("%s: the first column, which has no name, is left out as the number of the row", path)
+    empty = [name for name in frame.columns if _UNNAMED.fullmatch(name) and frame[name].isna().all()]
+    return frame.drop(columns=list({*index, *empty}))
+
+
+def _chosen(frame: pandas.DataFrame, columns: Sequence[str] | None, targets: set[str], path: Path) -> pandas.DataFrame:
+    """Return the columns that the config chose for inputs; all without a choice."""
+    if columns is None:
+        return frame
+    if any(name not in frame.columns for name in columns):
+        _refuse_column("data.columns", path, columns, list(frame.columns))
+    twice = next((name for name in columns if name in targets), None)
+    if twice is not None:
+        raise DataError(f"data.columns: got {twice!r}, which is the target; leave it out, or write data.target=")
+    if not columns:
+        raise DataError("data.columns: got no column, expected at least one, or None for all")
+    return frame[list(dict.fromkeys(columns))]
+
+
+def _target_candidates(
+    columns: list[str], target: str | Sequence[str] | None, trained: Preparation | None, *, needs_targets: bool
+) -> list[list[str]]:
+    """Return which columns may be the targets, those first that are to be preferred."""
+    given = [] if target is None else [[target] if isinstance(target, str) else list(target)]
+    if trained is None:
+        return given or [columns[-1:]]
+    known = [list(trained.target_names)] if trained.target_names else []
+    if given and known and set(given[0]) == set(known[0]):
+        return known  # in the order that the model was trained on
+    if given or known:
+        return [*given, *known]
+    has_none = not needs_targets and trained.input_shape == (len(columns),)
+    return [] if has_none else [columns[-1:]]
+
+
+def _refuse_column(setting: str, path: Path, names: Sequence[str], columns: list[str]) -> NoReturn:
+    name = next(name for name in names if name not in columns)
+    near = nearest(name, columns)
+    hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(columns)}"
+    raise DataError(f"{setting}: {path} has no column {name!r}; {hint}")
+
+
+def _targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs_targets: bool) -> np.ndarray:
+    targets = frame[names[0]] if len(names) == 1 else frame[names]
+    num_missing = int(targets.isna().to_numpy().sum())
+    if num_missing and needs_targets:
+        raise DataError(f"data.target: {path} lacks {num_missing} values of {names}; remove those rows")
+    kinds = [frame[name].dtype for name in names]
+    if all(kind.kind in "biuf" for kind in kinds):
+        return targets.to_numpy(np.result_type(*kinds))
+    return targets.to_numpy(object if num_missing else str)

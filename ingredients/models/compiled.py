@@ -1,0 +1,35 @@
+"""Names and weights of models as they are without `torch.compile`, which adds `_orig_mod.` to names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+__all__ = ["load_plain_state_dict", "plain_name", "plain_names", "plain_state_dict"]
+
+
+def plain_name(name: str) -> str:
+    """Return the name that a parameter or a module has without `torch.compile`."""
+    return name.replace("_orig_mod.", "")
+
+
+def plain_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict with plain names, in its order."""
+    return {plain_name(name): value for name, value in state.items()}
+
+
+def plain_state_dict(module: nn.Module) -> dict[str, Any]:
+    """Return the state dict of a module, which fits it compiled or not; see `load_plain_state_dict`."""
+    return plain_names(module.state_dict())
+
+
+def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any]) -> None:
+    """Load a state dict into a module, whether or not either of them is that of a compiled one.
+
+    Raises:
+        RuntimeError: If it does not fit.
+    """
+    own = {plain_name(name): name for name in module.state_dict()}
+    module.load_state_dict({own.get(name, name): value for name, value in plain_names(state).items()})

@@ -1,0 +1,134 @@
+"""Objects in a config as they are recorded: a class, a function or a module by its dotted name."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+__all__ = ["imported_main", "named", "object_name"]
+
+
+def named(value: Any) -> Any:
+    """Return `value` with every class, function and module in it by its name, and every path as text.
+
+    Mappings and lists are new dicts and lists; anything else stays as it is.
+    """
+    if isinstance(value, Mapping):
+        return {key: named(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [named(item) for item in value]
+    if type(value) is tuple:
+        return tuple(named(item) for item in value)
+    if isinstance(value, PurePath):
+        return str(value)
+    return object_name(value) or value
+
+
+def object_name(value: Any) -> str | None:
+    """Return the name of a class, function, module or constant of torch; None for any other value.
+
+    That is `module:qualified.name` where importing finds the object under it. A lambda is named by its source, and
+    what is local to a function by its name with `<locals>` and the first digits of the SHA-256 of its source, so that
+    another function has another name.
+
+        >>> import json
+        >>> object_name(json), object_name(json.JSONDecoder), object_name(json.JSONDecoder.decode)
+        ('json', 'json:JSONDecoder', 'json:JSONDecoder.decode')
+        >>> object_name(lambda x: 2 * x)
+        'lambda x: 2 * x'
+    """
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if _is_constant_of_torch(value):
+        return str(value).replace(".", ":", 1)
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if not (callable(value) and isinstance(name, str)):
+        return None
+    module = getattr(value, "__module__", None) or getattr(getattr(value, "__objclass__", None), "__module__", None)
+    for candidate in dict.fromkeys((name, getattr(value, "__name__", name))):
+        if _find(module, candidate) is value:
+            return f"{_shown_module(module)}:{candidate}"
+    return _local_name(value, _shown_module(module), name)
+
+
+def imported_main() -> str | None:
+    """Return the name under which another script would import the main module; None if it has no file."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return spec.name
+    file = getattr(main, "__file__", None)
+    return None if file is None or file.startswith("<") else Path(file).stem
+
+
+def _is_constant_of_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.dtype | torch.layout | torch.memory_format)
+
+
+def _find(module: str | None, name: str) -> Any:
+    found: Any = sys.modules.get(module or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _shown_module(module: str | None) -> str:
+    return (imported_main() if module == "__main__" else module) or "__main__"
+
+
+def _local_name(value: Any, module: str, name: str) -> str:
+    source = _source(value)
+    if source is not None and name.endswith("<lambda>"):
+        return source
+    if isinstance(value, BuiltinFunctionType):
+        return f"{module}:{name}"
+    local = name if "<locals>" in name else f"<locals>.{name}"
+    digest = "" if source is None else f" {hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    return f"{module}:{local}{digest}"
+
+
+def _source(value: Any) -> str | None:
+    """Return the source of a function or class in one form, whatever its comments and line breaks; None without any."""
+    try:
+        text = textwrap.dedent(inspect.getsource(value))
+        is_lambda = isinstance(value, FunctionType) and value.__name__ == "<lambda>"
+        return _source_of_lambda(value, text) if is_lambda else ast.unparse(ast.parse(text))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+
+
+def _essence(code: CodeType) -> tuple:
+    """Return what a lambda does, but for the variables of functions around it."""
+    plain = tuple(constant for constant in code.co_consts if not inspect.iscode(constant))
+    return plain, {*code.co_names, *code.co_freevars}, code.co_varnames
+
+
+def _source_of_lambda(value: FunctionType, text: str) -> str | None:
+    """Return the source of a lambda in the lines `text`; None if it may be one of several."""
+    found = [(node, _code(node)) for node in ast.walk(_parsed(text)) if isinstance(node, ast.Lambda)]
+    alike = [(node, code) for node, code in found if _essence(code) == _essence(value.__code__)]
+    same = [(node, code) for node, code in alike if code.co_code == value.__code__.co_code]
+    sources = {ast.unparse(node) for node, _ in same or alike}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def _parsed(text: str) -> ast.Module:
+    """Parse as much of a text as can be: its last line may open a bracket that another one closes."""
+    for end in range(len(text), 0, -1):
+        with contextlib.suppress(SyntaxError):
+            return ast.parse(text[:end].strip())
+    return ast.Module([], [])
+
+
+def _code(node: ast.Lambda) -> CodeType:
+    constants = compile(ast.Expression(node), "", "eval").co_consts
+    return next(constant for constant in constants if inspect.iscode(constant))

@@ -1,0 +1,265 @@
+"""Random questions about random runs with odd values: folders, MongoDB and a reference in plain Python agree.
+
+The reference is written by what `runs.query.filters` promises, and shares no code with the stores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import random
+import re
+from datetime import datetime
+
+import pytest
+
+from observers.mongo.run_document import RunDocument
+from runs import open_store
+
+MISSING = object()
+LONG = "a" * 5_000
+TEXTS = ["", "a", "cnn", "CNN", "mlp", "é", "٣", "3", "1.0", "None", "a.b", "two\nlines", "\ud800"]
+TEXTS += [LONG + "x", LONG + "y"]
+NUMBERS = [0, 1, -1, 3, 0.1, 1.0, -0.0, 1e-3, 2**53, 2**53 + 1, float(2**53), 2**63 - 1, -(2**63), 2**63, 2**64]
+NUMBERS += [2**64 + 1, float(2**64), float(2**63), -(2**70), 10**33 + 1, 10**35, 1e300, math.nan, math.inf, -math.inf]
+LISTS = [[], [1], [1.0], [True], [[1], [2]], [[1]], [None], ["a"], [2**70], [math.nan], [1, 2.5, "é"], [0] * 3_000]
+VALUES = [MISSING, None, True, False, {}, [{"a": 1}], *TEXTS, *NUMBERS, *LISTS]
+# With an entry that a run may lack, and one below a list or a number, which nobody has.
+NAMES = ["x", "rare", "deep", "deep.a", "deep.a.b", "deep.0", "info.n", "info.deep.a", "result", "loss.min"]
+NAMES += ["val.acc.max", "status", "command", "name", "note", "tags.best", "id", "start", "stop", "duration"]
+# On a long text Python takes longer for it than anybody has.
+EXPONENTIAL = "^(a+)+y$"
+PATTERNS = ["^c", "(?i)cnn", "a+x", "^a+$", "é", "[0-9]", "^$", r"\.", "LETE", "x-", EXPONENTIAL]
+
+
+def made_run(chance, number):
+    """Return a run's run.json, config, info, summary and notes."""
+    value = lambda: chance.choice(VALUES)  # noqa: E731
+    entry = {"uid": f"{number:032x}", "format": "sacristan-1", "experiment": {"name": chance.choice(["one", "two"])}}
+    entry |= {"command": chance.choice(["main", "evaluate"]), "host": {"hostname": "there"}, "result": value()}
+    entry["status"] = chance.choice(["COMPLETED", "COMPLETED", "FAILED", "INTERRUPTED", "QUEUED"])
+    for name in ("start_time", "stop_time", "heartbeat"):
+        second, micro = chance.choice([0, 0, 1, 30, 59]), chance.choice([0, 1, 999, 1_000, 500_000, 999_999])
+        entry[name] = chance.choice([MISSING, None, f"2026-01-0{chance.randint(1, 3)}T12:00:{second:02}.{micro:06}"])
+    deep = chance.choice(
+        [MISSING, None, 3, {}, {"a": value()}, {"a": {"b": value()}}, [{"a": 1, "b": 2}], [8, 9], {"0": 1}]
+    )
+    config = {"x": value(), "rare": value() if chance.random() < 0.1 else MISSING, "deep": deep}
+    info = {"n": value(), "deep": chance.choice([MISSING, [{"a": 1}], {"a": value()}])}
+    statistic = lambda: chance.choice([0.5, 0.25, 1, math.nan, math.inf, None])  # noqa: E731
+    summary = {"loss": {"min": statistic()}, "val.acc": {"max": statistic()}} if chance.random() < 0.8 else {}
+    notes = {"tags": chance.choice([{}, {"best": True}]), "note": chance.choice(["", "good", "a"])}
+    return [_without_missing(part) for part in (entry, config, info, summary, notes)]
+
+
+def _without_missing(value):
+    return {k: _without_missing(v) for k, v in value.items() if v is not MISSING} if isinstance(value, dict) else value
+
+
+def write(runs, folder, database):
+    """Write the runs into a folder, and what is delivered of them into a database."""
+    documents = []
+    for id, (entry, config, info, summary, notes) in runs.items():
+        parts = {"run": entry, "config": config, "info": info, "summary": summary, "notes": notes}
+        (folder / id).mkdir(parents=True)
+        for name, part in parts.items():
+            (folder / id / f"{name}.json").write_text(json.dumps(part))
+        built = RunDocument(folder / id, entry["uid"]).build(entry, list(summary))
+        documents.append({**built, **notes, "uid": entry["uid"], "_id": int(id) if id.isdigit() else id})
+    database.runs.insert_many(documents)
+
+
+# ---------------------------------------------------------------------- the reference
+
+
+class AMapping:
+    """Stands for a mapping, which is equal to nothing."""
+
+
+def plain(value):
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return str(value) if abs(value) >= 10**34 else value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return (
+        [plain(item) for item in value] if isinstance(value, list) else AMapping if isinstance(value, dict) else value
+    )
+
+
+def milliseconds(text):
+    """Return a time in whole milliseconds, as text and as number."""
+    try:
+        time = datetime.fromisoformat(text)
+    except TypeError:
+        return None, None
+    time = time.replace(microsecond=time.microsecond // 1000 * 1000, tzinfo=None)  # all of them are in UTC
+    return time.isoformat(), (time - datetime(2026, 1, 1)).total_seconds()
+
+
+def value_of(id, run, name):
+    entry, config, info, summary, notes = run
+    if name == "id":
+        return int(id) if id.isdigit() else id
+    if name in ("start", "stop"):
+        return milliseconds(entry.get(f"{name}_time"))[0]
+    if name == "duration":
+        start = milliseconds(entry.get("start_time"))[1]
+        stop = milliseconds(entry.get("stop_time"))[1]
+        stop = milliseconds(entry.get("heartbeat"))[1] if stop is None else stop
+        return None if start is None or stop is None else round(stop - start, 6)
+    if name in ("loss.min", "val.acc.max"):
+        metric, _, statistic = name.rpartition(".")
+        return plain(summary.get(metric, {}).get(statistic))
+    roots = {"info": {"info": info}, "tags": notes, "note": notes, "name": {"name": entry["experiment"]["name"]}}
+    found = roots.get(name.partition(".")[0], entry if name in ("status", "command", "result") else config)
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return plain(found)
+
+
+def kind_of(value):
+    if isinstance(value, bool):
+        return "bool"
+    return "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else type(value).__name__
+
+
+def equal(value, wanted):
+    if kind_of(value) != kind_of(wanted) or AMapping in (value, wanted):
+        return False
+    if isinstance(value, list):
+        return len(value) == len(wanted) and all(map(equal, value, wanted))
+    return value == wanted or (value != value and wanted != wanted)
+
+
+def holds(value, operator, wanted):
+    if operator == "in":
+        return any(equal(value, plain(one)) for one in wanted)
+    if operator in ("==", "!="):
+        return equal(value, plain(wanted)) == (operator == "==")
+    if operator == "~":
+        pattern = "^a+y$" if wanted == EXPONENTIAL else wanted
+        return isinstance(value, str) and re.search(pattern, value, re.ASCII) is not None
+    wanted = float(wanted) if plain(wanted) != wanted and isinstance(wanted, int) else plain(wanted)
+    if kind_of(value) != kind_of(wanted):
+        return False
+    return {"<": value < wanted, "<=": value <= wanted, ">": value > wanted, ">=": value >= wanted}[operator]
+
+
+def as_id(value):
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() else value
+
+
+def as_time(value):
+    return milliseconds(value)[0] if isinstance(value, str) else value
+
+
+def matches(tree, id, run):
+    if isinstance(tree, dict):
+        [(word, parts)] = tree.items()
+        found = [matches(part, id, run) for part in parts]
+        return all(found) if word == "$and" else any(found) if word == "$or" else not any(found)
+    name, operator, wanted = tree
+    if name in ("start", "stop"):
+        wanted = [as_time(one) for one in wanted] if operator == "in" else as_time(wanted)
+    if name == "id" and operator != "~":
+        wanted = [as_id(one) for one in wanted] if operator == "in" else as_id(wanted)
+    value = value_of(id, run, name)
+    return holds(str(value) if name == "id" and operator == "~" else value, operator, wanted)
+
+
+def expected(runs, tree, sort, limit):
+    by_id = sorted(runs, key=lambda id: (not id.isdigit(), int(id) if id.isdigit() else 0, id))
+    found = [id for id in by_id if matches(tree, id, runs[id])]
+    name, descending = sort.removeprefix("-"), sort.startswith("-")
+    if name == "id":
+        return (found[::-1] if descending else found)[:limit]
+    groups = {"number": [], "bool": [], "text": [], "": []}
+    for id in found:
+        value = value_of(id, runs[id], name)
+        kind = kind_of(value) if value == value else ""
+        groups[kind if kind in groups else ""].append(id)
+    ordered = [
+        id
+        for kind, ids in groups.items()
+        for id in (ids if not kind else sorted(ids, key=lambda i: value_of(i, runs[i], name), reverse=descending))
+    ]
+    return ordered[:limit]
+
+
+# ---------------------------------------------------------------------- the questions
+
+
+def condition(chance):
+    name = chance.choice(NAMES)
+    operator = chance.choice(["==", "==", "!=", "<", "<=", ">", ">=", "in", "~"])
+    if operator == "~" and name not in ("start", "stop"):
+        return name, operator, chance.choice(PATTERNS)
+    pool = [None, True, False, *TEXTS, *NUMBERS]
+    if name in ("start", "stop"):
+        pool = [
+            None,
+            1,
+            "2026-01-02",
+            "2026-01-01T12:00:00.000500",
+            "2026-01-02T12:00:30.999",
+            "2026-01-02T12:00Z",
+        ]
+        operator = "==" if operator == "~" else operator
+    elif name == "id":
+        pool = ["7", 7, 2.5, "x-1", "x-2", "12", 2**64]
+    elif name == "duration":
+        pool = [None, 0, 0.001, 59.5, 86_400, True, "1"]
+    elif name in ("status", "command", "name"):
+        pool = ["COMPLETED", "FAILED", "main", "one", None]
+    if operator == "in":
+        return name, operator, chance.sample([*pool, *(LISTS if name not in ("start", "stop", "id") else [])], 4)
+    if operator in ("==", "!="):
+        return name, operator, chance.choice([*pool, *(LISTS if name in ("x", "result", "deep.a") else [])])
+    return name, operator, chance.choice([one for one in pool if one is not None])
+
+
+def question(chance):
+    """Return a filter, a sort and a limit."""
+
+    def tree(depth):
+        if depth == 0 or chance.random() < 0.5:
+            return condition(chance)
+        word = chance.choice(["$and", "$or", "$nor"])
+        return {word: [tree(depth - 1) for _ in range(chance.randint(1, 3))]}
+
+    sort = chance.choice(["", "-"]) + chance.choice(NAMES)
+    return tree(2), sort, chance.choice([None, None, 0, 1, 7])
+
+
+def asked(tree):
+    """Return a filter of the reference as a store takes it."""
+    if isinstance(tree, dict):
+        return {word: [asked(part) for part in parts] for word, parts in tree.items()}
+    return [tree]
+
+
+def agree(seed, num_runs, num_questions, folder, database, url):
+    chance = random.Random(seed)
+    runs = {f"x-{n}" if n % 29 == 0 else str(n): made_run(chance, n) for n in range(1, num_runs + 1)}
+    write(runs, folder, database)
+    with contextlib.ExitStack() as stack:
+        stores = [stack.enter_context(open_store(where)) for where in (folder, f"{url}/{database.name}")]
+        for _ in range(num_questions):
+            tree, sort, limit = question(chance)
+            wanted = expected(runs, tree, sort, limit)
+            for store in stores:
+                found = [run.id for run in store.find(asked(tree), sort, limit, columns=())]
+                assert found == wanted, (store.where, tree, sort, limit)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_folder_database_and_reference_agree(tmp_path, database, mongo_url, seed):
+    agree(seed, 120, 40, tmp_path, database, mongo_url)
+
+
+@pytest.mark.nightly
+def test_folder_database_and_reference_agree_on_many_questions_about_many_runs(tmp_path, database, mongo_url):
+    agree(2026, 3_000, 300, tmp_path, database, mongo_url)

@@ -1,0 +1,177 @@
+"""Tables in CSV files: chosen columns, categories, numbers of rows; and the same columns for a trained model."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
+from ingredients.data import ingredient
+from ingredients.datasets.preparation import prepare, prepare_alike
+from ingredients.datasets.sources import check_options, load_source
+from ingredients.datasets.table_columns import TableColumns
+from ingredients.errors import DataError
+
+DEFAULTS = ingredient.configurations[0]()
+TOWNS = ["size,town,floor,y", "1.5,Rom,2,no", "2.5,Bern,1,yes", "3.5,Rom,,no", "4.5,Bern,10,yes"]
+
+
+def write_csv(folder, *lines, name="table.csv"):
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def read(folder, *lines, **options):
+    return load_source("csv", write_csv(folder, *lines), **options)
+
+
+def trained_on(folder, *lines, **options):
+    """Return what a model was prepared by, as its checkpoint holds it."""
+    source = read(folder, *lines, **options)
+    prepared = prepare(source, {**DEFAULTS, "name": "csv", "val_fraction": 0.0, "test_fraction": 0.0}, 0)
+    path = folder / "last.pt"
+    save_checkpoint({"model": {}, "preparation": prepared.preparation.state_dict()}, path)
+    return preparation_of(load_checkpoint(path), path)
+
+
+# the column that numbers the rows
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [",a,y", "0,5,1", "1,6,0"],
+        [",Unnamed: 0,a,y", "0,0,5,1", "1,1,6,0"],
+        ["Unnamed: 0,a,y", "0,5,1", "1,6,0"],
+        [",a,y", "Ada,5,1", "Bob,6,0"],
+        ["a,y", "Ada,5,1", "Bob,6,0"],
+        ["a,y,", "5,1,", "6,0,"],
+        ["a,y", "5,1,", "6,0,"],
+    ],
+)
+def test_csv_columns_without_a_name_number_the_rows_or_are_empty(lines, tmp_path):
+    source = read(tmp_path, *lines)
+    assert (source.features, source.inputs.tolist(), source.targets.tolist()) == (("a",), [[5], [6]], [1, 0])
+
+
+def test_csv_whose_numbers_of_rows_are_left_out_says_so(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        read(tmp_path, ",a,y", "0,5,1", "1,6,0")
+    assert "the first column, which has no name, is left out as the number of the row" in caplog.text
+
+
+def test_csv_column_without_a_name_that_a_model_was_trained_on_stays(tmp_path):
+    kept = prepare(read(tmp_path, "first,a,y", "1,5,1", "2,6,0"), {**DEFAULTS, "name": "csv", "val_fraction": 0.0}, 0)
+    state = kept.preparation.state_dict() | {"features": ("Unnamed: 0", "a"), "table": None}
+    again = load_source(
+        "csv", write_csv(tmp_path, ",a,y", "7,5,1"), trained=preparation_of({"preparation": state}, "x")
+    )
+    assert again.inputs.tolist() == [[7, 5]]
+
+
+# chosen columns and categories
+
+
+def test_csv_columns_are_those_chosen_in_their_order(tmp_path):
+    source = read(tmp_path, "a,b,c,y", "1,2,x,0", "3,4,x,1", columns=["b", "a"])
+    assert (source.features, source.inputs.tolist()) == (("b", "a"), [[2, 1], [4, 3]])
+    assert read(tmp_path, "a,b,c,y", "1,2,x,0", columns="b").features == ("b",)
+
+
+def test_csv_categories_become_an_input_for_each_value(tmp_path):
+    source = read(tmp_path, *TOWNS, columns=["size", "town"], categorical=["town"])
+    assert source.features == ("size", "town=Bern", "town=Rom")
+    assert source.inputs.tolist() == [[1.5, 0, 1], [2.5, 1, 0], [3.5, 0, 1], [4.5, 1, 0]]
+
+
+def test_csv_categories_auto_are_the_columns_of_text(tmp_path):
+    assert read(tmp_path, *TOWNS, categorical="auto").features == ("size", "town=Bern", "town=Rom", "floor")
+    assert read(tmp_path, "a,y", "1,0", categorical="auto").features == ("a",)
+
+
+def test_csv_categories_of_numbers_are_named_as_whole_and_a_missing_one_is_nan(tmp_path):
+    source = read(tmp_path, *TOWNS, columns=["floor"], categorical="floor")
+    assert source.features == ("floor=1", "floor=2", "floor=10")
+    assert source.inputs[1].tolist() == [1, 0, 0]
+    assert np.isnan(source.inputs[2]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"has text in the columns town; take them for categories \(data.categorical='\[\"town\"\]'\), or choose"),
+        ({"categorical": ["twon"]}, r"data.categorical: .* has no input 'twon'; its inputs are size, town, floor"),
+        ({"categorical": ["y"]}, r"data.categorical: .* has no input 'y'"),
+        ({"columns": ["sise"]}, r"data.columns: .* has no column 'sise'; did you mean 'size'\?"),
+        ({"columns": ["size", "y"]}, r"data.columns: got 'y', which is the target; leave it out"),
+        ({"columns": []}, r"data.columns: got no column, expected at least one"),
+    ],
+)
+def test_csv_columns_that_do_not_fit_are_refused(options, message, tmp_path):
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, *TOWNS, **options)
+
+
+def test_csv_categories_that_are_free_text_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"name of .* has 1,001 values, expected at most 1,000; leave it out"):
+        read(tmp_path, "name,y", *(f"n{row},{row % 2}" for row in range(1001)), categorical="auto")
+
+
+@pytest.mark.parametrize("option", [{"columns": ["a"]}, {"categorical": "auto"}, {"dtype": "int64"}])
+@pytest.mark.parametrize("name", ["digits", "image_folder"])
+def test_options_of_columns_are_refused_where_they_are_not_read(name, option):
+    (key,) = option
+    with pytest.raises(DataError, match=rf"data.{key}: got .*, which data.name={name} does not read; .*csv"):
+        check_options(name, **option)
+
+
+# the columns of a model
+
+
+def test_other_tables_are_encoded_as_the_model_was_trained(tmp_path):
+    trained = trained_on(tmp_path, *TOWNS[:3], categorical="auto")
+    other = read(tmp_path, "floor,y,town,size", "3,yes,Rom,9", "4,no,Rom,8", trained=trained)
+    assert other.inputs.tolist() == [[9, 0, 1, 3], [8, 0, 1, 4]]
+    alike = prepare_alike(other, trained, {**DEFAULTS, "name": "csv", "path": "other.csv"}, 0)
+    assert (alike.inputs * trained.std + trained.mean).round(3).tolist() == other.inputs.tolist()
+
+
+def test_other_tables_may_have_columns_that_were_not_chosen_and_no_others(tmp_path):
+    lines = ["extra,size,y", "1,9,yes"]
+    chosen = trained_on(tmp_path, *TOWNS, columns=["size"])
+    assert read(tmp_path, *lines, trained=chosen).inputs.tolist() == [[9]]
+    with pytest.raises(DataError, match=r"columns are not those .* missing: town, floor; not known: extra"):
+        read(tmp_path, *lines, trained=trained_on(tmp_path, *TOWNS[:3], categorical="town"))
+
+
+def test_unknown_categories_are_refused_by_evaluate_and_told_by_predict(tmp_path, caplog):
+    trained = trained_on(tmp_path, *TOWNS[:3], categorical="auto")
+    lines = ["size,town,floor,y", "1,Oslo,2,no"]
+    with pytest.raises(DataError, match=r"the column town holds Oslo, which the checkpoint was not trained on; "):
+        read(tmp_path, *lines, trained=trained)
+    assert read(tmp_path, *lines, trained=trained, needs_targets=False).inputs.tolist() == [[1, 0, 0, 2]]
+    assert "holds Oslo, which the checkpoint was not trained on; all inputs of that column are 0" in caplog.text
+
+
+def test_text_in_a_column_of_numbers_of_a_model_is_refused(tmp_path):
+    trained = trained_on(tmp_path, *TOWNS[:3], columns="size")
+    with pytest.raises(DataError, match=r"has text in the column size, expected numbers"):
+        read(tmp_path, "size,y", "large,no", "1,yes", trained=trained)
+
+
+def test_checkpoint_of_an_earlier_version_knows_its_columns(tmp_path):
+    state = trained_on(tmp_path, "a,b,y", "1,2,0", "3,4,1").state_dict()
+    assert TableColumns(**state.pop("table")) == TableColumns(("a", "b"), {})
+    del state["dtype"]
+    old = preparation_of({"preparation": state}, "x.pt")
+    assert read(tmp_path, "b,y,a", "5,0,6", trained=old).inputs.tolist() == [[6, 5]]
+    with pytest.raises(DataError, match=r"columns are not those that the checkpoint was trained on; missing: b"):
+        read(tmp_path, "a,y", "5,0", trained=old)
+
+
+def test_preparation_of_a_table_holds_plain_values(tmp_path):
+    state = trained_on(tmp_path, *TOWNS[:3], categorical="auto").state_dict()
+    torch.save(state, tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["table"]["categories"] == {"town": ("Bern", "Rom")}
