@@ -13,6 +13,7 @@ import pymongo
 import pytest
 import sacred
 from pymongo.collection import Collection
+from sacred.observers import FileStorageObserver
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
