@@ -17,8 +17,6 @@ import bson
 import numpy as np
 import pytest
 import sacred
-from sacred.observers import FileStorageObserver
-from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
@@ -31,6 +29,7 @@ from runs.stores.opening import open_store
 from runs.stores.store import Removed
 from runs.transfer.syncing import sync
 from tests.processes import PIPE, Process
+from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 LONG_AGO = time.time() - 7200
@@ -56,12 +55,7 @@ def record(kind, folder, url, name):
 
     (folder / "data.csv").write_text("1,2\n")
     (folder / "own.csv").write_text("3,4\n")
-    observer = {
-        "our-files": lambda: FileObserver(folder / "store"),
-        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
-        "sacred-files": lambda: FileStorageObserver(folder / "store"),
-        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
-    }[kind]()
+    observer = observer_of(kind, folder, url, name)
     ex.observers.append(observer)
     for updates in ({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3, "resource": "own.csv"}):
         with warnings.catch_warnings():
