@@ -15,6 +15,8 @@ from pathlib import Path
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests leave nothing in the user's home.
+os.environ["SACRISTAN_CACHE"] = ""
 # Some environments forbid bytecode: each of thousands of processes would compile the lab anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

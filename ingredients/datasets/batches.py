@@ -10,17 +10,18 @@ import dataclasses
 import itertools
 import math
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ingredients.config.seed import global_stream, stream_seed, torch_stream
 from ingredients.datasets.augmentation import augment
 from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.items import ByteImages
 from ingredients.datasets.preparation import Prepared
 from ingredients.errors import DataError, LabError
 
@@ -122,15 +123,16 @@ class LoaderBatches(Batches):
 
     def __init__(
         self,
-        dataset: _SplitDataset,
+        dataset: Dataset,
         device: torch.device,
         batch_size: int,
         num_workers: int,
         pin_memory: bool,
         **options: Any,
     ) -> None:
-        super().__init__(len(dataset), batch_size, **options)
+        super().__init__(len(dataset), batch_size, **options)  # type: ignore[arg-type]  # map-style ones have a length
         self.device = device
+        self._finish: Callable[[Tensor], Tensor] = getattr(dataset, "finisher", _keep_on)(device)
         self._sampler = _EpochSampler(self.num_samples)
         # The loader draws the base seed of its workers here instead of from the global generator.
         self._workers_stream = torch.Generator()
@@ -139,7 +141,7 @@ class LoaderBatches(Batches):
             batch_size=batch_size,
             sampler=self._sampler,
             drop_last=self.drop_last,
-            collate_fn=_collate,
+            collate_fn=_as_it_is if hasattr(dataset, "__getitems__") else None,
             num_workers=num_workers,
             pin_memory=pin_memory and device.type == "cuda",
             persistent_workers=num_workers > 0,
@@ -149,11 +151,11 @@ class LoaderBatches(Batches):
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
         """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented; read here and now."""
-        items = [self._loader.dataset[0, place] for place in places]
-        error = next((item for item in items if isinstance(item, LabError)), None)
-        if error is not None:
-            raise error
-        return torch.stack([values for values, _ in items])
+        dataset: Any = self._loader.dataset
+        batch = dataset.__getitems__([(0, place) for place in places])
+        if isinstance(batch, LabError):
+            raise batch
+        return self._finish(batch[0].to(self.device)).cpu()
 
     def _batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         self._sampler.start(epoch, self.order(epoch)[start * self.batch_size :].tolist())
@@ -166,7 +168,10 @@ class LoaderBatches(Batches):
                 finally:
                     del batch  # or the error's traceback would hold the error, and so the workers
             inputs, targets = batch
-            yield inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
+            yield (
+                self._finish(inputs.to(self.device, non_blocking=True)),
+                targets.to(self.device, non_blocking=True),
+            )
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
@@ -201,35 +206,60 @@ class _EpochSampler(Sampler):
 
 
 class _SplitDataset(Dataset):
-    """One split of a map-style dataset; item (epoch, position) draws its randomness from the stream `items`."""
+    """One split of a map-style dataset, read in batches; item (epoch, position) draws from the stream `items`."""
 
     def __init__(self, prepared: Prepared, split: str, seed: int) -> None:
         self.prepared = prepared
         self.indices = prepared.indices[split]
         self.targets = torch.from_numpy(prepared.targets[self.indices])
         self.seed = seed
+        self._reads_bytes = isinstance(prepared.inputs, ByteImages) and prepared.inputs.are_bytes
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Tensor] | LabError:
-        epoch, position = key
+    def __getitems__(self, keys: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor] | LabError:
+        """Return inputs and targets of a batch, which `finish` makes ready; or the first error."""
         try:
-            with global_stream(self.seed, "items", epoch, int(self.indices[position])):
-                values, _ = self.prepared.inputs[int(self.indices[position])]
+            values = [self._bytes_at(key) if self._reads_bytes else self._values_at(key) for key in keys]
         except LabError as error:
             # Raised in a worker, it would arrive with the worker's traceback in its message.
             return error
+        return torch.from_numpy(np.stack(values)), self.targets[[position for _, position in keys]]
+
+    def _bytes_at(self, key: tuple[int, int]) -> np.ndarray:
+        return self.prepared.inputs.bytes_at(int(self.indices[key[1]]))
+
+    def _values_at(self, key: tuple[int, int]) -> np.ndarray:
+        epoch, position = key
+        with global_stream(self.seed, "items", epoch, int(self.indices[position])):
+            values, _ = self.prepared.inputs[int(self.indices[position])]
         by = self.prepared.preparation
-        if by.mean is not None:
-            values = (values - by.mean) / by.std
-        return torch.from_numpy(values), self.targets[position]
+        return values if by.mean is None else (values - by.mean) / by.std
+
+    def finisher(self, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """Return what makes a batch of `__getitems__`, once on `device`, ready for a model.
+
+        Bytes (B, H, W, C) become normalised float32 (B, C, H, W); other inputs are as they should be.
+        """
+        if not self._reads_bytes:
+            return _keep_on(device)
+        by = self.prepared.preparation
+        mean, std = _on(device, by.mean), _on(device, by.std)
+
+        def finish(inputs: Tensor) -> Tensor:
+            inputs = inputs.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255)
+            return inputs if mean is None or std is None else inputs.sub_(mean).div_(std)
+
+        return finish
 
 
-def _collate(items: list[Any]) -> Any:
-    """Return the items as one batch, or the first error among them."""
-    error = next((item for item in items if isinstance(item, LabError)), None)
-    return default_collate(items) if error is None else error
+def _keep_on(device: torch.device) -> Callable[[Tensor], Tensor]:
+    return lambda inputs: inputs
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ingredients.config.construct import require
+from ingredients.datasets.image_cache import ImageCache, ImageFacts
+from ingredients.datasets.moments import Moments, moments_of
 from ingredients.errors import DataError
 
 __all__ = ["ImageFolder", "image_files"]
 
 _log = logging.getLogger(__name__)
 
+# Threads that look at images; decoding and hashing leave Python's lock to others.
+_NUM_THREADS = min(8, os.cpu_count() or 1)
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -44,6 +52,7 @@ class ImageFolder:
         classes: Names of the classes; None for none.
         targets: Labels (images,); None for none.
         part: Code of each image's part; None without such folders.
+        are_bytes: Whether `bytes_at` can be called: none of the images has more than 8 bits a channel.
 
     Raises:
         DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
@@ -84,24 +93,31 @@ class ImageFolder:
         self.classes = classes if has_classes else None
         self.targets = np.array([classes.index(name) for _, name, _ in found]) if has_classes else None
         self.part = np.array([part for _, _, part in found], np.int8) if parts else None
+        self._cache = ImageCache(root)
+        self._facts = self._look()
         self._check_sizes(channels)
+        self._cache.save()
 
     def _has_no_classes(self, top: Path, known: Sequence[str]) -> bool:
         is_any_alone = any(file.suffix.lower() in _SUFFIXES for file in top.iterdir())
         return is_any_alone or not any(folder.name in known for folder in _folders(top))
 
-    def _check_sizes(self, channels: int | None) -> None:
-        from PIL import Image
+    def _look(self) -> list[ImageFacts]:
+        """Return what there is to know of each image; those that are not known yet are read, by some threads."""
+        found = [self._cache.known(name, file) for name, file in zip(self.names, self.files, strict=True)]
+        new = [place for place, facts in enumerate(found) if facts is None]
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            for place, facts in zip(new, pool.map(_facts_of, [self.files[place] for place in new]), strict=True):
+                found[place] = facts
+                self._cache.add(self.names[place], facts)
+        return [facts for facts in found if facts is not None]
 
+    def _check_sizes(self, channels: int | None) -> None:
         sizes: dict[tuple[int, int], Path] = {}
         modes: dict[str, Path] = {}
-        for file in self.files:
-            try:
-                with Image.open(file) as image:
-                    sizes.setdefault(image.size, file)
-                    modes.setdefault(image.mode, file)
-            except OSError as error:
-                raise DataError(f"data.path: {file} cannot be read as an image: {error}") from error
+        for file, facts in zip(self.files, self._facts, strict=True):
+            sizes.setdefault(facts.size, file)
+            modes.setdefault(facts.mode, file)
         if len(sizes) > 1 and self.image_size is None:
             (one, first), (other, second) = list(sizes.items())[:2]
             raise DataError(
@@ -112,6 +128,7 @@ class ImageFolder:
                 f"data.path: {modes['F']} holds floating-point pixels, expected 8 or 16 bits; use data.name=npz"
             )
         colour = next((file for mode, file in modes.items() if mode not in ("L", "1") and mode[0] != "I"), None)
+        self.are_bytes = not any(mode.startswith("I") for mode in modes)
         self._grey = colour is None if channels is None else channels == 1
         if self._grey and colour is not None:
             _log.warning("data.path: %s is in colour, and is read in grey, as the checkpoint was trained on", colour)
@@ -119,31 +136,72 @@ class ImageFolder:
     def digest(self) -> str:
         """Return the SHA-256 over every file's relative path and content."""
         total = hashlib.sha256()
-        for file in self.files:
-            total.update(str(file.relative_to(self.root)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest())
+        for name, facts in zip(self.names, self._facts, strict=True):
+            total.update(name.encode() + b"\0" + bytes.fromhex(facts.digest))
         return total.hexdigest()
+
+    def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
+        """Yield the moments of images, as they are decoded; those that are not known yet are read, by some threads."""
+        key = f"{'grey' if self._grey else 'colour'} {self.image_size}"
+        places = [int(index) for index in indices]
+        new = [place for place in places if key not in self._facts[place].moments]
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            read = pool.map(lambda place: moments_of(self[place][0][None]), new)
+            for place, moments in zip(new, read, strict=True):
+                self._facts[place].moments[key] = [values.tolist() for values in moments]
+        if new:
+            self._cache.touch()
+            self._cache.save()
+        for place in places:
+            count, mean, squares = map(np.array, self._facts[place].moments[key])
+            yield count, mean, squares
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
-        from PIL import Image
-
-        with Image.open(self.files[index]) as opened:
-            # 16 bits of grey go through F, since L would clip them at 255.
-            deep = opened.mode.startswith("I")
-            try:
-                image = opened.convert("F" if deep else "L" if self._grey else "RGB")
-            except (OSError, SyntaxError) as error:
-                raise DataError(f"data.path: {self.files[index]} cannot be read as an image: {error}") from error
-            if self.image_size is not None:
-                image = image.resize((self.image_size, self.image_size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(image, np.float32) / np.float32(65535 if deep else 255)
+        image, deep = self._decoded(index)
+        pixels = np.asarray(image, np.float32) / np.float32(65535 if deep else 255)
         if pixels.ndim == 2:
             pixels = np.repeat(pixels[None], 1 if self._grey else 3, axis=0)
         else:
             pixels = np.moveaxis(pixels, -1, 0)
         return np.ascontiguousarray(pixels), -1 if self.targets is None else int(self.targets[index])
+
+    def bytes_at(self, index: int) -> np.ndarray:
+        """Return an image as uint8 (height, width, channels); see `are_bytes`."""
+        pixels = np.asarray(self._decoded(index)[0])
+        return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+    def _decoded(self, index: int) -> tuple[Any, bool]:
+        """Return an image of PIL in the mode and size that is wanted, and whether it has more than 8 bits."""
+        from PIL import Image
+
+        image: Image.Image
+        with Image.open(self.files[index]) as opened:
+            # 16 bits of grey go through F, since L would clip them at 255.
+            deep = opened.mode.startswith("I")
+            mode = "F" if deep else "L" if self._grey else "RGB"
+            try:
+                opened.load()
+                # A conversion to the same mode would copy it.
+                image = opened if opened.mode == mode else opened.convert(mode)
+            except (OSError, SyntaxError) as error:
+                raise DataError(f"data.path: {self.files[index]} cannot be read as an image: {error}") from error
+            if self.image_size is not None:
+                image = image.resize((self.image_size, self.image_size), Image.Resampling.BILINEAR)
+            return image, deep
+
+
+def _facts_of(file: Path) -> ImageFacts:
+    from PIL import Image
+
+    try:
+        content = file.read_bytes()
+        with Image.open(io.BytesIO(content)) as image:
+            return ImageFacts(hashlib.sha256(content).hexdigest(), image.size, image.mode)
+    except OSError as error:
+        raise DataError(f"data.path: {file} cannot be read as an image: {error}") from error
 
 
 def _folders(top: Path) -> list[Path]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ingredients.config.seed import global_stream, numpy_stream
 from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.items import subset
+from ingredients.datasets.moments import statistics
 from ingredients.datasets.samples import Source
 from ingredients.datasets.splitting import SPLITS, TEST, Split
 from ingredients.datasets.targets import known_targets, resolve_task
@@ -91,9 +92,9 @@ def prepare(
     mean = std = target_mean = target_std = None
     if config["normalize"] == "standard" and source.dtype == "float32":
         with global_stream(split.seed, "statistics"):
-            mean, std = _statistics(source.inputs, indices["train"])
+            mean, std = statistics(source.inputs, indices["train"])
     if task == "regression" and config["normalize_targets"]:
-        target_mean, target_std = _statistics(targets, indices["train"])
+        target_mean, target_std = statistics(targets, indices["train"])
     preparation = Preparation(
         task=task,
         input_shape=_input_shape(source),
@@ -220,23 +221,8 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
     targets, part, missing = (
         None if array is None else array[kept] for array in (source.targets, source.part, source.missing)
     )
-    inputs = source.inputs[kept] if source.in_memory else Subset(source.inputs, kept)
+    inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
     return dataclasses.replace(source, inputs=inputs, targets=targets, part=part, missing=missing, names=None), kept
-
-
-class Subset:
-    """Some items of a map-style dataset."""
-
-    def __init__(self, dataset: Any, indices: np.ndarray) -> None:
-        self.dataset = dataset
-        self.indices = indices
-        self.dtype = getattr(dataset, "dtype", "float32")
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> Any:
-        return self.dataset[int(self.indices[index])]
 
 
 def _refuse_unusable(source: Source, where: str) -> None:
@@ -260,39 +246,3 @@ def _refuse_one_class(targets: np.ndarray, task: str, name: str) -> None:
             f"data.name={name}: all {len(targets)} samples have one class only, expected at least two; "
             "check the labels (`data.stats` counts them)"
         )
-
-
-def _statistics(inputs: Any, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the training inputs: per channel of images, else per feature.
-
-    Values that are NaN or infinite do not count. What does not vary has a deviation of 1, so that it can be divided by.
-    A constant is found out exactly: sums of one float32 value are exact in float64 up to 2**29 samples.
-    Blocks are merged as in Chan, Golub, LeVeque (1979), http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
-    """
-    count = mean = squares = np.zeros(())
-    for block in _blocks(inputs, train):
-        columns = (
-            np.moveaxis(block, 1, 0).reshape(block.shape[1], -1) if block.ndim == 4 else block.reshape(len(block), -1).T
-        )
-        good = np.isfinite(columns)
-        here = good.sum(1)
-        values = np.where(good, columns, 0).astype(np.float64)
-        mean_here = values.sum(1) / np.maximum(here, 1)
-        squares_here = (np.where(good, values - mean_here[:, None], 0) ** 2).sum(1)
-        total = np.maximum(count + here, 1)
-        delta = mean_here - mean
-        squares = squares + squares_here + delta**2 * count * here / total
-        mean = mean + delta * here / total
-        count = count + here
-    std = np.sqrt(squares / np.maximum(count, 1))
-    std = np.where(std > 0, std, 1.0)
-    shape = (-1, 1, 1) if block.ndim == 4 else block.shape[1:]
-    return mean.astype(np.float32).reshape(shape), std.astype(np.float32).reshape(shape)
-
-
-def _blocks(inputs: Any, chosen: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the chosen inputs as arrays (samples, *shape) of bounded size."""
-    if isinstance(inputs, np.ndarray):
-        yield from (inputs[part] for part in np.array_split(chosen, math.ceil(len(chosen) / 256)))
-    else:
-        yield from (inputs[index][0][None] for index in chosen)
