@@ -330,6 +330,52 @@ def test_fork_with_another_split_is_refused_unless_asked_for(run, folder, change
         assert run(fork | {"data.new_split": True}).info["data"]["split"]["differs_from_start"]
 
 
+def own_model(input_shape, num_outputs, hidden=8):
+    """Return a model that cannot be built without memory: it looks at its weights."""
+    layers = torch.nn.Linear(input_shape[0], hidden), torch.nn.Linear(hidden, num_outputs)
+    assert layers[0].weight.sum().item() < 1e9
+    return torch.nn.Sequential(*layers)
+
+
+BY_ACCURACY = WINE | {"training.monitor": "val/accuracy"}
+CANNOT_START = [
+    ({"model.options.hidden": [4]}, r"last.pt: does not fit this model: .*saved with model.options=.*128, 128"),
+    ({"model.name": "cnn"}, r"model.options: CNN refuses .*: inputs have shape \(13,\), expected images"),
+    ({"model.name": f"{__name__}:own_model"}, r"last.pt: does not fit this model: .*0.weight is only here"),
+    ({"training.patience": 2}, r"training.patience: got 2, but by .*last.pt val/accuracy has not improved"),
+    ({"checkpoint.resume": "best"}, r"best.pt: holds no batch, losses, step, streams, so it is no state"),
+    ({"checkpoint.resume": "damaged"}, r"damaged.pt: is damaged"),
+]
+
+
+def test_fork_that_cannot_start_makes_no_run_and_others_do(run, folder):
+    # Nothing improves, so that the first epoch stays the best.
+    run(BY_ACCURACY | {"epochs": 3, "lr": 1e-12})
+    states = folder / "1" / "checkpoints"
+    content = bytearray((states / "last.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (states / "damaged.pt").write_bytes(content)
+    for changed, message in CANNOT_START:
+        start = states / f"{changed.get('checkpoint.resume', 'last')}.pt"
+        with pytest.raises((CheckpointError, ConfigError, ModelError), match=message):
+            run(BY_ACCURACY | {"epochs": 4} | changed | {"checkpoint.resume": str(start)})
+    assert sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) == ["1"]
+    for changed in ({"training.patience": 3}, {"training.patience": 2, "training.monitor": "val/loss"}):
+        fork = BY_ACCURACY | {"epochs": 4, "checkpoint.resume": str(states / "last.pt")} | changed
+        assert run(fork).status == "COMPLETED"
+
+
+def test_fork_of_a_model_that_its_config_does_not_tell_starts(run, folder):
+    run(WINE | {"model.name": f"{__name__}:own_model"})
+    path = folder / "1" / "checkpoints" / "last.pt"
+    state = load_checkpoint(path)
+    # As an experiment has it that wraps what the config builds.
+    state["config"]["model"]["options"] = {"hidden": 99}
+    save_checkpoint({key: value for key, value in state.items() if key != "format"}, path)
+    fork = {"epochs": 3, "model.name": f"{__name__}:own_model", "checkpoint.resume": str(path)}
+    assert run(WINE | fork).status == "COMPLETED"
+
+
 def test_fork_of_a_state_of_an_earlier_version_keeps_its_split(run, folder):
     first = run(WINE | {"seed": 4})
     path = folder / "1" / "checkpoints" / "last.pt"
