@@ -10,6 +10,7 @@ from PIL import Image
 from sacred.observers import RunObserver
 
 import exp
+from experiments.running.starting_state import check_start
 from ingredients import optimizer
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from ingredients.errors import (
@@ -365,15 +366,18 @@ def test_fork_that_cannot_start_makes_no_run_and_others_do(run, folder):
         assert run(fork).status == "COMPLETED"
 
 
-def test_fork_of_a_model_that_its_config_does_not_tell_starts(run, folder):
-    run(WINE | {"model.name": f"{__name__}:own_model"})
+def test_fork_of_weights_that_are_not_those_of_the_configured_model_is_left_to_the_training(run, folder):
+    config = run(WINE).config
     path = folder / "1" / "checkpoints" / "last.pt"
     state = load_checkpoint(path)
-    # As an experiment has it that wraps what the config builds.
-    state["config"]["model"]["options"] = {"hidden": 99}
+    # As an experiment has them that trains more than what the config builds.
+    state["model"] = {f"wrapped.{name}": weights for name, weights in state["model"].items()}
     save_checkpoint({key: value for key, value in state.items() if key != "format"}, path)
-    fork = {"epochs": 3, "model.name": f"{__name__}:own_model", "checkpoint.resume": str(path)}
-    assert run(WINE | fork).status == "COMPLETED"
+    changed = {
+        "model": {**config["model"], "options": {"hidden": [4]}},
+        "training": {**config["training"], "epochs": 3},
+    }
+    check_start(path, {**config, **changed})
 
 
 def test_fork_of_a_state_of_an_earlier_version_keeps_its_split(run, folder):
