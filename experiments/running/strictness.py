@@ -199,9 +199,9 @@ def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
     for ingredient, _ in list(experiment.traverse_ingredients()):
         root = "" if ingredient is experiment else ingredient.path
         for captured in ingredient.captured_functions:
-            for name, parameter in inspect.signature(captured.__wrapped__).parameters.items():
-                positional = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-                if positional and parameter.default is inspect.Parameter.empty and not name.startswith("_"):
+            signature = captured.__wrapped__.signature
+            for name in signature.arguments:
+                if name not in signature.kwargs and not name.startswith("_"):
                     found.setdefault(join_paths(root, captured.prefix, name), []).append(captured)
     return found
 
@@ -233,11 +233,11 @@ def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[s
     for ingredient, _ in experiment.traverse_ingredients():
         root = "" if ingredient is experiment else ingredient.path
         for captured in ingredient.captured_functions:
-            for name, parameter in inspect.signature(captured.__wrapped__).parameters.items():
-                if name.startswith("_"):
-                    continue
-                if captured == command or parameter.default is not inspect.Parameter.empty:
-                    yield join_paths(root, captured.prefix, name), parameter.default
+            signature = captured.__wrapped__.signature
+            for name in signature.arguments:
+                if not name.startswith("_") and (captured == command or name in signature.kwargs):
+                    default = signature.kwargs.get(name, inspect.Parameter.empty)
+                    yield join_paths(root, captured.prefix, name), default
 
 
 def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:

@@ -72,6 +72,7 @@ class Delivery:
         prefix: Put before the names of the collections, with an underscore.
         wanted_id: The `_id` to take if it is free.
         collection: Name of the collection of runs; empty for what the prefix makes it.
+        with_checkpoints: Whether the checkpoints that the run keeps are delivered, too, once it has ended.
 
     Attributes:
         collections: Where to.
@@ -91,7 +92,10 @@ class Delivery:
         prefix: str = "",
         wanted_id: int | str | None = None,
         collection: str = "",
+        *,
+        with_checkpoints: bool = False,
     ) -> None:
+        self.with_checkpoints = with_checkpoints
         self.folder = Path(folder)
         self.base = Path(base)
         self.collections = Collections(database, prefix, collection)
@@ -157,7 +161,9 @@ class Delivery:
         """Find the run's document by its uid, or insert it; None if the run was removed."""
         uid = run["uid"]
         make_run_indexes(self.collections)
-        document = DocumentDelivery(self.folder, self.base, self.collections, self._contents, uid)
+        document = DocumentDelivery(
+            *(self.folder, self.base, self.collections, self._contents, uid), with_checkpoints=self.with_checkpoints
+        )
         is_there = document.find()
         if not is_there:
             self.was_removed = self._is_noted_as_removed(uid)

@@ -42,6 +42,7 @@ class Destination:
         prefix: Put before the names of the collections.
         collection: Name of the collection of runs; empty for what the prefix makes it.
         wanted_id: The `_id` that the run is to have there, where that is a text; empty for the next number.
+        checkpoints: `kept` if the checkpoints that the run keeps go there, too; empty if not.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)
@@ -49,6 +50,7 @@ class Destination:
     prefix: str = ""
     collection: str = ""
     wanted_id: str = ""
+    checkpoints: str = ""
 
     @property
     def label(self) -> str:

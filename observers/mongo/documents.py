@@ -47,12 +47,14 @@ class Packer:
 
     Attributes:
         files: Content by id of the files that stand-ins were made for, some of them perhaps of no use in the end.
+        is_exact: Whether everything that was packed so far can be told from what was made of it.
     """
 
     def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:
         self.uid = uid
         self.limit = limit
         self.files: dict[bson.ObjectId, bytes] = {}
+        self.is_exact = True
 
     def entry(self, value: Any) -> Any:
         """Return a JSON value as BSON holds it, within the limit."""
@@ -93,9 +95,11 @@ class Packer:
             if not is_text_only(value):
                 return bson.Decimal128(str(value)), 16
             value = storable_integer(value)
+            self.is_exact = False
         if isinstance(value, str):
-            value = storable_text(value)
-            return value, len(value.encode()) + 5
+            storable = storable_text(value)
+            self.is_exact &= storable == value
+            return storable, len(storable.encode()) + 5
         return value, 12
 
     def _pack_list(self, values: Sequence[Any], depth: int) -> tuple[Any, int]:
@@ -109,6 +113,7 @@ class Packer:
         total = 5
         for original, value in values.items():
             key = stored_key(original)
+            self.is_exact &= key == original
             while key in packed:  # "a.b" and "a,b" are two
                 key += "_"
             packed[key], size = self._pack(value, depth + 1)

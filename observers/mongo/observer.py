@@ -96,6 +96,7 @@ class MongoObserver(Owned, RunObserver):
         priority: Observers of higher priority hear of events first; the FileObserver has to.
         client: A client to use in place of `url`.
         failure_dir: Where the spool is, by default `my_runs/_spool`.
+        checkpoints: Whether the checkpoints that the run keeps are delivered, too, when it has ended.
         **kwargs: Options of `pymongo.MongoClient`.
 
     Attributes:
@@ -115,6 +116,7 @@ class MongoObserver(Owned, RunObserver):
         priority: int = 30,
         client: Any = None,
         failure_dir: str | Path | None = None,
+        checkpoints: bool = False,
         **kwargs: Any,
     ) -> None:
         if client is not None and url is not None:
@@ -122,7 +124,8 @@ class MongoObserver(Owned, RunObserver):
         if collection != "runs" and collection_prefix:
             raise DestinationError("MongoObserver: got both a collection and a collection_prefix; give the prefix")
         runs = "" if collection == "runs" else check_collection(collection)
-        self.destination = Destination(url, db_name, collection_prefix, runs)
+        kept = "kept" if checkpoints else ""
+        self.destination = Destination(url, db_name, collection_prefix, runs, checkpoints=kept)
         self.priority = priority
         self.spool_dir = Path(failure_dir or Path("my_runs") / "_spool")
         self.overwrite = int(overwrite) if overwrite is not None else None
@@ -190,7 +193,10 @@ class MongoObserver(Owned, RunObserver):
                 self._client = self.destination.connect(**self._options)
             database = self._client[self.destination.db_name]
             where = destination.prefix, wanted, destination.collection
-            delivery = Delivery(recording.folder, recording.base, database, *where)
+            delivery = Delivery(
+                *(recording.folder, recording.base, database, *where),
+                with_checkpoints=bool(self.destination.checkpoints),
+            )
             delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
             return delivery
 

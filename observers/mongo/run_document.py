@@ -17,6 +17,7 @@ from pymongo.errors import DuplicateKeyError
 from observers.mongo.contents import Contents
 from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
 from observers.mongo.layout import Collections, Document
+from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import is_time
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
@@ -40,6 +41,8 @@ _OF_AN_END = (
     *("damaged_points", "unwritten_points", "captured_out_file", "values_file"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
+# The files of which one that cannot be told from its stored form is kept as it is.
+_EXACT_PARTS = {"config": CONFIG, "info": INFO}
 
 
 def is_running(run: Mapping[str, Any]) -> bool:
@@ -57,8 +60,9 @@ class RunDocument:
     def __init__(self, folder: Path, uid: str) -> None:
         self.folder = folder
         self.packer = Packer(uid)
-        # By file name: what tells whether the file changed, its packed content, and the files of its large entries.
-        self._entries: dict[str, tuple[tuple[int, ...], Any, dict[bson.ObjectId, bytes]]] = {}
+        # By file name: what tells whether the file changed, its packed content, the files of its large entries, and the
+        # stand-in for the file as it is, where that cannot be told from what was made of it.
+        self._entries: dict[str, tuple[tuple[int, ...], Any, dict[bson.ObjectId, bytes], Document | None]] = {}
 
     def build(self, run: Mapping[str, Any], metric_names: Iterable[str]) -> Document:
         """Return the document, but for the lists of the run's files."""
@@ -73,6 +77,7 @@ class RunDocument:
             document["lease"] = packer.entry(lease)
             if document.get("status") == "RUNNING" and is_time(lease.get("heartbeat")):
                 document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
+        document |= self._exact(kept, run)
         for key in ("command_line", "fail_trace"):
             if isinstance(run.get(key), list):
                 document |= packer.listed(key, run[key], ENTRY_BYTES)
@@ -97,23 +102,64 @@ class RunDocument:
                 self._entries[name] = (stamp, *self._pack_file(read_regular(path), limit))
         except FileNotFoundError:
             return {}
-        _, packed, files = self._entries[name]
+        _, packed, files, _ = self._entries[name]
         self.packer.files |= files
         return packed
 
-    def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict[bson.ObjectId, bytes]]:
+    def _exact(self, entries: Mapping[str, Any], run: Mapping[str, Any]) -> Document:
+        """Return what tells parts and entries of a run exactly whose stored form does not; see `exact_part`."""
+        found: Document = {}
+        for part, name in _EXACT_PARTS.items():
+            self._entry(name)
+            if name in self._entries and self._entries[name][3] is not None:
+                found[part] = self._entries[name][3]
+        odd = {}
+        for key, value in entries.items():
+            packer = Packer(self.packer.uid)
+            packer.entry(value)
+            if not packer.is_exact:
+                odd[key] = value
+        if odd:
+            found["run"] = self.packer.whole_file(json.dumps(odd, default=str).encode())
+        times = {key: run[key] for key in _times(run) if datetime.fromisoformat(run[key]).microsecond % 1000}
+        return ({"exact": found} if found else {}) | ({"microseconds": times} if times else {})
+
+    def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict[bson.ObjectId, bytes], Document | None]:
         packer = Packer(self.packer.uid, limit)
         try:
             packed = packer.entry(json.loads(raw) or {})
         except (RecursionError, ValueError):  # more levels or digits than Python reads
             packed = packer.whole_file(raw)
-        kept = set(files_in(packed))
-        return packed, {key: content for key, content in packer.files.items() if key in kept}
+        exact = None if packer.is_exact else packer.whole_file(raw)
+        kept = set(files_in([packed, exact]))
+        return packed, {key: content for key, content in packer.files.items() if key in kept}, exact
 
     def _info(self, metric_names: Iterable[str]) -> Document:
         """Return the run's info with Sacred's list of its metrics, by which its readers find them."""
         listed = [{"name": name, "id": str(object_id(self.packer.uid, name))} for name in sorted(metric_names)]
         return {**self._entry(INFO), **(self.packer.listed("metrics", listed) if listed else {})}
+
+
+def exact_part(stored: Any, exact: Any, uid: str) -> Any:
+    """Return a part of a document as it was recorded: `exact`, if `stored` was made of it, else what is stored.
+
+    It was not where the part was changed later, such as by `runs reap`, or is ahead of its file.
+    """
+    if not isinstance(stored, Mapping) or not isinstance(exact, Mapping):
+        return stored
+    packed = Packer(uid).entry(exact)
+    own = {key: value for key, value in stored.items() if key != "metrics"}
+    is_same = isinstance(packed, Mapping) and packed == own
+    return exact if is_same or packed == stored else stored
+
+
+def exact_time(stored: Any, text: Any) -> Any:
+    """Return a time to the microsecond, as text, if it is the stored one, else that."""
+    try:
+        time = datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return stored
+    return text if time.replace(microsecond=time.microsecond // 1000 * 1000) == stored else stored
 
 
 def output_size(folder: Path) -> int:
@@ -151,12 +197,23 @@ class DocumentDelivery:
         collections: Where to.
         contents: Stores files.
         uid: The run's uid.
+        with_checkpoints: Whether the checkpoints that it keeps are delivered, too, once it has ended.
 
     Attributes:
         run_id: The document's `_id`; None before it is found or inserted.
     """
 
-    def __init__(self, folder: Path, base: Path, collections: Collections, contents: Contents, uid: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        base: Path,
+        collections: Collections,
+        contents: Contents,
+        uid: str,
+        *,
+        with_checkpoints: bool = False,
+    ) -> None:
+        self.with_checkpoints = with_checkpoints
         self.folder = folder
         self.base = base
         self.collections = collections
@@ -244,6 +301,7 @@ class DocumentDelivery:
         own_files = self._add_lists(document, run, artifact_lists)
         if ended:
             document |= self._files_of_an_end(size)
+            document |= self._kept_checkpoints()
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
         if not ended:
             changed = self._without_early(changed)
@@ -253,6 +311,7 @@ class DocumentDelivery:
         self._sent_output = size
         owned: set[Any] = {
             *own_files,
+            *self._checkpoint_ids(document),
             *files_in(self._sent),
             document.get("captured_out_file"),
             document.get("values_file"),
@@ -282,6 +341,23 @@ class DocumentDelivery:
         if (self.folder / VALUES).exists():
             entries["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=self.uid)
         return entries
+
+    def _kept_checkpoints(self) -> Document:
+        if not self.with_checkpoints:
+            return {}
+        stored = [
+            {"name": name, "file_id": self.contents.store(path, name, owner=self.uid)}
+            for name, path in checkpoint_files(self.folder)
+        ]
+        return {"checkpoints": [entry for entry in stored if entry["file_id"] is not None]} if stored else {}
+
+    def _checkpoint_ids(self, document: Document) -> set[Any]:
+        """Return the files of the checkpoints in the database; those that were delivered by others, too."""
+        if "checkpoints" not in document:
+            found = self.collections.runs.find_one({"_id": self.run_id}, {"checkpoints": 1})
+            document = found or {}
+        listed = document.get("checkpoints")
+        return {one.get("file_id") for one in listed if isinstance(one, dict)} if isinstance(listed, list) else set()
 
     def _update(self, document: Document, changed: Document) -> None:
         """Change the document in the database; entries of an end go where the run has been resumed."""

@@ -1,4 +1,4 @@
-"""`artifacts`: the files that a run made."""
+"""`artifacts`: the files that a run made, and the checkpoints that it keeps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["add_arguments", "main"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add_contents(parser, "files that a run made")
+    add_contents(parser, "files that a run made, and the checkpoints that it keeps")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """List them, or write them into a folder."""
-    return list_or_get(arguments, "artifacts", lambda run: run.artifacts)
+    return list_or_get(arguments, "artifacts", lambda run: {**run.checkpoints, **run.artifacts})

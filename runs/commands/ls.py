@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
         # One more tells whether there are more.
-        found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
+        found = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None)
         broken = dict(store.unreadable())
         shown = found[:limit] if limit else found
         if not given:

@@ -66,6 +66,7 @@ def _document(run: Run) -> dict[str, Any]:
         "info": run.info.to_dict(),
         "metrics": run.summary,
         "artifacts": list(run.artifacts),
+        "checkpoints": list(run.checkpoints),
         "sources": list(run.sources),
         "resources": list(run.resources),
         "provenance": packages,
@@ -99,6 +100,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     for entry in run.reproductions:
         yield from _reproduction(run, entry)
     yield "artifacts", Cell(_listed(list(run.artifacts)))
+    yield "checkpoints", Cell(_listed(list(run.checkpoints)))
     yield "resources", Cell(_listed(list(run.resources)))
 
 

@@ -65,8 +65,10 @@ MAX_METRICS_BYTES = 2 * 2**20
 MAX_LIST, MAX_NAME, MAX_FIELDS, MAX_DEPTH = 4096, 500, 10_000, 50
 
 # Parts of run.json that are large or of no use in a question.
-LEFT_OUT = frozenset(("artifacts", "captured_out", "delivery_turn", "fail_trace", "reproductions", "resources"))
-LEFT_OUT |= {"sessions", "warnings"}
+LEFT_OUT = frozenset(
+    ("artifacts", "captured_out", "checkpoints", "delivery_turn", "exact", "fail_trace", "microseconds")
+)
+LEFT_OUT |= {"reproductions", "resources", "sessions", "warnings"}
 LEFT_OUT |= {f"experiment.{name}" for name in ("dependencies", "repositories", "sources")}
 LEFT_OUT |= {f"meta.{name}" for name in ("config_updates", "options")}
 

@@ -33,6 +33,7 @@ CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT 
 # What a question needs while it is answered: dead runs, runs that were chosen, and the values of its `in` conditions.
 _TEMPORARY = """
 CREATE TEMP TABLE dead(run INTEGER PRIMARY KEY);
+CREATE TEMP TABLE lasting(run INTEGER PRIMARY KEY, seconds REAL);
 CREATE TEMP TABLE chosen(run INTEGER PRIMARY KEY);
 CREATE TEMP TABLE wanted(number INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(number, kind, value)) WITHOUT ROWID;

@@ -28,6 +28,7 @@ from runs.index.file import IndexFile, clear, transaction
 from runs.index.folders import read_json
 from runs.query.filters import names_in, parse_filter
 from runs.query.names import full_name
+from runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]
 
@@ -127,7 +128,7 @@ class Index:
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
             with transaction(connection, "DEFERRED"):
-                if "status" in names:
+                if names & {"status", DURATION}:
                     self._judge(connection)
                 return questions.find(connection, tree, sort, bound, columns)
 
@@ -217,16 +218,20 @@ class Index:
             self._loaded = loaded
 
     def _judge(self, connection: sqlite3.Connection) -> None:
-        """Note which of the runs that say RUNNING have no process any more."""
+        """Note which of the runs that say RUNNING have no process any more, and how long each has lasted."""
         query = """SELECT run.id, run.name FROM key JOIN field ON field.key = key.id JOIN run ON run.id = field.run
             WHERE key.name = 'status' AND key.origin = ? AND kind = ? AND value = 'RUNNING'"""
-        dead = []
+        dead, lasting = [], []
         for number, name in connection.execute(query, (OF_RUN, TEXT)).fetchall():
             folder = self.store / os.fsdecode(name)
             lease = read_lease(folder)
-            # Of one without a lease, its heartbeats tell.
-            document = read_json(folder / RUN) if lease is None else None
-            if true_status({**(document if isinstance(document, dict) else {}), "status": "RUNNING"}, lease) == "DEAD":
+            found = read_json(folder / RUN)
+            document = found if isinstance(found, dict) else {}
+            status = true_status({**document, "status": "RUNNING"}, lease)
+            if status == "DEAD":
                 dead.append((number,))
+            lasting.append((number, duration_s(document, last_sign(status, lease))))
         connection.execute("DELETE FROM temp.dead")
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
+        connection.execute("DELETE FROM temp.lasting")
+        connection.executemany("INSERT INTO temp.lasting VALUES (?, ?)", lasting)

@@ -29,12 +29,16 @@ from runs.index.fields import (
 )
 from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, num_conditions
 from runs.query.names import full_name
+from runs.query.times import DURATION
 
 __all__ = ["entries", "fields", "find", "has_field"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
     AS value FROM field)"""
+# How long a run that says RUNNING has lasted stands in temp.lasting.
+_LASTING = f"""(SELECT key, run, kind, value FROM field WHERE run NOT IN (SELECT run FROM temp.lasting)
+    UNION ALL SELECT {{key}}, run, {NUMBER}, seconds FROM temp.lasting WHERE seconds IS NOT NULL)"""
 # Numbers, booleans, texts, and then the rest by its ids.
 _KINDS = f"""CASE WHEN s.kind IN ({NUMBER}, {BIG}) THEN 0 WHEN s.kind IN ({BOOL}, {TEXT}) THEN s.kind
     WHEN s.kind = {HUGE} THEN {TEXT} ELSE {NAN} END"""
@@ -43,6 +47,8 @@ _VALUES = f"""CASE WHEN s.kind = {BIG} THEN CAST(s.value AS REAL)
     CASE s.kind WHEN {BIG} THEN RESIDUAL(s.value) ELSE 0 END {{0}}"""
 # The number of no key: the run's name is its id, and stands in the table of runs.
 _OF_NAME = -1
+# The same of the duration, where no run has ended.
+_OF_DURATION = -2
 # SQLite takes a thousand terms in one statement, and 32,766 values.
 _MAX_CONDITIONS = 200
 _NAMES = f"(SELECT {_OF_NAME} AS key, id AS run, {TEXT} AS kind, CAST(name AS TEXT) AS value FROM run)"
@@ -127,7 +133,7 @@ def _key(connection: sqlite3.Connection, name: str) -> int | None:
         return _OF_NAME
     origin, own = _origin(name)
     found = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
-    return found[0] if found else None
+    return found[0] if found else _OF_DURATION if name == DURATION else None
 
 
 def _origin(name: str) -> tuple[int, str]:
@@ -141,8 +147,11 @@ def _origin(name: str) -> tuple[int, str]:
 def _table(connection: sqlite3.Connection, key: int | None) -> str:
     if key == _OF_NAME:
         return _NAMES
-    status = connection.execute("SELECT id FROM key WHERE name = 'status' AND origin = ?", (OF_RUN,)).fetchone()
-    return _TRUE_STATUS if status and status[0] == key else "field"
+    if key == _OF_DURATION:
+        return _LASTING.format(key=key)
+    query = "SELECT name FROM key WHERE id = ? AND origin = ? AND name IN ('status', ?)"
+    found = connection.execute(query, (key, OF_RUN, DURATION)).fetchone()
+    return "field" if found is None else _TRUE_STATUS if found[0] == "status" else _LASTING.format(key=key)
 
 
 def _matching(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[Any]]:

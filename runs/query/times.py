@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "time_of", "time_text"]
+__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "last_sign", "time_of", "time_text"]
 
 DURATION = "duration"
 # The fields of a run that `duration_s` asks for.
@@ -33,12 +33,29 @@ def _to_the_millisecond(time: datetime | None) -> datetime | None:
     return None if time is None else time.replace(microsecond=time.microsecond // 1000 * 1000)
 
 
-def duration_s(run: Mapping[str, Any]) -> float | None:
-    """Return the seconds from a run's start to its end, or to its last heartbeat; None if it has not both.
+def last_sign(status: Any, lease: Any) -> datetime | None:
+    """Return when a run that did not say how it ended was last known to live; None if its record says so itself.
+
+    Args:
+        status: As `observers.record.identity.true_status` has it.
+        lease: Its lease; anything, as others may have written there.
+    """
+    if status == "RUNNING":
+        return datetime.now(UTC).replace(tzinfo=None)
+    heartbeat = lease.get("heartbeat") if status == "DEAD" and isinstance(lease, Mapping) else None
+    try:
+        return datetime.fromtimestamp(heartbeat, UTC).replace(tzinfo=None)  # type: ignore[arg-type]  # or it raises
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+def duration_s(run: Mapping[str, Any], last: datetime | None = None) -> float | None:
+    """Return the seconds from a run's start to its end, or to the last sign of it; None if it has not both.
 
     Args:
         run: `DURATION_FIELDS` of its record, as text in ISO form; a field may be missing.
+        last: What `last_sign` returned of it; by default, its last heartbeat counts.
     """
     start = _to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
-    stop = _to_the_millisecond(time_of(run.get("stop_time")) or time_of(run.get("heartbeat")))
+    stop = _to_the_millisecond(time_of(run.get("stop_time")) or last or time_of(run.get("heartbeat")))
     return (stop - start).total_seconds() if start is not None and stop is not None else None

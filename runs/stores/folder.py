@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,6 +26,8 @@ from runs.stores.store import Removed, Store
 __all__ = ["FolderStore"]
 
 _TAGS = "tags"
+# For so many seconds what was found in the folder is taken for what there is.
+_FRESH_S = 1.0
 
 
 class FolderStore(Store):
@@ -42,11 +46,16 @@ class FolderStore(Store):
         self.where = str(where)
         require_folder(self.folder)
         self.index = Index(self.folder)
+        self._updated = -math.inf
+
+    def _update(self) -> None:
+        self.index.on_progress = self.on_progress
+        self.index.update()
+        self._updated = time.monotonic()
 
     def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
         names = [full_name(name) for name in columns]
-        self.index.on_progress = self.on_progress
-        self.index.update()
+        self._update()
         # A mapping, such as `config`, is read from the run's own file when it is asked for, and so is provenance.
         flat = [name for name in names if name not in (*PARTS, "_id", _TAGS) and is_indexed(name)]
         mappings = {name for name in flat if self.index.entries(name)}
@@ -66,8 +75,7 @@ class FolderStore(Store):
 
     def fields(self) -> list[str]:
         """See `Store.fields`."""
-        self.index.on_progress = self.on_progress
-        self.index.update()
+        self._update()
         return self.index.fields()
 
     def _run_of_id(self, key: str) -> Run | None:
@@ -85,7 +93,9 @@ class FolderStore(Store):
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`."""
-        self.index.update()
+        # A list asks for both, and one look at thousands of folders is enough for it.
+        if time.monotonic() - self._updated > _FRESH_S:
+            self._update()
         return self.index.problems()
 
     def _reclaim(self, removed: Removed, grace_s: float) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from observers.artifacts.store import ArtifactStore
 from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
+from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import read_lease, true_status
 from observers.record.media_record import media_path
 from observers.record.regular_file import open_regular, read_regular
@@ -131,6 +132,11 @@ class FolderRun(Run):
         names = self.document.get("artifacts")
         names = names if isinstance(names, list) else []
         return {name: self._content(name, self.folder, name) for name in names if isinstance(name, str)}
+
+    @property
+    def checkpoints(self) -> dict[str, Content]:
+        """See `Run.checkpoints`."""
+        return {name: self._content(name, self.folder, name) for name, _ in checkpoint_files(self.folder)}
 
     @property
     def lease(self) -> dict[str, Any] | None:

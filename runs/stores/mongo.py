@@ -15,7 +15,7 @@ from runs.index.fields import LEFT_OUT, flatten
 from runs.query.filters import Condition, Filter, Not, holds, in_order, matches, names_in
 from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s
+from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
@@ -54,21 +54,51 @@ class MongoStore(Store):
         by = full_name((sort or "id").removeprefix("-"))
         asked = {*names, *names_in(tree), by}
         with self.mongo.errors():
-            if self._has_stock_runs and any(name.startswith("summary") for name in asked):
-                return self._find_here({}, tree, sort, limit, asked)
-            if any(map(self._has_serialized, {*names_in(tree), by})):
-                return self._find_here({}, tree, sort, limit, asked)
-            query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
-            if by == DURATION:
-                return self._find_here(query, None, sort, limit, asked)
-            projection = _projection([*names, by])
-            found: list[Document] = []
-            for condition, path, direction in sort_stages(sort):
-                left = 0 if limit is None else limit - len(found)
-                if limit is None or left > 0:
-                    both = {"$and": [query, condition]} if condition and query else condition or query
-                    found += self._sorted(both, path, direction, left, projection)
-        return [MongoRun(self, self.mongo, document["_id"], _row(document, names)) for document in found]
+            computed = list(self._computed_here(asked, {*names_in(tree), by}))
+            if not computed:
+                return [*self._find_there({}, tree, sort, limit, asked)]
+            # The others by a query, which an index answers, however many there are.
+            found = self._find_there({"$nor": computed}, tree, sort, limit, asked)
+            found += self._find_here({"$or": computed}, tree, sort, limit, asked)
+            return [*_in_order(found, sort)[:limit]]
+
+    def _computed_here(self, asked: set[str], judged: set[str]) -> Iterator[Document]:
+        """Yield queries for the runs of which no query finds all that is asked for.
+
+        Args:
+            asked: All names of fields.
+            judged: Those that the runs are chosen and sorted by.
+        """
+        if self._has_stock_runs and any(name.startswith("summary") for name in asked):
+            yield {"uid": {"$not": {"$gt": ""}}}
+        for name in sorted(filter(self._has_serialized, judged)):
+            yield {f"{stored_path(name)}.dtype": {"$type": "string"}}
+        if DURATION in judged:
+            yield {"status": "RUNNING"}
+
+    def _find_there(
+        self, among: Mapping[str, Any], tree: Filter, sort: str | None, limit: int | None, asked: set[str]
+    ) -> list[MongoRun]:
+        """Do as `_find` does, by queries.
+
+        Args:
+            among: Those that may be meant.
+            tree, sort, limit: As asked for.
+            asked: All names of fields.
+        """
+        by = full_name((sort or "id").removeprefix("-"))
+        query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
+        query = {"$and": [query, among]} if query and among else query or dict(among)
+        if by == DURATION:
+            return self._find_here(query, None, sort, limit, asked)
+        projection = _projection(sorted(asked))
+        found: list[Document] = []
+        for condition, path, direction in sort_stages(sort):
+            left = 0 if limit is None else limit - len(found)
+            if limit is None or left > 0:
+                both = {"$and": [query, condition]} if condition and query else condition or query
+                found += self._sorted(both, path, direction, left, projection)
+        return [MongoRun(self, self.mongo, document["_id"], _row(document, asked)) for document in found]
 
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
@@ -104,7 +134,7 @@ class MongoStore(Store):
 
     def _find_here(
         self, query: Mapping[str, Any], tree: Filter | None, sort: str | None, limit: int | None, asked: set[str]
-    ) -> list[Run]:
+    ) -> list[MongoRun]:
         """Do as `_find` does with what no query finds: durations, stock Sacred's summaries, serialized numbers.
 
         Args:
@@ -117,19 +147,14 @@ class MongoStore(Store):
         computed = sorted(name for name in asked if name.startswith("summary"))
         metrics = {_metric_of(name) for name in computed}
         wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
-        runs: list[Run] = []
+        runs: list[MongoRun] = []
         for document in self.mongo.runs.find(query, {**_projection(names), "uid": 1}, sort=[("_id", 1)]):
             run = MongoRun(self, self.mongo, document["_id"], _row(document, names))
             if computed and document.get("uid") is None:
                 run.add_summary(run.computed_summary(wanted), computed)
-            if tree is None or matches(tree, run.__getitem__):
+            if tree is None or matches(tree, run.get):
                 runs.append(run)
-        name, descending = (sort or "id").removeprefix("-"), bool(sort and sort.startswith("-"))
-        if full_name(name) == "_id":
-            runs = runs[::-1] if descending else runs
-        else:
-            runs = in_order(runs, lambda run: run[name], descending=descending)
-        return runs[:limit]
+        return _in_order(runs, sort)[:limit]
 
     def _dead(self) -> list[Any]:
         """Return the ids of runs that say RUNNING and whose process is gone."""
@@ -213,9 +238,20 @@ def _patterns_in(tree: Filter) -> set[Condition]:
     return set().union(*map(_patterns_in, (tree.part,) if isinstance(tree, Not) else tree.parts))
 
 
-def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
+def _in_order(runs: Sequence[MongoRun], sort: str | None) -> list[MongoRun]:
+    """Return runs in the order that is asked for; those of equal value by their ids."""
+    name, descending = (sort or "id").removeprefix("-"), bool(sort and sort.startswith("-"))
+    by_id = sorted(runs, key=lambda run: _order_of_id(run.key), reverse=descending and full_name(name) == "_id")
+    return by_id if full_name(name) == "_id" else in_order(by_id, lambda run: run.get(name), descending=descending)
+
+
+def _order_of_id(key: Any) -> Any:
     # Ids of different kinds, such as numbers and texts, cannot be compared.
-    return sorted(documents, key=lambda document: (str(type(document["_id"])), document["_id"]))
+    return str(type(key)), key
+
+
+def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
+    return sorted(documents, key=lambda document: _order_of_id(document["_id"]))
 
 
 def _row(document: Document, names: Iterable[str]) -> Document:
@@ -225,7 +261,9 @@ def _row(document: Document, names: Iterable[str]) -> Document:
     if "status" in row:
         row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:
-        row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS})
+        lease = plain(document.get("lease"))
+        last = last_sign(true_status(document, lease), lease) if document.get("status") == "RUNNING" else None
+        row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS}, last)
     return row
 
 
@@ -269,7 +307,7 @@ def _metric_of(name: str) -> str | None:
 def _projection(names: Sequence[str]) -> dict[str, int]:
     """Return what to fetch for `names`; a path and one below it would collide."""
     wanted = {stored_path(name) for name in names if name != DURATION}
-    wanted |= set(STATUS_FIELDS) if "status" in names else set()
+    wanted |= set(STATUS_FIELDS) if {"status", DURATION} & set(names) else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
     kept: list[str] = []
     for path in sorted(wanted):

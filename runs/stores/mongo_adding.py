@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.mongo.delivery import Delivery
+from observers.record.checkpoint_files import checkpoint_files
 from observers.record.schema import MEDIA_FOLDER, NOTES, OWN_FILES, RUN
 from runs.errors import StoreError
 from runs.index.folders import read_json
@@ -33,7 +34,12 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
         path.write_text(json.dumps({**record, "status": COPYING}))
         where = mongo.collections
         delivery = Delivery(
-            staged.folder, staged.folder.parent, mongo.database, where.prefix, collection=where.collection
+            staged.folder,
+            staged.folder.parent,
+            mongo.database,
+            where.prefix,
+            collection=where.collection,
+            with_checkpoints=True,
         )
         _deliver(delivery, mongo)
         notes = read_json(staged.folder / NOTES)
@@ -61,7 +67,7 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
     record = json.loads((folder / RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
-    known = {*OWN_FILES, *record["artifacts"], *earlier}
+    known = {*OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in checkpoint_files(folder))}
     rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
     if not rest:
         return ()

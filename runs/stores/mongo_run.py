@@ -19,6 +19,7 @@ from observers.artifacts.store import ARTIFACTS
 from observers.errors import ArtifactError
 from observers.mongo.documents import object_id, restore, stored_key
 from observers.mongo.fetch import fetch
+from observers.mongo.run_document import exact_part, exact_time
 from observers.record.identity import true_status
 from observers.record.points import POINT, TICKS_PER_S, Series, to_steps
 from observers.record.summaries import summarize
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["STATUS_FIELDS", "MongoRun", "has_changed_keys", "plain"]
 
 # What `true_status` looks at.
-STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options")
+STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options", "uid")
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
@@ -68,7 +69,22 @@ class MongoRun(Run):
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
-        return without_pickles(plain(self._whole(self._find(dict.fromkeys(_PARTS, 0)))), twice=True)
+        found = self._find(dict.fromkeys(_PARTS, 0))
+        exact, times = found.pop("exact", None), found.pop("microseconds", None)
+        found |= self._exact_entries(found, exact)
+        for name, text in times.items() if isinstance(times, Mapping) else ():
+            found[name] = exact_time(found.get(name), text)
+        return without_pickles(plain(self._whole(found)), twice=True)
+
+    def _exact_entries(self, document: Mapping[str, Any], exact: Any) -> dict[str, Any]:
+        """Return the entries of a document as they were recorded whose stored form does not tell."""
+        part = exact.get("run") if isinstance(exact, Mapping) else None
+        recorded = None if part is None else self._whole(part)
+        known = {key: value for key, value in recorded.items() if key in document} if isinstance(recorded, dict) else {}
+        return {
+            key: exact_part({"": document[key]}, {"": value}, str(document.get("uid")))[""]
+            for key, value in known.items()
+        }
 
     def _whole(self, value: Any) -> Any:
         """Return a value with what is too large for a document put back in its place."""
@@ -89,7 +105,14 @@ class MongoRun(Run):
 
     def _part(self, name: str) -> dict[str, Any]:
         if name not in self._parts:
-            part = self._whole(self._find({name: 1}).get(name))
+            found = self._find({name: 1, f"exact.{name}": 1, "uid": 1})
+            part = found.get(name)
+            exact = found.get("exact")
+            if isinstance(exact, Mapping) and name in exact:
+                part = exact_part(part, self._whole(exact[name]), str(found.get("uid")))
+            part = self._whole(part)
+            if name == "provenance" and isinstance(part, dict):
+                part |= {key: _with_dots(part[key]) for key in ("packages", "libraries") if key in part}
             self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
         if name == "summary":
             self._parts[name] = self._as_named(self._parts[name]) or self.computed_summary()
@@ -176,6 +199,18 @@ class MongoRun(Run):
             for entry in entries
             if isinstance(entry, Mapping)
         }
+
+    @property
+    def checkpoints(self) -> dict[str, Content]:
+        """See `Run.checkpoints`."""
+        found = self._find({"checkpoints": 1}).get("checkpoints")
+        entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+        if entries:
+            return {
+                str(entry.get("name")): self._content(str(entry.get("name")), entry.get("file_id")) for entry in entries
+            }
+        original = self.original()
+        return {} if original is None else original.checkpoints
 
     @property
     def lease(self) -> dict[str, Any] | None:
@@ -296,6 +331,11 @@ class MongoRun(Run):
                     raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
 
         return Content(name, open_)
+
+
+def _with_dots(packages: Any) -> Any:
+    """Return packages under their names, which have dots where the keys of a document have commas."""
+    return {name.replace(",", "."): one for name, one in packages.items()} if isinstance(packages, dict) else packages
 
 
 def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:

@@ -14,7 +14,7 @@ from observers.record.identity import is_alive
 from runs.errors import StoreError
 from runs.query.flattening import entry_at
 from runs.query.names import full_name
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s, time_of
+from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign, time_of
 from runs.stores.content import Content
 from runs.stores.media import Medium
 
@@ -140,6 +140,15 @@ class Run(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def checkpoints(self) -> dict[str, Content]:
+        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
+
+        Of a run in a database they are those that were delivered or copied there, else those in its folder, if that is
+        on this machine.
+        """
+
+    @property
+    @abc.abstractmethod
     def lease(self) -> dict[str, Any] | None:
         """Who writes the run, and when last; None of a run that stock Sacred recorded."""
 
@@ -200,7 +209,9 @@ class Run(abc.ABC):
         if name in self._row:
             return self._row[name]
         if name == DURATION:
-            return duration_s({field: self.get(field) for field in DURATION_FIELDS})
+            status = self.status
+            lease = self.lease if status == "DEAD" else None
+            return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
         if name == "status":
             return self.status
         if name == "_id":
@@ -269,7 +280,7 @@ class Run(abc.ABC):
 
     @property
     def duration_s(self) -> float | None:
-        """Seconds from its start to its end, or to its last heartbeat; the field `duration`."""
+        """Seconds from its start to its end, by now, or to its last heartbeat; the field `duration`."""
         return self[DURATION]
 
     @property
@@ -354,7 +365,7 @@ class Run(abc.ABC):
     @property
     def parent(self) -> Run | None:
         """The run that it was started from, if there is one and it is in the store."""
-        uid = self["parent"]
+        uid = self._text("parent")
         found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
         return found[0] if found else None
 

@@ -215,7 +215,10 @@ def _deliver(folder: Path, destination: Destination, server: _Server) -> SyncRes
     try:
         with server.database(destination) as database:
             wanted = destination.wanted_id or None
-            delivery = Delivery(folder, folder.parent, database, destination.prefix, wanted, destination.collection)
+            delivery = Delivery(
+                *(folder, folder.parent, database, destination.prefix, wanted, destination.collection),
+                with_checkpoints=bool(destination.checkpoints),
+            )
             outcome = "up to date" if delivery.was_completed() else _advance(delivery)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(f"the record in {folder} is damaged ({type(error).__name__}: {error})") from error

@@ -58,8 +58,8 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that have files of their own here, or are the database's.
 _ELSEWHERE = frozenset(
     (
-        "_id", "captured_out", "captured_out_file", "config", "delivery_turn", "info", "lease", "note", "provenance",
-        "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
+        "_id", "captured_out", "captured_out_file", "checkpoints", "config", "delivery_turn", "info", "lease", "note",
+        "provenance", "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
     )
 )  # fmt: skip
 _CHUNK_BYTES = 2**20
@@ -101,6 +101,7 @@ class _Unloading:
             self._write_parts()
             write_metrics(self.run, self.folder)
             self._write_media()
+            self._write_checkpoints()
         entry = self._entry()
         entry["artifacts"] = self._artifacts()
         details = {name: one for name, one in self.run.artifact_details().items() if name in entry["artifacts"]}
@@ -176,6 +177,19 @@ class _Unloading:
                 self._write_medium(content)
         if lines:
             (self.folder / MEDIA).write_bytes(b"".join(lines))
+
+    def _write_checkpoints(self) -> None:
+        for name, content in self.run.checkpoints.items():
+            path = relative_path(name)
+            if path is None or not path.parts[0].startswith("checkpoints") or len(path.parts) < 2:
+                self.left_out.append(f"checkpoint {name!r}: no file of a run's folder may be called so")
+                continue
+            (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with content.open() as source, replacing(self.folder / path, durable=False) as target:
+                    shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            except StoreError as error:
+                self.left_out.append(f"checkpoint {name!r}: {error}")
 
     def _write_medium(self, content: Content) -> None:
         try:

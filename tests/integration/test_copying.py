@@ -18,9 +18,11 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
+from observers.mongo.delivery import Delivery
 from observers.mongo.documents import object_id
 from observers.record.identity import lease
 from observers.record.media_record import read_media
+from runs.__main__ import main
 from runs.errors import StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
@@ -212,6 +214,80 @@ def test_copied_folder_is_one_of_our_layout(origins, tmp_path):
     assert (folder / "metrics.bin").stat().st_size % 24 == 0
     assert not (tmp_path / "t" / ".taking").exists()
     assert ArtifactStore(tmp_path / "t").resolve("numbers").path(tmp_path / "out").read_text() == "a"
+
+
+EXACT = {
+    "config": {"large": 2**64 + 1, "huge": 10**40, "lone": "\ud800", "deep": [{"a.b": 2**70}], "same": {"x": 1}},
+    "info": {"val.acc": 1, "$set": {"a.b": [2**65]}, "a,b": 2},
+    "provenance": {"packages": {"ruamel.yaml": "1.2"}},
+}
+
+
+def write_exact(store):
+    """Write a run by hand of which no part is stored as it is, with checkpoints."""
+    folder = store / "1"
+    (folder / "checkpoints" / "start").mkdir(parents=True)
+    times = {name: f"2026-01-01T00:00:0{n}.123456" for n, name in enumerate(("start_time", "heartbeat", "stop_time"))}
+    entry = {"format": "sacristan-1", "uid": "a" * 32, "experiment": {"name": "e", "sources": []}, "command": "main"}
+    entry |= {"status": "COMPLETED", "host": {}, "result": {"top.1": 2**66}, "artifacts": [], "resources": [], **times}
+    for name, document in {"run": entry, **EXACT}.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    (folder / "checkpoints" / "last.pt").write_bytes(b"state")
+    (folder / "checkpoints" / "best.pt").write_bytes(b"weights" * 100_000)
+    (folder / "checkpoints" / "start" / "step-000000120.pt").write_bytes(b"start")
+    (folder / "checkpoints" / ".half.tmp").write_bytes(b"h")
+    return entry
+
+
+def test_folder_to_mongo_to_folder_is_lossless(tmp_path, database, mongo_url, capsys):
+    (tmp_path / "back").mkdir()
+    entry = write_exact(tmp_path / "store")
+    where = f"{mongo_url}/{database.name}"
+    with open_store(tmp_path / "store") as store, open_store(where) as there, open_store(tmp_path / "back") as back:
+        first = copy(store.get("1"), there)
+        second = copy(first.run, back)
+        assert (first.left_out, second.left_out) == ((), ())
+        for run in (first.run, second.run):
+            assert {name: getattr(run, name) for name in EXACT} == EXACT
+            assert {key: run.document.get(key) for key in entry if key not in ("experiment", "artifacts")} == {
+                key: value for key, value in entry.items() if key not in ("experiment", "artifacts")
+            }
+            assert {name: len(content.read()) for name, content in run.checkpoints.items()} == {
+                "checkpoints/best.pt": 700_000,
+                "checkpoints/last.pt": 5,
+                "checkpoints/start/step-000000120.pt": 5,
+            }
+    assert main(["artifacts", "ls", "1", "--store", where]) == 0
+    assert "checkpoints/best.pt" in capsys.readouterr().out
+
+
+def test_checkpoints_are_delivered_where_asked_for_and_stay(tmp_path, database, mongo_url):
+    write_exact(tmp_path / "store")
+    folder, url = tmp_path / "store" / "1", f"{mongo_url}/{database.name}"
+    observer = MongoObserver(mongo_url, database.name, checkpoints=True)
+    (folder / "destination.json").write_text(json.dumps(observer.destination.written()))
+    assert [result.outcome for result in sync(tmp_path / "store")] == ["delivered"]
+    with open_store(url) as store:
+        there = store.get("1").checkpoints
+        assert there["checkpoints/last.pt"].read() == b"state"
+        # Another delivery, which does not send them, leaves them as they are.
+        (folder / "delivered.json").unlink()
+        (folder / "run.json").write_text((folder / "run.json").read_text().replace("COMPLETED", "FAILED"))
+        assert [result.outcome for result in sync(tmp_path / "store", url=url)] == ["delivered"]
+        Delivery(folder, folder.parent, database).advance(last=True)
+        assert store.get("1").status == "FAILED"
+        assert store.get("1").checkpoints["checkpoints/last.pt"].read() == b"state"
+
+
+def test_checkpoints_that_were_not_delivered_are_those_of_the_folder(tmp_path, database, mongo_url):
+    write_exact(tmp_path / "store")
+    path = tmp_path / "store" / "1" / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), "folder": str(path.parent)}))
+    assert [result.outcome for result in sync(tmp_path / "store", url=f"{mongo_url}/{database.name}")] == ["delivered"]
+    with open_store(f"{mongo_url}/{database.name}") as store:
+        assert store.get("1").checkpoints["checkpoints/last.pt"].read() == b"state"
+        path.parent.rename(tmp_path / "elsewhere")
+        assert store.get("1").checkpoints == {}
 
 
 def test_run_that_lives_is_not_copied(tmp_path, target):

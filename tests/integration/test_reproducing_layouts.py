@@ -11,7 +11,7 @@ import pytest
 
 from runs.__main__ import main
 from runs.stores.opening import open_store
-from tests.processes import run
+from tests.processes import run, warm_children
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,8 +43,8 @@ class Lab:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text or TRAIN.replace("IMPORTS", imports))
 
-    def record(self, *words, cold=False):
-        done = run([sys.executable, *words], cwd=self.folder, capture_output=True, text=True, timeout=60, cold=cold)
+    def record(self, *words):
+        done = run([sys.executable, *words], cwd=self.folder, capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
 
     def reproduce(self, *words):
@@ -59,7 +59,8 @@ def lab(tmp_path, capfd, monkeypatch):
     (tmp_path / "lab").mkdir()
     (tmp_path / "library").mkdir()
     monkeypatch.chdir(tmp_path / "lab")
-    return Lab(tmp_path / "lab", capfd, [tmp_path / "library"])
+    with warm_children():
+        yield Lab(tmp_path / "lab", capfd, [tmp_path / "library"])
 
 
 def sources(lab, key="1"):
@@ -112,7 +113,7 @@ def test_library_that_has_changed_is_told_before_the_run_and_beside_the_verdict(
     lab.write("../library/shape/size.py", "factor = 1.0\n")
     lab.write("train.py", TRAIN.replace("1 /", "shape.size.factor /"), imports="")
     lab.write("train.py", (lab.folder / "train.py").read_text().replace("IMPORTS", "import shape.size"))
-    lab.record("train.py", cold=True)  # else it has torch's flags
+    lab.record("train.py")
     lab.write("../library/shape/size.py", "factor = 2.0\n")
     code, out, err = lab.reproduce("--in-place")
     where = tmp_path / "library"

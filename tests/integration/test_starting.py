@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runs import LaunchError, RunsError, Tolerance, fork, open_store, reproduce, resume
+from tests.processes import warm_children
 
 ROOT = Path(__file__).resolve().parents[2]
 # A training in small, which is cut off once and keeps a state as checkpoints are kept.
@@ -76,7 +77,8 @@ def lab(tmp_path, monkeypatch):
         command = [sys.executable, "small.py", *(["with"] if settings else []), *settings]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120).returncode
 
-    return run
+    with warm_children():
+        yield run
 
 
 @pytest.fixture

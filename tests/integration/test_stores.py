@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import warnings
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -23,7 +24,10 @@ from experiments import Experiment
 from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, Text
 from observers.errors import DestinationError
 from observers.mongo.destination import parse_mongo_option
+from observers.record.identity import lease
+from runs.__main__ import main
 from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.index.index import Index
 from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
@@ -233,13 +237,13 @@ def test_time_in_any_form_means_the_same_in_every_store(store, operator):
     started = {run.id: datetime.fromisoformat(run["start_time"]) for run in store.find(sort="id", columns=["start"])}
     compare = {"<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__", "==": "__eq__", "!=": "__ne__"}[operator]
     middle = started["4"]
-    for time in (middle, middle.replace(microsecond=0), middle.replace(second=0, microsecond=0)):
-        expected = [id for id, other in started.items() if getattr(other, compare)(time)]
-        for form in forms(time):
+    for at in (middle, middle.replace(microsecond=0), middle.replace(second=0, microsecond=0)):
+        expected = [id for id, other in started.items() if getattr(other, compare)(at)]
+        for form in forms(at):
             assert ids(store.find([("start", operator, form)], sort="id")) == expected, form
     short = middle.replace(second=0, microsecond=0)
-    for form, time in ((f"{short:%Y-%m-%dT%H:%M}", short), (f"{short:%Y-%m-%d}", short.replace(hour=0, minute=0))):
-        expected = [id for id, other in started.items() if getattr(other, compare)(time)]
+    for form, at in ((f"{short:%Y-%m-%dT%H:%M}", short), (f"{short:%Y-%m-%d}", short.replace(hour=0, minute=0))):
+        expected = [id for id, other in started.items() if getattr(other, compare)(at)]
         assert ids(store.find(f"start{operator}{form}", sort="id")) == expected
     assert ids(store.find([("start", "in", forms(middle))], sort="id")) == [i for i in started if started[i] == middle]
     with pytest.raises(FilterError, match="start ~: a time is compared with"):
@@ -485,7 +489,8 @@ def test_frame_has_times_as_datetimes(store):
     assert [str(kind) for kind in frame.dtypes[:2]] == ["datetime64[us, UTC]"] * 2
     assert (frame["stop_time"] >= frame["start"]).all()
     run = store.get("1")
-    assert frame.loc["1", "start"].replace(tzinfo=None) == run.start_time
+    # Fields have times to the millisecond, as MongoDB has.
+    assert abs(frame.loc["1", "start"].replace(tzinfo=None) - run.start_time) < timedelta(milliseconds=1)
 
 
 def test_field_that_no_run_has_is_refused_by_a_run_too(store):
@@ -673,6 +678,79 @@ def test_stock_run_that_was_killed_is_dead_when_its_heartbeats_stay_away(tmp_pat
             assert store.find(["name=killed", f"status!={status}"]) == []
 
 
+@pytest.mark.parametrize("kind", ["our-files", "our-mongo"])
+def test_duration_of_a_running_run_goes_on_and_of_a_dead_one_ends_with_its_last_sign(
+    tmp_path, database, mongo_url, kind
+):
+    began, last = time.time() - 100, time.time() - 40
+    document = {
+        "experiment": {"name": "long"},
+        "status": "RUNNING",
+        "config": {"lr": 0.1},
+        "info": {},
+        "heartbeat": None,
+    }
+    leases = {1: lease(1.0), 2: {**lease(1.0), "boot_id": "another", "host": "gone", "heartbeat": last}}
+    times = {number: datetime.fromtimestamp(began, UTC).replace(tzinfo=None) for number in leases}
+    if kind == "our-files":
+        for number, of_run in leases.items():
+            folder = tmp_path / "store" / str(number)
+            folder.mkdir(parents=True)
+            (folder / "run.json").write_text(json.dumps({**document, "start_time": times[number].isoformat()}))
+            (folder / "lease.json").write_text(json.dumps(of_run))
+    else:
+        for number, of_run in leases.items():
+            row = {"_id": number, **document, "uid": f"{number}", "start_time": times[number], "lease": of_run}
+            database.runs.insert_one(row)
+    where = str(tmp_path / "store") if kind == "our-files" else f"{mongo_url}/{database.name}"
+    with runs.open_store(where) as store:
+        alive, dead = store.find(sort="-duration", columns=["duration", "status"])
+        assert (alive.id, alive.status, dead.status) == ("1", "RUNNING", "DEAD")
+        assert 100 <= alive["duration"] < 160
+        assert dead["duration"] == pytest.approx(60, abs=0.1)
+        assert [run.id for run in store.find("duration>99")] == ["1"]
+        assert store.get("1").duration_s >= alive["duration"]
+        assert store.get("2").duration_s == dead["duration"]
+
+
+def test_one_stock_run_among_ours_is_found_in_its_place_and_the_others_by_a_query(database, mongo_url):
+    losses = [0.5, 0.1, 0.4, 0.2]
+    for number, loss in enumerate(losses, 1):
+        summary = {"summary": {"loss": {"min": loss, "count": 1}}, "uid": f"{number:032x}"}
+        row = {"_id": number, "status": "COMPLETED", "config": {"n": number}, "info": {}, "experiment": {"name": "x"}}
+        database.runs.insert_one({**row, **summary})
+    stock = {"_id": 5, "status": "COMPLETED", "config": {"n": 5}, "info": {}, "experiment": {"name": "x"}}
+    database.runs.insert_one(stock)
+    database.metrics.insert_one({"run_id": 5, "name": "loss", "steps": [0, 1], "values": [0.9, 0.3], "timestamps": []})
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        assert [run.id for run in store.find(sort="loss.min")] == ["2", "4", "5", "3", "1"]
+        assert [run.id for run in store.find("loss.min<0.45", sort="-loss.min", limit=2)] == ["3", "5"]
+        assert [run["loss.min"] for run in store.find(sort="loss.min", limit=3)] == [0.1, 0.2, 0.3]
+
+
+def test_list_as_json_asks_for_all_runs_at_once(database, mongo_url, monkeypatch, capsys):
+    row = {"status": "COMPLETED", "config": {"lr": 0.1}, "info": {}, "experiment": {"name": "x"}, "command": "main"}
+    database.runs.insert_many([{"_id": number, "uid": f"{number:032x}", **row} for number in range(50)])
+    listener = Listener()
+    real = pymongo.MongoClient
+    monkeypatch.setattr(pymongo, "MongoClient", lambda *args, **kw: real(*args, event_listeners=[listener], **kw))
+    assert main(["ls", "--json", "--store", f"{mongo_url}/{database.name}"]) == 0
+    assert len({row["uid"] for row in json.loads(capsys.readouterr().out)}) == 50
+    assert len(listener.projections) < 10
+
+
+def test_list_looks_at_the_folders_once(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "1"
+    folder.mkdir()
+    (folder / "run.json").write_text('{"status": "COMPLETED", "experiment": {"name": "x"}}')
+    looks = []
+    update = Index.update
+    monkeypatch.setattr(Index, "update", lambda index: (looks.append(index), update(index))[1])
+    assert main(["ls", "--store", str(tmp_path)]) == 0
+    assert "COMPLETED" in capsys.readouterr().out
+    assert len(looks) == 1
+
+
 def test_prefix_of_the_collections_goes_behind_the_url(database, mongo_url):
     with pymongo.MongoClient(mongo_url) as client:
         ex = sacred.Experiment("prefixed", save_git_info=False)
@@ -731,7 +809,7 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         listener.projections.clear()
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
-    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status"}
+    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status", "uid"}
     assert set().union(*listener.projections) <= {"_id", "config.lr", *of_status}
 
 

@@ -188,7 +188,7 @@ def test_reader_of_a_run_that_goes_on_never_misses_a_point(tmp_path):
 
     def fill():
         # A read each time it has come that far, so that they are spread over the run.
-        for step in range(20_000):
+        for step in range(10_000):
             log(points, "loss", step, step)
             logged[0] = step + 1
             if step % 7 == 0:
@@ -204,7 +204,7 @@ def test_reader_of_a_run_that_goes_on_never_misses_a_point(tmp_path):
         steps = steps_in(tmp_path)
         assert steps == list(range(len(steps)))
         assert len(steps) >= before
-    assert logged[0] == 20_000
+    assert logged[0] == 10_000
 
 
 def test_automatic_steps_of_several_threads_are_each_taken_once(tmp_path):
