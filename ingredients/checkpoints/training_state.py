@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 
 # Settings of the data that change how they are read, and nothing of what is read.
 _OF_READING = ("num_workers", "pin_memory")
+# Settings that states of earlier versions lack, with the value that is like theirs.
+_LATER = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
 
 
 @dataclasses.dataclass
@@ -246,5 +248,9 @@ def _entry(config: Any, name: str) -> Any:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        value = {name: item for name, item in value.items() if name not in _OF_READING}
+        value = {
+            name: item
+            for name, item in value.items()
+            if name not in _OF_READING and (name not in _LATER or item != _LATER[name])
+        }
     return json.dumps(value, sort_keys=True, default=str)
