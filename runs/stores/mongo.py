@@ -20,9 +20,9 @@ from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
-from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
+from runs.stores.mongo_filters import OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import IN_TRASH, TRASH, Remover
-from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain, tags_in
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Discarded, Removed, Store
 
@@ -283,6 +283,8 @@ def _row(document: Document, names: Iterable[str]) -> Document:
     row = {name: _plain_at(document, stored_path(name)) for name in names if name != "_id"}
     if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
         del row["summary"]  # the run looks the names up
+    if "tags" in row:
+        row["tags"] = tags_in(plain({name: document.get(name) for name in ("tags", "omniboard")}))
     if "status" in row:
         row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:
@@ -334,6 +336,7 @@ def _projection(names: Sequence[str]) -> dict[str, int]:
     wanted = {stored_path(name) for name in names if name != DURATION}
     wanted |= set(STATUS_FIELDS) if {"status", DURATION} & set(names) else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
+    wanted |= {OMNIBOARD_TAGS} if "tags" in names else set()
     kept: list[str] = []
     for path in sorted(wanted):
         if not any(path == other or path.startswith(f"{other}.") for other in kept):

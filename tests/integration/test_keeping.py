@@ -135,6 +135,24 @@ def test_tag_and_note_are_written_found_and_taken_back(lab, runs, monkeypatch):
     assert "there is no run '99'" in runs("note", "99", code=1)
 
 
+@pytest.mark.parametrize("lab", ["our-mongo", "sacred-mongo"], indirect=True)
+def test_tags_set_in_omniboard_are_shown_found_and_taken_away(lab, runs):
+    lab.database.runs.update_one({"_id": 2}, {"$set": {"omniboard": {"tags": ["fine", "odd one"], "notes": "x"}}})
+    runs("tag", "1", "fine")
+    assert [row["id"] for row in json.loads(runs("ls", "--tag", "fine", "--json", "--sort", "id"))] == ["1", "2"]
+    assert [row["tags"] for row in json.loads(runs("ls", "--json", "--sort", "id"))] == [
+        ["fine"],
+        ["fine", "odd one"],
+        [],
+    ]
+    assert "fine, odd one" in runs("show", "2")
+    assert [run.id for run in lab.store.find("tags.fine!=True")] == ["3"]
+    assert [run.id for run in lab.store.find("tags.fine=None")] == ["3"]
+    assert runs("tag", "2", "fine", "--remove") == "run 2: odd one\n"
+    assert lab.database.runs.find_one({"_id": 2})["omniboard"] == {"tags": ["odd one"], "notes": "x"}
+    assert lab.store.get("2").tags == ["odd one"]
+
+
 # rm
 
 
