@@ -316,6 +316,10 @@ class MongoRun(Run):
         with self.mongo.errors():
             Remover(self.mongo).remove(self.key)
 
+    def _discard(self) -> None:
+        with self.mongo.errors():
+            Remover(self.mongo).discard(self.key)
+
     def _content(self, name: str, key: Any) -> Content:
         if key is None:
             return missing_content(name, "the record names no file")

@@ -14,7 +14,6 @@ import pytest
 import sacred
 from pymongo.collection import Collection
 from sacred.observers import FileStorageObserver
-from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
@@ -27,6 +26,7 @@ from runs.errors import StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 from runs.transfer.syncing import sync
+from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 NUM_POINTS = 25_000
@@ -63,12 +63,7 @@ def record(kind, folder, url, name):
         return 0.9
 
     (folder / "data.csv").write_text("1,2\n")
-    observer = {
-        "our-files": lambda: FileObserver(folder / "store"),
-        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
-        "sacred-files": lambda: FileStorageObserver(folder / "store"),
-        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
-    }[kind]()
+    observer = observer_of(kind, folder, url, name)
     ex.observers.append(observer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
