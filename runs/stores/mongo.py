@@ -18,7 +18,7 @@ from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from runs.stores.adding import Copied, StagedRun
-from runs.stores.mongo_adding import deliver_whole, unnamed_files
+from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import IN_TRASH, TRASH, Remover
@@ -238,7 +238,7 @@ class MongoStore(Store):
         there = self._run_of_uid(staged.uid)
         if there is not None and there.status != COPYING:
             return Copied(there, is_new=False)
-        left_out = (*staged.left_out, *unnamed_files(staged.folder))
+        left_out = (*staged.left_out, *unnamed_files(staged.folder), *changed_entries(staged.folder))
         key = deliver_whole(staged, self.mongo)
         return Copied(self.get(str(key)), is_new=True, left_out=left_out)
 
