@@ -19,6 +19,8 @@ from typing import Any
 
 from sacred.stdout_capturing import CapturedStdout
 
+from observers.record.positional import pread
+
 __all__ = ["PART_BYTES", "OutputFile", "Spill", "read_parts", "take_from_memory"]
 
 _log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ def read_parts(out: CapturedStdout) -> Iterator[str]:
         return
     end = os.fstat(descriptor).st_size
     while out.read_position < end:
-        data = os.pread(descriptor, min(PART_BYTES, end - out.read_position), out.read_position)
+        data = pread(descriptor, min(PART_BYTES, end - out.read_position), out.read_position)
         data = data[: _whole_characters(data)]
         if not data:
             return
@@ -108,7 +110,7 @@ class OutputFile:
     def read(self) -> str:
         """Return what comes behind the position."""
         end = os.fstat(self._file.fileno()).st_size
-        data = os.pread(self._file.fileno(), max(0, end - self._position), self._position)
+        data = pread(self._file.fileno(), max(0, end - self._position), self._position)
         self._position += len(data)
         return data.decode("utf-8", "replace")
 

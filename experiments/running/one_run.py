@@ -25,7 +25,8 @@ _STATE = ("config", "logger", "rnd", "run")
 _running: list[tuple[sacred.Experiment, Run | None]] = []
 _place: tuple[int, int] = (0, 0)
 _changing = threading.Lock()
-os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_changing.release)
 
 
 @contextlib.contextmanager

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sacred.utils import get_by_dotted_path
 
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, LabError
 
-__all__ = ["check_left", "check_start"]
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ingredients.datasets.fitted import Preparation
+
+__all__ = ["check_left", "check_start", "check_waited"]
+
+# Settings of the data that the shape of inputs and outputs follows from.
+_OF_SHAPE = (
+    "name",
+    "path",
+    "target",
+    "columns",
+    "categorical",
+    "dtype",
+    "options",
+    "task",
+    "num_classes",
+    "image_size",
+)
 
 
 def check_start(path: Path, config: Mapping[str, Any]) -> None:
@@ -21,21 +40,80 @@ def check_start(path: Path, config: Mapping[str, Any]) -> None:
         config: The whole config.
 
     Raises:
-        CheckpointError: If it is missing, damaged or no state.
-        ConfigError: If it has as many epochs behind it as are wanted.
+        CheckpointError: If it is missing, damaged or no state, or its weights do not fit the model.
+        ConfigError: If it has as many epochs behind it as are wanted, or was stopped early and patience is used up.
         DataError: If the config splits the data otherwise than it was trained with, and does not ask for that.
     """
     from ingredients.checkpoints.files import load_checkpoint, split_of
+    from ingredients.checkpoints.training_state import check_whole
 
-    state = load_checkpoint(path, check=False)
-    epochs, done = get_by_dotted_path(config, "training.epochs"), state.get("epoch")
-    if isinstance(epochs, int) and isinstance(done, int):
-        check_left(path, done, epochs)
+    state = load_checkpoint(path)
+    check_whole(state, {}, path)
+    epochs = get_by_dotted_path(config, "training.epochs")
+    if isinstance(epochs, int):
+        check_left(path, state["epoch"], epochs)
     data = config.get("data")
     split = split_of(state, path)
-    if split is None or not isinstance(data, Mapping) or data.get("new_split", True):
+    if split is not None and isinstance(data, Mapping) and not data.get("new_split", True):
+        split.check(data)
+    _check_patience(state, path, config)
+    _check_model(state, path, config)
+
+
+def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
+    from ingredients.checkpoints.folder import CheckpointFolder
+    from ingredients.checkpoints.training_state import keeps_monitor
+
+    monitor, settings = state.get("monitor"), config.get("training")
+    if not isinstance(monitor, Mapping) or not isinstance(settings, Mapping):
         return
-    split.check(data)
+    patience, waited = settings.get("patience"), monitor.get("waited")
+    if not isinstance(patience, int) or not isinstance(waited, int) or waited < patience:
+        return
+    if not keeps_monitor(state.get("config", {}), config):
+        return
+    keeps_best = get_by_dotted_path(config, "checkpoint.best")
+    if keeps_best and CheckpointFolder(path.parent, 1).weights_of(monitor["epoch"]) is None:
+        return  # The best starts anew, and patience with it.
+    check_waited(path, str(settings.get("monitor")), waited, patience)
+
+
+def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a model that the weights do not fit, where the config tells what the model is.
+
+    Experiments may build it by other means: then the weights do not fit the model of their own config, either.
+    """
+    from ingredients.checkpoints.files import check_weights, preparation_of
+    from ingredients.checkpoints.training_state import differ
+
+    saved, preparation = state.get("config", {}), preparation_of(state, path)
+    if preparation is None or not differ(saved, config, "model", "loss"):
+        return
+    if differ(saved, config, *(f"data.{name}" for name in _OF_SHAPE)):
+        return
+    try:
+        check_weights(_model_of(saved, preparation), state, path, saved)
+    except Exception:
+        return  # Whatever the reason, nothing can be told then; the training itself will.
+    check_weights(_model_of(config, preparation), state, path, config)
+
+
+def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
+    """Return the model of a config; without memory for its weights, where it can be built so."""
+    import torch
+
+    from ingredients.losses.building import reading
+    from ingredients.models.building import build_model
+
+    _, num_outputs = reading(config["loss"]["name"], preparation)
+    settings = config["model"]
+    given = (settings["name"], settings["options"], "default", preparation.input_shape, num_outputs, config["seed"])
+    dtype = getattr(torch, preparation.dtype)
+    try:
+        with torch.device("meta"):
+            return build_model(*given, dtype)
+    except LabError:
+        return build_model(*given, dtype)
 
 
 def check_left(start: Path, epochs_done: int, epochs: int) -> None:
@@ -48,4 +126,17 @@ def check_left(start: Path, epochs_done: int, epochs: int) -> None:
         raise ConfigError(
             f"training.epochs: got {epochs}, but {start} has {epochs_done} epochs behind it, so that nothing would be "
             f"trained; give more, such as epochs={epochs_done + epochs}"
+        )
+
+
+def check_waited(start: Path, monitor: str, waited: int, patience: int | None) -> None:
+    """Refuse to start from the end of another training that was stopped early, where no step would be taken.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if patience is not None and waited >= patience:
+        raise ConfigError(
+            f"training.patience: got {patience}, but by {start} {monitor} has not improved for as long, so that "
+            "nothing would be trained; give more, or patience=None"
         )

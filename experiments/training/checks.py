@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +13,7 @@ from ingredients.errors import ConfigError, LossError, ModelError
 from ingredients.losses.building import Loss, check_loss
 from ingredients.scheduler import Schedule
 
-__all__ = ["check_parts", "check_patience_left"]
+__all__ = ["check_parts"]
 
 
 def _check_trained(loss: Loss, optimizer: torch.optim.Optimizer) -> None:
@@ -26,19 +24,6 @@ def _check_trained(loss: Loss, optimizer: torch.optim.Optimizer) -> None:
         raise LossError(
             f"loss: {type(loss.module).__name__} has parameters of its own ({', '.join(left)}) that the optimizer does "
             "not have; give it the loss, too: make_optimizer(network, criterion)"
-        )
-
-
-def check_patience_left(start: Path, monitor: Monitor) -> None:
-    """Refuse to start from the end of another training that was stopped early, where no step would be taken.
-
-    Raises:
-        ConfigError: If it is so.
-    """
-    if monitor.exhausted:
-        raise ConfigError(
-            f"training.patience: got {monitor.patience}, but by {start} {monitor.name} has not improved for as long, "
-            "so that nothing would be trained; give more, or patience=None"
         )
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from experiments.running.starting_state import check_left
-from experiments.training.checks import check_parts, check_patience_left
+from experiments.running.starting_state import check_left, check_waited
+from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
 from experiments.training.metrics import RunningMetrics
 from experiments.training.modes import evaluating
@@ -122,7 +122,7 @@ def fit(
     place = keeper.begin(parts, preparation=data.preparation, check=check.state)
     if keeper.branched_from is not None:
         check_left(keeper.branched_from, place.epoch, epochs)
-        check_patience_left(keeper.branched_from, best)
+        check_waited(keeper.branched_from, best.name, best.waited, best.patience)
     steps_done = math.ceil(place.batch / amp.accumulate)
     num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
     closing = isinstance(optimizer, torch.optim.LBFGS)

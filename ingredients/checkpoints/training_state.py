@@ -22,12 +22,24 @@ from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_state_dict
 
-__all__ = ["Place", "branch", "capture", "check_whole", "resume", "snapshot", "state_of"]
+__all__ = [
+    "Place",
+    "branch",
+    "capture",
+    "check_whole",
+    "differ",
+    "keeps_monitor",
+    "resume",
+    "snapshot",
+    "state_of",
+]
 
 _log = logging.getLogger(__name__)
 
 # Settings of the data that change how they are read, and nothing of what is read.
 _OF_READING = ("num_workers", "pin_memory")
+# Settings that states of earlier versions lack, with the value that is like theirs.
+_LATER = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
 
 
 @dataclasses.dataclass
@@ -128,15 +140,15 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     check_weights(model, state, path, config)
     load_plain_state_dict(model, state["model"])
     place = _place_of(state, parts)
-    if _differ(saved, config, "data", "seed", "amp.accumulate") and place.batch:
+    if differ(saved, config, "data", "seed", "amp.accumulate") and place.batch:
         _log.warning("data, seed or amp.accumulate are others than in %s: epoch %d starts anew", path, place.epoch + 1)
         place.batch, place.losses = 0, []
-    if not _differ(saved, config, "seed"):
+    if not differ(saved, config, "seed"):
         set_global_states(state["streams"])
     kept = {
-        "amp": not _differ(saved, config, "amp"),
-        "monitor": not _differ(saved, config, "training.monitor", "training.mode", "data", "loss"),
-        "loss": not _differ(saved, config, "loss") and state.get("loss") is not None,
+        "amp": not differ(saved, config, "amp"),
+        "monitor": keeps_monitor(saved, config),
+        "loss": not differ(saved, config, "loss") and state.get("loss") is not None,
     }
     for name, part in parts.items():
         if name not in ("model", "optimizer", "scheduler") and part is not None and kept.get(name, True):
@@ -146,15 +158,20 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     return place
 
 
+def keeps_monitor(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Tell whether the best value of a training keeps its meaning under another config; patience goes on with it."""
+    return not differ(saved, config, "training.monitor", "training.mode", "data", "loss")
+
+
 def _branch_rates(
     optimizer: Any, schedule: Any, state: Mapping[str, Any], place: Place, path: Path, config: Mapping[str, Any]
 ) -> None:
     """Put back optimizer and schedule; where the config of either changed, its rates at the place count."""
     saved = state.get("config", {})
-    is_changed = _differ(saved, config, "optimizer", "model", "scheduler", "data", "amp.accumulate")
+    is_changed = differ(saved, config, "optimizer", "model", "scheduler", "data", "amp.accumulate")
     if schedule is None or schedule.has_length:
-        is_changed = is_changed or _differ(saved, config, "training.epochs")
-    if _differ(saved, config, "optimizer.name"):
+        is_changed = is_changed or differ(saved, config, "training.epochs")
+    if differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
     elif is_changed:
         _load(optimizer, _regrouped(state["optimizer"], optimizer.state_dict()["param_groups"]), "optimizer", path)
@@ -218,7 +235,7 @@ def _with_names(state: Any, part: Any) -> Any:
     return {**state, "param_groups": renamed}
 
 
-def _differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
+def differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
     """Tell whether configs differ in one of the entries, given by dotted names; how data are read does not count."""
     return any(_plain(_entry(saved, name)) != _plain(_entry(mine, name)) for name in names)
 
@@ -231,5 +248,9 @@ def _entry(config: Any, name: str) -> Any:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        value = {name: item for name, item in value.items() if name not in _OF_READING}
+        value = {
+            name: item
+            for name, item in value.items()
+            if name not in _OF_READING and (name not in _LATER or item != _LATER[name])
+        }
     return json.dumps(value, sort_keys=True, default=str)

@@ -16,10 +16,11 @@ from torch.nn import functional
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path
 from ingredients.config.nearest import nearest
 from ingredients.datasets.batches import Data
+from ingredients.datasets.fitted import Preparation
 from ingredients.errors import LossError
 from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
 
-__all__ = ["LOSSES", "BinaryCrossEntropy", "FocalLoss", "Loss", "build_loss", "check_loss"]
+__all__ = ["LOSSES", "BinaryCrossEntropy", "FocalLoss", "Loss", "build_loss", "check_loss", "reading"]
 
 
 class FocalLoss(nn.Module):
@@ -182,7 +183,7 @@ def build_loss(
     else:
         check_loss_name(name)
         cls, tensors = import_object(name, "loss.name"), ("weight", "pos_weight")
-    kind, num_outputs = _reading(name, data)
+    kind, num_outputs = reading(name, data)
     options = {**options, **_weights(name, class_weights, data, tensors, options)}
     check_options(cls, options, "loss.options")
     tensors_given = {key for key in tensors if isinstance(options.get(key), Sequence | int | float)}
@@ -213,7 +214,8 @@ def check_loss_name(name: str | None) -> None:
     import_object(name, "loss.name")
 
 
-def _reading(name: str, data: Data) -> tuple[str, int]:
+def reading(name: str | None, data: Data | Preparation) -> tuple[str, int]:
+    """Return how the outputs of a model are read by the loss called `name`, and their number; see `Loss`."""
     if data.task == "regression":
         return "values", data.num_targets
     if data.task == "multilabel":

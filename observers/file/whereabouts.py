@@ -28,7 +28,7 @@ class Whereabouts:
     def _open(self, folder: Path) -> None:
         self.close()
         with contextlib.suppress(OSError, AttributeError):  # no such thing on Windows
-            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
 
     def is_at(self, path: Path) -> bool:
         """Tell whether the folder is at `path`."""

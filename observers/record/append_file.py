@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from observers.record.atomic_file import replacing, sync_folder
+from observers.record.positional import BINARY, pread, pwrite
 from observers.record.regular_file import check_regular
 
 __all__ = ["MAX_PENDING_BYTES", "AppendFile"]
@@ -82,7 +83,7 @@ class AppendFile:
             fd = self._open() if self._fd is None else self._fd
             with memoryview(self._pending) as view:
                 while written < len(view):
-                    written += os.pwrite(fd, view[written:], self._size + written)
+                    written += pwrite(fd, view[written:], self._size + written)
         except OSError:
             self._drop_written(self._whole_part(written))
             self._cut_tail()
@@ -110,7 +111,7 @@ class AppendFile:
         del self._pending[:written]
 
     def _open(self) -> int:
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY, 0o666)
         check_regular(fd, self.path)
         self._fd = fd
         size = os.fstat(fd).st_size
@@ -128,7 +129,7 @@ class AppendFile:
         end = size
         while end > 0:
             start = max(0, end - 65536)
-            newline = os.pread(fd, end - start, start).rfind(b"\n")
+            newline = pread(fd, end - start, start).rfind(b"\n")
             if newline >= 0:
                 return start + newline + 1
             end = start
@@ -186,7 +187,7 @@ class AppendFile:
         start = 0
         while start < size:
             try:
-                data = os.pread(fd, min(_COPIED_BYTES, size - start), start)
+                data = pread(fd, min(_COPIED_BYTES, size - start), start)
             except OSError:  # it was taken away on the server, too
                 data = b""
             if not data:
@@ -207,7 +208,7 @@ class AppendFile:
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = os.open(self.path, os.O_RDWR | BINARY)
         self._size = len(data)
 
     def sync(self) -> None:

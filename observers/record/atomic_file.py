@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from observers.record.positional import BINARY
+
 __all__ = ["make_folder", "replacing", "sync_files", "sync_folder"]
 
 # What file systems say that cannot do this, or need not.
@@ -31,7 +33,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     # Mode and group are up to the umask and the folder, as of any new file.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
@@ -68,7 +70,7 @@ def sync_files(paths: Iterable[Path]) -> None:
     folders = set()
     for path in paths:
         with contextlib.suppress(FileNotFoundError, PermissionError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
@@ -85,7 +87,7 @@ def sync_folder(folder: Path) -> None:
         OSError: If the disk fails.
     """
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:  # on Windows, and where a folder may be written but not read
         return
     try:

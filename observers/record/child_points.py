@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from observers.record.positional import BINARY, pwrite
 from observers.record.schema import CHILD_POINTS
 
 try:
@@ -74,7 +75,7 @@ class ChildPoints:
     def create(self) -> None:
         """Make the file, if it is not there; a child that finds none says so."""
         with contextlib.suppress(OSError):
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
             try:
                 os.write(fd, _HEAD % _HEAD_BYTES)
             finally:
@@ -85,7 +86,7 @@ class ChildPoints:
         self._fd, self._lock = None, threading.Lock()
         # Now, because a later file of this name is that of another session.
         with contextlib.suppress(OSError):
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | BINARY)
 
     def add(self, point: ChildPoint) -> None:
         """Append a point, from a child.
@@ -121,7 +122,7 @@ class ChildPoints:
                 return
             yield self._points(fd)
             os.ftruncate(fd, _HEAD_BYTES)
-            os.pwrite(fd, _HEAD % _HEAD_BYTES, 0)
+            pwrite(fd, _HEAD % _HEAD_BYTES, 0)
             if last:
                 self.path.unlink(missing_ok=True)
 
@@ -150,14 +151,14 @@ class ChildPoints:
                     _log.warning("%s: a line of %d bytes is damaged, and left out", self.path, len(line))
                 at += len(line)
                 if notes:
-                    os.pwrite(fd, _HEAD % at, 0)
+                    pwrite(fd, _HEAD % at, 0)
 
 
 @contextlib.contextmanager
 def _opened(path: Path, patience_s: float) -> Iterator[int | None]:
     """Open a file, which is locked meanwhile; None if there is none, or others hold it for too long."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | BINARY)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):  # none, as long as nobody forks
             _log.warning("%s cannot be read (%s); it is tried again", path, error.strerror)

@@ -162,7 +162,7 @@ def _open(path: Path, flags: int) -> int | None:
     with _changing:
         try:
             # A FIFO of that name is not waited for.
-            fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            fd = os.open(path, flags | os.O_NONBLOCK, 0o666)
         except OSError:
             return None
         _open_fds.add(fd)
@@ -182,5 +182,5 @@ def _close_all() -> None:
     _changing.release()
 
 
-if fcntl is not None:
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_changing.acquire, after_in_parent=_changing.release, after_in_child=_close_all)

@@ -289,14 +289,23 @@ def _take_interrupts() -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a process and its children as Ctrl-C would; at once if it takes too long, or after a second Ctrl-C."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
+    _signal(process, signal.SIGINT)
     try:
         process.wait(_END_BOUND_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _signal(process, None)
         process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int | None) -> None:
+    """Send a signal to a process and its children, or kill them; where there are no groups, to the process alone."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL if number is None else number)
+        elif number is None:
+            process.kill()
+        else:
+            process.terminate()
 
 
 @contextlib.contextmanager
@@ -309,8 +318,9 @@ def _raising_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    handled = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     # nohup sets SIGHUP to be ignored, and means it.
-    ours = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    ours = [number for number in handled if signal.getsignal(number) == signal.SIG_DFL]
     for number in ours:
         signal.signal(number, leave)
     try:

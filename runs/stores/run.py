@@ -121,6 +121,10 @@ class Run(abc.ABC):
     def _remove(self) -> None:
         """Remove it from its store, at once or not at all; see `runs.stores.store.Store.remove`."""
 
+    @abc.abstractmethod
+    def _discard(self) -> None:
+        """Move it into the trash, at once or not at all; see `runs.stores.store.Store.discard`."""
+
     @property
     @abc.abstractmethod
     def status(self) -> str:
@@ -365,7 +369,7 @@ class Run(abc.ABC):
     @property
     def parent(self) -> Run | None:
         """The run that it was started from, if there is one and it is in the store."""
-        uid = self["parent"]
+        uid = self._text("parent")
         found = self.store.find([("uid", "==", uid)], limit=1) if uid else []
         return found[0] if found else None
 

@@ -256,6 +256,17 @@ def test_folder_to_mongo_to_folder_is_lossless(tmp_path, database, mongo_url, ca
     assert "checkpoints/best.pt" in capsys.readouterr().out
 
 
+def test_copy_into_a_database_tells_which_metadata_it_changes(tmp_path, database, mongo_url):
+    entry = write_exact(tmp_path / "store")
+    (tmp_path / "store" / "1" / "a.txt").write_text("a")
+    details = {"a.txt": {"metadata": {"val.acc": 1}}}
+    entry |= {"artifacts": ["a.txt"], "artifact_details": details}
+    (tmp_path / "store" / "1" / "run.json").write_text(json.dumps(entry))
+    with open_store(tmp_path / "store") as store, open_store(f"{mongo_url}/{database.name}") as there:
+        [said] = copy(store.get("1"), there).left_out
+    assert said.startswith("metadata of the artifact 'a.txt': its keys with . or $")
+
+
 def test_checkpoints_are_delivered_where_asked_for_and_stay(tmp_path, database, mongo_url):
     write_exact(tmp_path / "store")
     folder, url = tmp_path / "store" / "1", f"{mongo_url}/{database.name}"

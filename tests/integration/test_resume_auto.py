@@ -121,7 +121,8 @@ def test_fork_that_cannot_start_is_refused_before_there_is_a_run(tmp_path, setti
     ex.add_config({"seed": 0})
     ex.main(lambda: 1)
     base = {"training.epochs": 3, "data.val_fraction": 0.2}
-    state = {"model": {}, "epoch": 3, "config": {"seed": 0, "data": to_plain(config_of(ex, base)["data"])}}
+    place = {"epoch": 3, "batch": 0, "step": 9, "losses": [], "streams": {}}
+    state = {"model": {}, **place, "config": {"seed": 0, "data": to_plain(config_of(ex, base)["data"])}}
     save_checkpoint(state, tmp_path / "last.pt")
     updates = {**base, "checkpoint.resume": str(tmp_path / "last.pt"), **settings}
     with pytest.raises(LabError, match=message):

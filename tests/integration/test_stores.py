@@ -809,7 +809,7 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
         listener.projections.clear()
         store.find("lr=0.1", columns=["lr", "status"])
     assert listener.projections
-    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status"}
+    of_status = {"heartbeat", "lease", "meta.options", "start_time", "status", "uid"}
     assert set().union(*listener.projections) <= {"_id", "config.lr", *of_status}
 
 

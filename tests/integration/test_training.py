@@ -10,6 +10,7 @@ from PIL import Image
 from sacred.observers import RunObserver
 
 import exp
+from experiments.running.starting_state import check_start
 from ingredients import optimizer
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from ingredients.errors import (
@@ -328,6 +329,55 @@ def test_fork_with_another_split_is_refused_unless_asked_for(run, folder, change
         run(fork)
     if "data.name" not in changed:
         assert run(fork | {"data.new_split": True}).info["data"]["split"]["differs_from_start"]
+
+
+def own_model(input_shape, num_outputs, hidden=8):
+    """Return a model that cannot be built without memory: it looks at its weights."""
+    layers = torch.nn.Linear(input_shape[0], hidden), torch.nn.Linear(hidden, num_outputs)
+    assert layers[0].weight.sum().item() < 1e9
+    return torch.nn.Sequential(*layers)
+
+
+BY_ACCURACY = WINE | {"training.monitor": "val/accuracy"}
+CANNOT_START = [
+    ({"model.options.hidden": [4]}, r"last.pt: does not fit this model: .*saved with model.options=.*128, 128"),
+    ({"model.name": "cnn"}, r"model.options: CNN refuses .*: inputs have shape \(13,\), expected images"),
+    ({"model.name": f"{__name__}:own_model"}, r"last.pt: does not fit this model: .*0.weight is only here"),
+    ({"training.patience": 2}, r"training.patience: got 2, but by .*last.pt val/accuracy has not improved"),
+    ({"checkpoint.resume": "best"}, r"best.pt: holds no batch, losses, step, streams, so it is no state"),
+    ({"checkpoint.resume": "damaged"}, r"damaged.pt: is damaged"),
+]
+
+
+def test_fork_that_cannot_start_makes_no_run_and_others_do(run, folder):
+    # Nothing improves, so that the first epoch stays the best.
+    run(BY_ACCURACY | {"epochs": 3, "lr": 1e-12})
+    states = folder / "1" / "checkpoints"
+    content = bytearray((states / "last.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (states / "damaged.pt").write_bytes(content)
+    for changed, message in CANNOT_START:
+        start = states / f"{changed.get('checkpoint.resume', 'last')}.pt"
+        with pytest.raises((CheckpointError, ConfigError, ModelError), match=message):
+            run(BY_ACCURACY | {"epochs": 4} | changed | {"checkpoint.resume": str(start)})
+    assert sorted(path.name for path in folder.iterdir() if path.name.isdecimal()) == ["1"]
+    for changed in ({"training.patience": 3}, {"training.patience": 2, "training.monitor": "val/loss"}):
+        fork = BY_ACCURACY | {"epochs": 4, "checkpoint.resume": str(states / "last.pt")} | changed
+        assert run(fork).status == "COMPLETED"
+
+
+def test_fork_of_weights_that_are_not_those_of_the_configured_model_is_left_to_the_training(run, folder):
+    config = run(WINE).config
+    path = folder / "1" / "checkpoints" / "last.pt"
+    state = load_checkpoint(path)
+    # As an experiment has them that trains more than what the config builds.
+    state["model"] = {f"wrapped.{name}": weights for name, weights in state["model"].items()}
+    save_checkpoint({key: value for key, value in state.items() if key != "format"}, path)
+    changed = {
+        "model": {**config["model"], "options": {"hidden": [4]}},
+        "training": {**config["training"], "epochs": 3},
+    }
+    check_start(path, {**config, **changed})
 
 
 def test_fork_of_a_state_of_an_earlier_version_keeps_its_split(run, folder):
