@@ -209,7 +209,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(info=st.dictionaries(KEYS, JSON, max_size=5), config=st.dictionaries(KEYS, JSON, max_size=3), result=JSON)
 @example(info={"\ud800": math.nan, "$a.b\0": 2**70}, config={}, result={"": [{"$ref": 1, "$id": 2}]})
 def test_nothing_that_json_holds_stops_delivery(folder, database, info, config, result):

@@ -390,7 +390,7 @@ def version_files(store, document):
     return ArtifactStore(store).resolve(f"{document['name']}@{document['digest']}").files
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_any_order_of_retries_and_restarts_ends_in_the_same_artifacts(logged, database, seed):
     database.client.drop_database(database.name)

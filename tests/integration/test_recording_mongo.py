@@ -329,7 +329,7 @@ def main(_run): _run.log_scalar("x", 1.0)
 BREAKING = {"methods": ("insert_one", "update_one", "find_one", "bulk_write"), "share": 0.3}
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, seed, monkeypatch):
     monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)

@@ -47,6 +47,14 @@ def run(tmp_path, main, *observers):
     return experiment.run()
 
 
+@pytest.fixture(autouse=True)
+def _hangups_end_processes():
+    """Take back what nohup does to the tests: a signal that is ignored ends no run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_signal_during_an_evaluation_that_fails_of_it_saves_the_state(tmp_path):
     data = make_data(Interrupted)
 
