@@ -68,6 +68,10 @@ def ask(index, sort="-val/accuracy.max", conditions=BEST):
     assert len(rows) == 50
 
 
+def run_quietly(command):
+    subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+
+
 def add_long_metric(run, count):
     (run / "metrics.bin").write_bytes(long_metric(count).tobytes())
     (run / "metrics.names.jsonl").write_text('{"id": 0, "name": "long"}\n')
@@ -120,6 +124,9 @@ def main():
             measure("50 best by a metric under two conditions, warm", lambda: ask(index), 9)
             measure("50 best by a metric, warm", lambda: ask(index, conditions=()), 9)
             measure("50 newest, warm", lambda: ask(index, "-start_time", ()), 9)
+        listed = [sys.executable, "-m", "runs", "ls", "--store", str(folder), "--limit", "50"]
+        measure("python -m runs ls, 50 newest", lambda: run_quietly(listed), 5)
+        measure("python -m runs ls --json, all", lambda: run_quietly([*listed[:-2], "--json"]), 5)
         command = [sys.executable, "-c", LIST, str(folder)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         measure(

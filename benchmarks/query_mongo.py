@@ -154,6 +154,10 @@ def report(count, more):
             measure("50 newest", lambda: store.find(limit=50, columns=COLUMNS), 9)
             measure("50 newest of one experiment and status", lambda: store.find(["status=FAILED"], limit=50), 9)
             add_long_metric(database, 1_000_000)
+            database.runs.insert_one({"_id": 0, "status": "COMPLETED", "config": {"lr": 1}})
+            with runs.open_store(url) as mixed:
+                measure("50 best, one run of stock Sacred among them", lambda: mixed.find(BEST, **PAGE), 9)
+            database.runs.delete_one({"_id": 0})
             run = store.get(1)
             measure("1,000,000 points, downsampled to 2,000", lambda: run.metric("long", 2_000), 5)
         if more > count:

@@ -178,7 +178,7 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
         if name in parameters:
             _check_parameter(name, value, parameters[name])
             continue
-        if name in required:
+        if any(_may_leave_out(function, name, run.config) for function in required.get(name, ())):
             given.add(name)
             continue
         near = nearest(name, [other for other in (*known, *parameters) if not is_prefix(other, name)])
@@ -204,6 +204,17 @@ def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
                 if name not in signature.kwargs and not name.startswith("_"):
                     found.setdefault(join_paths(root, captured.prefix, name), []).append(captured)
     return found
+
+
+def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
+    """Tell whether a call of `function` may leave out the argument `name`, for the config to fill in.
+
+    It cannot where it hands over one of the arguments behind it, which the config does not have.
+    """
+    group, _, leaf = name.rpartition(".")
+    entries, signature = get_by_dotted_path(config, group, {}), function.__wrapped__.signature
+    behind = signature.arguments[signature.arguments.index(leaf) + 1 :]
+    return all(other in entries or other in signature.kwargs or other.startswith("_") for other in behind)
 
 
 def _refuse_handing_over(required: Mapping[str, list[Any]], given: set[str]) -> None:

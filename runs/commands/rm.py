@@ -1,4 +1,4 @@
-"""`rm`: runs that go for good."""
+"""`rm`: runs that go, into the trash or for good."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
 from runs.commands.terminal.outcomes import print_removed
+from runs.commands.terminal.selection import add_conditions, find_chosen
 from runs.commands.terminal.text import harmless, print_text, print_to_stderr
 from runs.commands.terminal.values import count_text, time_text
 from runs.errors import RunsError, StoreError
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
+    from runs.stores.store import Store
 
 __all__ = ["add_arguments", "main"]
+
+_MAX_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add_runs(parser)
+    add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where or --tag")
+    add_conditions(parser)
+    parser.add_argument("--now", action="store_true", help="for good, with the files that no other run uses")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_json(parser)
 
@@ -28,26 +34,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Remove the runs, after asking."""
     with open_given(arguments) as store:
-        chosen = [store.get(key) for key in arguments.runs]
+        chosen = _chosen(arguments, store)
         if not arguments.yes:
             if not (sys.stdin.isatty() and sys.stderr.isatty()):
-                raise RunsError(
-                    f"rm removes {count_text(len(chosen), 'run')} for good; say --yes where nobody can be asked"
-                )
-            if not _is_agreed(chosen, store.where):
+                raise RunsError(f"rm removes {count_text(len(chosen), 'run')}; say --yes where nobody can be asked")
+            if not _is_agreed(chosen, store.where, arguments.now):
                 print_text("nothing is removed")
                 return 1
-        print_removed(store.remove(chosen), in_json=arguments.json)
+        removed = store.remove(chosen) if arguments.now else store.discard(chosen)
+        print_removed(removed, in_json=arguments.json, in_trash=not arguments.now)
     return 0
 
 
-def _is_agreed(chosen: list[Run], where: str) -> bool:
-    for run in chosen:
+def _chosen(arguments: argparse.Namespace, store: Store) -> list[Run]:
+    conditions = bool(arguments.where or arguments.tag)
+    if bool(arguments.runs) == conditions:
+        got = "runs and conditions" if conditions else "no run"
+        raise RunsError(f"rm: got {got}, expected ids such as latest, or conditions such as --where status=FAILED")
+    if not conditions:
+        return [store.get(key) for key in arguments.runs]
+    found = find_chosen(store, arguments, ())
+    if not found:
+        raise RunsError("rm: no run meets the conditions")
+    return found
+
+
+def _is_agreed(chosen: list[Run], where: str, now: bool) -> bool:
+    for run in chosen[:_MAX_SHOWN]:
         try:
             text = f"{run.name}  {run.status}  {time_text(run['start_time'])}"
         except StoreError:
             text = "cannot be read"
         print_to_stderr(f"  {run.id}  {text}")
-    print(harmless(f"remove {count_text(len(chosen), 'run')} from {where} for good? [y/N] "), end="", file=sys.stderr)
+    if len(chosen) > _MAX_SHOWN:
+        print_to_stderr(f"  and {len(chosen) - _MAX_SHOWN} more")
+    what = f"remove {count_text(len(chosen), 'run')} from {where}{' for good' if now else ''}? [y/N] "
+    print(harmless(what), end="", file=sys.stderr)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -214,7 +214,11 @@ class Index:
         loaded = (connection, connection.execute("PRAGMA data_version").fetchone()[0])
         if loaded != self._loaded:
             rows = connection.execute("SELECT name, id, stamp, digest FROM run")
-            self._known = {os.fsdecode(name): (number, stamp, digest) for name, number, stamp, digest in rows}
+            # Names that are texts already: of thousands, calls cost what the looks at their folders do.
+            self._known = {
+                name if type(name) is str else os.fsdecode(name): (number, stamp, digest)
+                for name, number, stamp, digest in rows
+            }
             self._loaded = loaded
 
     def _judge(self, connection: sqlite3.Connection) -> None:

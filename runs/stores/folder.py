@@ -6,6 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from observers.record.locking import claimed
@@ -18,10 +19,10 @@ from runs.query.filters import Filter
 from runs.query.names import full_name
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.folder_adding import move_in
-from runs.stores.folder_removing import INCOMING, reclaim
+from runs.stores.folder_removing import INCOMING, in_trash, reclaim, restore_folder
 from runs.stores.folder_run import PARTS, FolderRun
 from runs.stores.run import Run
-from runs.stores.store import Removed, Store
+from runs.stores.store import Discarded, Removed, Store
 
 __all__ = ["FolderStore"]
 
@@ -98,8 +99,24 @@ class FolderStore(Store):
             self._update()
         return self.index.problems()
 
-    def _reclaim(self, removed: Removed, grace_s: float) -> None:
-        reclaim(self.folder, removed, grace_s)
+    def trash(self) -> list[Discarded]:
+        """See `Store.trash`."""
+        found = []
+        for place, folder in in_trash(self.folder):
+            run = FolderRun(self, place, folder.relative_to(place).as_posix())
+            at = datetime.fromtimestamp(place.stat().st_mtime, UTC).replace(tzinfo=None)
+            try:
+                found.append(Discarded(run.id, run.uid, run.name, run.status, at))
+            except StoreError:
+                found.append(Discarded(run.id, None, "", "cannot be read", at))
+        return found
+
+    def _restore(self, one: Discarded) -> str:
+        there = zip(self.trash(), in_trash(self.folder), strict=True)
+        return restore_folder(self.folder, *next(pair for other, pair in there if other == one))
+
+    def _reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
+        reclaim(self.folder, removed, grace_s, empties_trash=empties_trash)
 
     @property
     def recording_folder(self) -> Path | None:

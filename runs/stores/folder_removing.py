@@ -9,11 +9,11 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.locking import locked
+from observers.record.locking import claimed, locked
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
@@ -21,10 +21,12 @@ from runs.errors import StoreError
 from runs.index.folders import SPOOLED, run_folders
 from runs.stores.store import Removed
 
-__all__ = ["INCOMING", "OUTGOING", "reclaim", "remove_folder"]
+__all__ = ["INCOMING", "OUTGOING", "TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
 
 # Folders of the store, two levels above what would be taken for a run: what goes, and what is not whole yet.
 OUTGOING, INCOMING = ".removing", ".taking"
+# A folder for each run that was discarded, in which it lies as it did in the store.
+TRASH = ".trash"
 _SHARED = ("_sources", "_resources")
 _CONTENT = re.compile(r".*_[0-9a-f]{32}(\.[^/]*)?", re.DOTALL)
 _UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
@@ -38,21 +40,75 @@ def remove_folder(store: Path, folder: Path) -> None:
         StoreError: If it cannot be moved away; then it stays as it was.
     """
     outgoing = store / OUTGOING
+    # A long name of the run and ours together may be too long.
+    target = outgoing / f"{folder.name[:64]}-{secrets.token_hex(4)}"
+    _move_away(store, folder, lambda _: target)
+    _delete(target)
+    with contextlib.suppress(OSError):
+        outgoing.rmdir()
+
+
+def discard_folder(store: Path, folder: Path) -> None:
+    """Move the folder of a run into the trash, from which `restore_folder` brings it back.
+
+    Raises:
+        StoreError: If it cannot be moved; then it stays as it was.
+    """
+    place = store / TRASH / secrets.token_hex(8)
+    _move_away(store, folder, lambda moved: place / moved.relative_to(store))
+
+
+def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> None:
     try:
         with contextlib.ExitStack() as stack:
             if folder.name == SPOOLED and folder.parent != store:
                 # `runs sync` holds it while it delivers it.
                 stack.enter_context(locked(folder))
                 folder = folder.parent
-            outgoing.mkdir(exist_ok=True)
-            # A long name of the run and ours together may be too long.
-            target = outgoing / f"{folder.name[:64]}-{secrets.token_hex(4)}"
+            target = target_of(folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(target)
     except OSError as error:
         raise StoreError(f"{folder} cannot be removed ({error.strerror}); check its permissions") from error
-    _delete(target)
-    with contextlib.suppress(OSError):
-        outgoing.rmdir()
+
+
+def in_trash(store: Path) -> list[tuple[Path, Path]]:
+    """Return the runs in the trash, the one discarded last first: the place of each, and its folder in there."""
+    places = [place for place in (store / TRASH).glob("*") if place.is_dir()]
+    found = [(place, folder) for place in places for folder in run_folders(place)]
+    return sorted(found, key=lambda pair: (pair[0].stat().st_mtime_ns, pair[1]), reverse=True)
+
+
+def restore_folder(store: Path, place: Path, folder: Path) -> str:
+    """Move a run back out of the trash, and return its id: the one that it had, or else the next number.
+
+    Raises:
+        StoreError: If it cannot be moved; then it stays as it was.
+    """
+    id = folder.relative_to(place)
+    moved = folder.parent if folder.name == SPOOLED and folder.parent != place else folder
+    target = store / moved.relative_to(place)
+    try:
+        with claimed(store):
+            if target.exists():
+                if moved is not folder:
+                    raise StoreError(f"{target} is there already; move it away, or sync it first")
+                taken = filter(None, (as_number(path.name) for path in store.iterdir()))
+                target = store / str(1 + max(taken, default=0))
+                id = Path(target.name)
+            target.parent.mkdir(exist_ok=True)
+            moved.rename(target)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be brought back ({error.strerror}); check its permissions") from error
+    shutil.rmtree(place, ignore_errors=True)
+    return id.as_posix()
+
+
+def _empty_trash(store: Path) -> list[str]:
+    """Delete what is in the trash; return the ids that the runs had."""
+    ids = [folder.relative_to(place).as_posix() for place, folder in in_trash(store)]
+    _delete(store / TRASH)
+    return ids
 
 
 def _delete(path: Path) -> None:
@@ -64,12 +120,20 @@ def _delete(path: Path) -> None:
             path.unlink()
 
 
-def reclaim(store: Path, removed: Removed, grace_s: float) -> None:
+def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
     """Delete what was left behind, and contents that no run names and nothing touched for `grace_s` seconds.
+
+    Args:
+        store: The folder of runs.
+        removed: Is told what is gone.
+        grace_s: As above.
+        empties_trash: Whether runs in the trash go, too.
 
     Raises:
         StoreError: If the folder cannot be read.
     """
+    if empties_trash:
+        removed.runs += _empty_trash(store)
     oldest = time.time() - grace_s
     _sweep_leftovers(store, oldest)
     found = [path for name in _SHARED for path in _contents(store / name, oldest)]
@@ -157,7 +221,7 @@ def named_contents(store: Path) -> tuple[set[str], list[str]]:
     """Return the last parts of all names that runs' records hold, and the runs whose record cannot be read."""
     named: set[str] = set()
     unreadable = []
-    for folder in run_folders(store):
+    for folder in (*run_folders(store), *(folder for _, folder in in_trash(store))):
         try:
             document = json.loads(read_regular(folder / RUN))
             if not isinstance(document, dict):

@@ -37,7 +37,7 @@ from runs.errors import StoreError
 from runs.index.fields import summary_of
 from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
-from runs.stores.folder_removing import remove_folder
+from runs.stores.folder_removing import discard_folder, remove_folder
 from runs.stores.media import Medium
 from runs.stores.run import Run, RunStore
 
@@ -224,6 +224,9 @@ class FolderRun(Run):
 
     def _remove(self) -> None:
         remove_folder(self.base, self.folder)
+
+    def _discard(self) -> None:
+        discard_folder(self.base, self.folder)
 
     def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
         target, inside = (base / path).resolve(), base.resolve()

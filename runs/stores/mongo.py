@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import bson
@@ -17,13 +18,13 @@ from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from runs.stores.adding import Copied, StagedRun
-from runs.stores.mongo_adding import deliver_whole, unnamed_files
+from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
-from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
-from runs.stores.mongo_removing import Remover
-from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain
+from runs.stores.mongo_filters import OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
+from runs.stores.mongo_removing import IN_TRASH, TRASH, Remover
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain, tags_in
 from runs.stores.run import COPYING, Run
-from runs.stores.store import Removed, Store
+from runs.stores.store import Discarded, Removed, Store
 
 __all__ = ["MongoStore"]
 
@@ -56,10 +57,10 @@ class MongoStore(Store):
         with self.mongo.errors():
             computed = list(self._computed_here(asked, {*names_in(tree), by}))
             if not computed:
-                return [*self._find_there({}, tree, sort, limit, asked)]
+                return [*self._find_there({"$nor": [IN_TRASH]}, tree, sort, limit, asked)]
             # The others by a query, which an index answers, however many there are.
-            found = self._find_there({"$nor": computed}, tree, sort, limit, asked)
-            found += self._find_here({"$or": computed}, tree, sort, limit, asked)
+            found = self._find_there({"$nor": [IN_TRASH, *computed]}, tree, sort, limit, asked)
+            found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, sort, limit, asked)
             return [*_in_order(found, sort)[:limit]]
 
     def _computed_here(self, asked: set[str], judged: set[str]) -> Iterator[Document]:
@@ -124,7 +125,8 @@ class MongoStore(Store):
     def _has_stock_runs(self) -> bool:
         """Whether there are runs without a uid, of which stock Sacred kept no summary."""
         with self.mongo.errors():
-            return self.mongo.runs.estimated_document_count() > self.mongo.runs.count_documents({"uid": {"$gt": ""}})
+            with_uid = self.mongo.runs.count_documents({"uid": {"$gt": ""}})
+            return self.mongo.runs.estimated_document_count() > with_uid + self.mongo.runs.count_documents(IN_TRASH)
 
     def _has_serialized(self, name: str) -> bool:
         """Whether a run holds a number of NumPy under a name as Sacred's serializer wrote it, which no query finds."""
@@ -200,35 +202,58 @@ class MongoStore(Store):
             wanted.append(bson.ObjectId(key))
         wanted = [one for one in wanted if not isinstance(one, int) or -(2**63) <= one < 2**63]
         with self.mongo.errors():
-            found = self.mongo.runs.find_one({"_id": {"$in": wanted}}, {"_id": 1})
+            found = self.mongo.runs.find_one({"_id": {"$in": wanted}, "$nor": [IN_TRASH]}, {"_id": 1})
         return MongoRun(self, self.mongo, found["_id"]) if found else None
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`; what is in a database is a document, but not always a run's."""
         wanted = {"status": "string", "config": "object", "info": "object"}
         odd: list[Document] = [{name: {"$exists": True, "$not": {"$type": kind}}} for name, kind in wanted.items()]
-        query = {"$or": [*odd, {"status": {"$exists": False}}]}
+        query = {"$or": [*odd, {"status": {"$exists": False}}], "$nor": [IN_TRASH]}
         with self.mongo.errors():
             found = list(self.mongo.runs.find(query, dict.fromkeys(wanted, 1), sort=[("_id", 1)]))
         return [(str(document["_id"]), "; ".join(_odd(document))) for document in found]
 
     # ------------------------------------------------------------------ changing
 
-    def _reclaim(self, removed: Removed, grace_s: float) -> None:
+    def trash(self) -> list[Discarded]:
+        """See `Store.trash`."""
         with self.mongo.errors():
-            Remover(self.mongo).reclaim(removed, grace_s)
+            return [_discarded(document) for document in Remover(self.mongo).trash()]
+
+    def _restore(self, one: Discarded) -> str:
+        with self.mongo.errors():
+            remover = Remover(self.mongo)
+            key = next(document["_id"] for document in remover.trash() if _discarded(document) == one)
+            remover.restore(key)
+        return str(key)
+
+    def _reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
+        with self.mongo.errors():
+            remover = Remover(self.mongo)
+            removed.runs += remover.empty_trash() if empties_trash else []
+            remover.reclaim(removed, grace_s)
 
     def _add(self, staged: StagedRun) -> Copied:
         there = self._run_of_uid(staged.uid)
         if there is not None and there.status != COPYING:
             return Copied(there, is_new=False)
-        left_out = (*staged.left_out, *unnamed_files(staged.folder))
+        left_out = (*staged.left_out, *unnamed_files(staged.folder), *changed_entries(staged.folder))
         key = deliver_whole(staged, self.mongo)
         return Copied(self.get(str(key)), is_new=True, left_out=left_out)
 
     def close(self) -> None:
         """Close the connection."""
         self.mongo.close()
+
+
+def _discarded(document: Document) -> Discarded:
+    experiment, kept = document.get("experiment"), document[TRASH]
+    name = experiment.get("name") if isinstance(experiment, Mapping) else None
+    uid = kept.get("uid") if isinstance(kept.get("uid"), str) else None
+    at = kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)
+    status = true_status(kept, kept.get("lease"))
+    return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at)
 
 
 def _patterns_in(tree: Filter) -> set[Condition]:
@@ -258,6 +283,8 @@ def _row(document: Document, names: Iterable[str]) -> Document:
     row = {name: _plain_at(document, stored_path(name)) for name in names if name != "_id"}
     if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
         del row["summary"]  # the run looks the names up
+    if "tags" in row:
+        row["tags"] = tags_in(plain({name: document.get(name) for name in ("tags", "omniboard")}))
     if "status" in row:
         row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:
@@ -309,6 +336,7 @@ def _projection(names: Sequence[str]) -> dict[str, int]:
     wanted = {stored_path(name) for name in names if name != DURATION}
     wanted |= set(STATUS_FIELDS) if {"status", DURATION} & set(names) else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
+    wanted |= {OMNIBOARD_TAGS} if "tags" in names else set()
     kept: list[str] = []
     for path in sorted(wanted):
         if not any(path == other or path.startswith(f"{other}.") for other in kept):

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from observers.mongo.delivery import Delivery
+from observers.mongo.documents import Packer
 from observers.record.checkpoint_files import checkpoint_files
-from observers.record.schema import MEDIA_FOLDER, NOTES, OWN_FILES, RUN
+from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OWN_FILES, RUN, read_json_lines
 from runs.errors import StoreError
 from runs.index.folders import read_json
 from runs.stores.adding import StagedRun
@@ -16,7 +17,7 @@ from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_removing import Remover
 from runs.stores.run import COPYING
 
-__all__ = ["deliver_whole", "unnamed_files"]
+__all__ = ["changed_entries", "deliver_whole", "unnamed_files"]
 
 _ATTEMPTS = 10
 
@@ -73,3 +74,18 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
         return ()
     shown = ", ".join(map(repr, rest[:3])) + (", ..." if len(rest) > 3 else "")
     return (f"{len(rest)} files of its folder that the record does not name: {shown}",)
+
+
+def changed_entries(folder: Path) -> tuple[str, ...]:
+    """Return a sentence for each entry of a run that a database holds in another form, and has no place for its own."""
+    record = json.loads((folder / RUN).read_bytes())
+    details = record.get("artifact_details", {})
+    entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}
+    entries |= {f"media entry {n}": entry for n, entry in enumerate(read_json_lines(folder / MEDIA), 1)}
+    said = []
+    for what, entry in entries.items():
+        packer = Packer(str(record["uid"]))
+        packer.entry(entry)
+        if not packer.is_exact:
+            said.append(f"{what}: its keys with . or $, integers of more than 34 digits or lone surrogates are changed")
+    return tuple(said)

@@ -53,6 +53,8 @@ def stored_path(name: str) -> str:
     return name
 
 
+# Where Omniboard keeps the words that people attach there: a list.
+OMNIBOARD_TAGS = "omniboard.tags"
 Found = Mapping[Condition, Sequence[Any]]
 
 
@@ -95,6 +97,10 @@ def _condition(condition: Condition) -> dict[str, Any]:
         return _NOTHING
     if condition.name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
+    if path.startswith("tags.") and (value is True or value is None) and operator == "==":
+        word = {OMNIBOARD_TAGS: path.removeprefix("tags.")}
+        stored = {path: value}
+        return {"$or": [stored, word]} if value else {"$and": [stored, {"$nor": [word]}]}
     lists = _no_lists(path)
     if isinstance(value, list):
         # A comparison by path would find the list among the items of a list, too.

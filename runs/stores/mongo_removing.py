@@ -22,8 +22,10 @@ from runs.stores.mongo_database import MongoDatabase
 from runs.stores.run import REMOVING
 from runs.stores.store import Removed
 
-__all__ = ["Remover"]
+__all__ = ["IN_TRASH", "TRASH", "Remover"]
 
+DISCARDED, TRASH = "DISCARDED", "trash"
+IN_TRASH: dict[str, Any] = {TRASH: {"$exists": True}}
 # Entries that name files of their own run alone.
 _OWN = ("config", "info", "summary", "provenance", "captured_out", "host", "meta", "lease")
 _NOTED = 100_000
@@ -47,20 +49,70 @@ class Remover:
         Raises:
             StoreError: If the run is gone, or came to life in the meantime.
         """
+        document = self._document(key)
+        if not document.get("removing"):
+            self._mark(document, {"status": REMOVING, "removing": {"uid": document.get("uid")}})
+        self._finish(key)
+
+    def _document(self, key: Any) -> dict[str, Any]:
         document = self.runs.find_one({"_id": key}, {"uid": 1, "lease": 1, "status": 1, "removing": 1})
         if document is None:
             raise StoreError(f"run {key} is no longer in {self.mongo.where}")
-        if not document.get("removing"):
-            uid = document.get("uid")
-            if isinstance(uid, str):
-                note = {"run_id": key, "at": datetime.now(UTC)}
-                self.removed.update_one({"_id": uid}, {"$set": note}, upsert=True)
-            same = {"_id": key, "status": document.get("status"), "lease": document.get("lease")}
-            change = {"$set": {"status": REMOVING, "removing": {"uid": uid}}, "$unset": {"uid": "", "lease": ""}}
-            if not self.runs.update_one(same, change).matched_count:
-                self.removed.delete_one({"_id": uid})
-                raise StoreError(f"run {key} has just changed; try again when its process has ended")
-        self._finish(key)
+        return document
+
+    def _mark(self, document: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
+        """Let nobody take a run for one, nor deliver it again."""
+        key, uid = document["_id"], document.get("uid")
+        if isinstance(uid, str):
+            note = {"run_id": key, "at": datetime.now(UTC)}
+            self.removed.update_one({"_id": uid}, {"$set": note}, upsert=True)
+        same = {"_id": key, "status": document.get("status"), "lease": document.get("lease")}
+        change = {"$set": dict(marks), "$unset": {"uid": "", "lease": ""}}
+        if not self.runs.update_one(same, change).matched_count:
+            self.removed.delete_one({"_id": uid})
+            raise StoreError(f"run {key} has just changed; try again when its process has ended")
+
+    # ------------------------------------------------------------------ the trash
+
+    def discard(self, key: Any) -> None:
+        """Move a run into the trash: its document says so, and all that is the run's stays where it is.
+
+        Raises:
+            StoreError: If the run is gone, or came to life in the meantime.
+        """
+        document = self._document(key)
+        kept = {name: document[name] for name in ("uid", "lease", "status") if name in document}
+        self._mark(document, {"status": DISCARDED, TRASH: {**kept, "at": datetime.now(UTC)}})
+
+    def trash(self) -> list[dict[str, Any]]:
+        """Return the documents of runs in the trash, the one discarded last first."""
+        return list(self.runs.find(IN_TRASH, {TRASH: 1, "experiment.name": 1}, sort=[(f"{TRASH}.at", -1), ("_id", -1)]))
+
+    def restore(self, key: Any) -> None:
+        """Bring a run back out of the trash.
+
+        Raises:
+            StoreError: If it is not there any more.
+        """
+        document = self.runs.find_one({"_id": key, **IN_TRASH}, {TRASH: 1})
+        if document is None:
+            raise StoreError(f"run {key} is no longer in the trash of {self.mongo.where}")
+        kept = {name: value for name, value in document[TRASH].items() if name != "at"}
+        change = {"$set": kept, "$unset": {TRASH: ""} | ({} if "status" in kept else {"status": ""})}
+        self.runs.update_one({"_id": key, **IN_TRASH}, change)
+        if isinstance(kept.get("uid"), str):
+            self.removed.delete_one({"_id": kept["uid"]})
+
+    def empty_trash(self) -> list[str]:
+        """Remove the runs in the trash; return their ids."""
+        ids = []
+        for document in self.trash():
+            marks = {"status": REMOVING, "removing": {"uid": document[TRASH].get("uid")}}
+            query = {"_id": document["_id"], **IN_TRASH}
+            if self.runs.update_one(query, {"$set": marks, "$unset": {TRASH: ""}}).matched_count:
+                self._finish(document["_id"])
+                ids.append(str(document["_id"]))
+        return ids
 
     def forget(self, uid: str) -> None:
         """Let the run `uid` come back: finish its removal, and take away the note of it."""
@@ -142,6 +194,7 @@ class Remover:
             for name in self._names()
             for document in self.database[name].find({"uid": {"$gt": ""}}, {"uid": 1})
         }
+        living |= {document[TRASH].get("uid") for document in self.trash()}
         for file in self.files.find({"$or": [{"sha256": {"$exists": True}}, {"uid": {"$exists": True}}]}, fields):
             uid = file.get("uid")
             is_shared = uid in _SHARED_OWNERS or (

@@ -28,6 +28,7 @@ from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo_filters import OMNIBOARD_TAGS
 from runs.stores.mongo_removing import Remover
 from runs.stores.run import Run, RunStore
 from runs.stores.stock_sacred import series_of
@@ -35,7 +36,7 @@ from runs.stores.stock_sacred import series_of
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["STATUS_FIELDS", "MongoRun", "has_changed_keys", "plain"]
+__all__ = ["STATUS_FIELDS", "MongoRun", "has_changed_keys", "plain", "tags_in"]
 
 # What `true_status` looks at.
 STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options", "uid")
@@ -50,6 +51,15 @@ _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n
 def has_changed_keys(summary: Mapping[str, Any]) -> bool:
     """Tell whether a summary in a database may have keys that are not the names of its metrics."""
     return any("," in key or key.startswith("@") for key in summary)
+
+
+def tags_in(document: Mapping[str, Any]) -> Any:
+    """Return the tags of a run's document, those set in Omniboard among them; what is odd stays as it is."""
+    tags, omniboard = document.get("tags"), document.get("omniboard")
+    others = omniboard.get("tags") if isinstance(omniboard, Mapping) else None
+    if not isinstance(others, list) or not isinstance(tags or {}, Mapping):
+        return tags
+    return {**(tags or {}), **{tag: True for tag in others if isinstance(tag, str)}}
 
 
 class MongoRun(Run):
@@ -74,7 +84,9 @@ class MongoRun(Run):
         found |= self._exact_entries(found, exact)
         for name, text in times.items() if isinstance(times, Mapping) else ():
             found[name] = exact_time(found.get(name), text)
-        return without_pickles(plain(self._whole(found)), twice=True)
+        document = without_pickles(plain(self._whole(found)), twice=True)
+        tags = tags_in(document)
+        return {**document, "tags": tags} if tags else document
 
     def _exact_entries(self, document: Mapping[str, Any], exact: Any) -> dict[str, Any]:
         """Return the entries of a document as they were recorded whose stored form does not tell."""
@@ -311,10 +323,17 @@ class MongoRun(Run):
     def _write_notes(self, notes: Mapping[str, Any]) -> None:
         with self.mongo.errors():
             self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)})
+            if "tags" in notes:
+                others = {"$pull": {OMNIBOARD_TAGS: {"$nin": list(notes["tags"])}}}
+                self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}, others)
 
     def _remove(self) -> None:
         with self.mongo.errors():
             Remover(self.mongo).remove(self.key)
+
+    def _discard(self) -> None:
+        with self.mongo.errors():
+            Remover(self.mongo).discard(self.key)
 
     def _content(self, name: str, key: Any) -> Content:
         if key is None:

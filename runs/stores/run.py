@@ -121,6 +121,10 @@ class Run(abc.ABC):
     def _remove(self) -> None:
         """Remove it from its store, at once or not at all; see `runs.stores.store.Store.remove`."""
 
+    @abc.abstractmethod
+    def _discard(self) -> None:
+        """Move it into the trash, at once or not at all; see `runs.stores.store.Store.discard`."""
+
     @property
     @abc.abstractmethod
     def status(self) -> str:

@@ -8,6 +8,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -25,7 +26,7 @@ from runs.stores.run import Run
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["GRACE_S", "NEWEST_FIRST", "Removed", "Store"]
+__all__ = ["GRACE_S", "NEWEST_FIRST", "Discarded", "Removed", "Store"]
 
 NEWEST_FIRST = "-start_time"
 # What was touched so lately may be about to be named by a run that starts.
@@ -51,6 +52,25 @@ class Removed:
     num_bytes: int = 0
     num_young: int = 0
     unreadable: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Discarded:
+    """A run in the trash.
+
+    Attributes:
+        id: The id that it had in the store.
+        uid: Its uid; None of a run of stock Sacred.
+        name: The experiment's name.
+        status: As it ended.
+        at: When it was discarded, in UTC without saying so.
+    """
+
+    id: str
+    uid: str | None
+    name: str
+    status: str
+    at: datetime
 
 
 class Store(abc.ABC):
@@ -303,31 +323,75 @@ class Store(abc.ABC):
         Raises:
             StoreError: If one of them is running, and then none is removed; or if the store cannot be written.
         """
+        removed = Removed(self._for_each(runs, lambda run: run._remove()))
+        self._reclaim(removed, GRACE_S)
+        return removed
+
+    def discard(self, runs: Iterable[Run]) -> Removed:
+        """Move runs into the trash, where nothing finds them; `restore` brings them back until `collect` removes them.
+
+        Raises:
+            StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
+        """
+        return Removed(self._for_each(runs, lambda run: run._discard()))
+
+    def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
         chosen = list({run.id: self.get(run.id) for run in runs}.values())
         for run in chosen:
             if run.is_living:
                 raise StoreError(f"run {run.id} is running; nothing is removed: end its process first")
-        removed = Removed()
         for number, run in enumerate(chosen):
             self.tell("removing runs", number, len(chosen))
-            run._remove()
-            removed.runs.append(run.id)
+            remove(run)
         self.tell("removing runs", len(chosen), len(chosen))
-        self._reclaim(removed, GRACE_S)
-        return removed
+        return [run.id for run in chosen]
+
+    @abc.abstractmethod
+    def trash(self) -> list[Discarded]:
+        """Return the runs in the trash, the one discarded last first.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+
+    def restore(self, key: str | int) -> Run:
+        """Bring a run back out of the trash, under its id, or in a folder under the next number if that is taken.
+
+        Args:
+            key: The id that it had, its uid, or an unambiguous beginning of its uid. Of runs that had the same id the
+                one discarded last is meant.
+
+        Raises:
+            RunNotFoundError: If none is in the trash, or more than one is meant.
+            StoreError: If the store cannot be written, or a run of its uid is there.
+        """
+        text, there = str(key).strip(), self.trash()
+        found = [one for one in there if one.id == text][:1] or [
+            one for one in there if text and one.uid and one.uid.startswith(text)
+        ]
+        if len(found) != 1:
+            what = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
+            raise RunNotFoundError(f"{what} in the trash of {self.where}; list it with: python -m runs restore")
+        if found[0].uid and self._run_of_uid(found[0].uid) is not None:
+            raise StoreError(f"run {found[0].uid} is in {self.where} already; it stays in the trash")
+        return self.get(self._restore(found[0]))
+
+    @abc.abstractmethod
+    def _restore(self, one: Discarded) -> str:
+        """Bring a run back, and return its id."""
 
     def collect(self) -> Removed:
-        """Take away what removals, copies and imports left when they were killed, and contents that no run uses.
+        """Remove what is in the trash, what removals, copies and imports left when killed, and contents without a run.
 
         Raises:
             StoreError: If the store cannot be read or written.
         """
         removed = Removed()
-        self._reclaim(removed, GRACE_S)
+        self._reclaim(removed, GRACE_S, empties_trash=True)
         return removed
 
     @abc.abstractmethod
-    def _reclaim(self, removed: Removed, grace_s: float) -> None:
+    def _reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
         """Take away what is of no use any more and was not touched for `grace_s` seconds; add it to `removed`."""
 
     # ------------------------------------------------------------------ adding

@@ -120,10 +120,10 @@ def test_force_trains_with_an_entry_that_does_not_exist(lab):
 # Ctrl-C
 
 
-def interrupted(lab, *settings):
+def interrupted(lab, *settings, cold=False):
     """Interrupt a training, as a terminal does, once epoch 10 of 200 is done; return its exit code and what it said."""
     command = [*lab.command, "with", "epochs=200", "data.batch_size=8", *settings]
-    options = {"stdout": DEVNULL, "stderr": PIPE, "text": True, "start_new_session": True, "cold": True}
+    options = {"stdout": DEVNULL, "stderr": PIPE, "text": True, "start_new_session": True, "cold": cold}
     with Process(command, cwd=lab.folder, env=lab.env, **options) as process:
         seen = next((line for line in process.stderr if "epoch 10/200" in line), None)
         os.killpg(process.pid, signal.SIGINT)
@@ -136,7 +136,7 @@ def interrupted(lab, *settings):
 
 
 def test_interrupt_ends_with_130_and_no_traceback(lab):
-    code, said = interrupted(lab, "checkpoint.last=False")
+    code, said = interrupted(lab, "checkpoint.last=False", cold=True)
     assert code == 130
     assert said.endswith("interrupted (Ctrl-C)\n")
 

@@ -17,15 +17,14 @@ import pandas
 import pymongo
 import pytest
 import sacred
-from sacred.observers import FileStorageObserver
-from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
-from observers import FileObserver, Image, MongoObserver
+from observers import Image
 from runs.__main__ import main
 from runs.errors import RunsError
 from runs.stores.opening import open_store
 from runs.transfer.archives import export_runs, import_runs
+from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 
@@ -49,12 +48,7 @@ def record(kind, folder, url, name):
         return lr
 
     (folder / "data.csv").write_text("1,2\n")
-    observer = {
-        "our-files": lambda: FileObserver(folder / "store"),
-        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
-        "sacred-files": lambda: FileStorageObserver(folder / "store"),
-        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
-    }[kind]()
+    observer = observer_of(kind, folder, url, name)
     ex.observers.append(observer)
     for updates in ({"lr": 0.1}, {"lr": 0.2, "text": "a\x1b[31mb"}):
         with warnings.catch_warnings():

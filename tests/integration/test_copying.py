@@ -14,7 +14,6 @@ import pytest
 import sacred
 from pymongo.collection import Collection
 from sacred.observers import FileStorageObserver
-from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
@@ -27,6 +26,7 @@ from runs.errors import StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 from runs.transfer.syncing import sync
+from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 NUM_POINTS = 25_000
@@ -63,12 +63,7 @@ def record(kind, folder, url, name):
         return 0.9
 
     (folder / "data.csv").write_text("1,2\n")
-    observer = {
-        "our-files": lambda: FileObserver(folder / "store"),
-        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
-        "sacred-files": lambda: FileStorageObserver(folder / "store"),
-        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
-    }[kind]()
+    observer = observer_of(kind, folder, url, name)
     ex.observers.append(observer)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -259,6 +254,17 @@ def test_folder_to_mongo_to_folder_is_lossless(tmp_path, database, mongo_url, ca
             }
     assert main(["artifacts", "ls", "1", "--store", where]) == 0
     assert "checkpoints/best.pt" in capsys.readouterr().out
+
+
+def test_copy_into_a_database_tells_which_metadata_it_changes(tmp_path, database, mongo_url):
+    entry = write_exact(tmp_path / "store")
+    (tmp_path / "store" / "1" / "a.txt").write_text("a")
+    details = {"a.txt": {"metadata": {"val.acc": 1}}}
+    entry |= {"artifacts": ["a.txt"], "artifact_details": details}
+    (tmp_path / "store" / "1" / "run.json").write_text(json.dumps(entry))
+    with open_store(tmp_path / "store") as store, open_store(f"{mongo_url}/{database.name}") as there:
+        [said] = copy(store.get("1"), there).left_out
+    assert said.startswith("metadata of the artifact 'a.txt': its keys with . or $")
 
 
 def test_checkpoints_are_delivered_where_asked_for_and_stay(tmp_path, database, mongo_url):

@@ -17,8 +17,6 @@ import bson
 import numpy as np
 import pytest
 import sacred
-from sacred.observers import FileStorageObserver
-from sacred.observers import MongoObserver as SacredMongoObserver
 
 from experiments import Experiment
 from observers import FileObserver, Histogram, Image, MongoObserver
@@ -28,8 +26,10 @@ from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
 from runs.stores.opening import open_store
+from runs.stores.store import Removed
 from runs.transfer.syncing import sync
 from tests.processes import PIPE, Process
+from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
 LONG_AGO = time.time() - 7200
@@ -55,12 +55,7 @@ def record(kind, folder, url, name):
 
     (folder / "data.csv").write_text("1,2\n")
     (folder / "own.csv").write_text("3,4\n")
-    observer = {
-        "our-files": lambda: FileObserver(folder / "store"),
-        "our-mongo": lambda: MongoObserver(url, name, failure_dir=folder / "spool"),
-        "sacred-files": lambda: FileStorageObserver(folder / "store"),
-        "sacred-mongo": lambda: SacredMongoObserver(url=url, db_name=name),
-    }[kind]()
+    observer = observer_of(kind, folder, url, name)
     ex.observers.append(observer)
     for updates in ({"lr": 0.1}, {"lr": 0.2}, {"lr": 0.3, "resource": "own.csv"}):
         with warnings.catch_warnings():
@@ -140,6 +135,24 @@ def test_tag_and_note_are_written_found_and_taken_back(lab, runs, monkeypatch):
     assert "there is no run '99'" in runs("note", "99", code=1)
 
 
+@pytest.mark.parametrize("lab", ["our-mongo", "sacred-mongo"], indirect=True)
+def test_tags_set_in_omniboard_are_shown_found_and_taken_away(lab, runs):
+    lab.database.runs.update_one({"_id": 2}, {"$set": {"omniboard": {"tags": ["fine", "odd one"], "notes": "x"}}})
+    runs("tag", "1", "fine")
+    assert [row["id"] for row in json.loads(runs("ls", "--tag", "fine", "--json", "--sort", "id"))] == ["1", "2"]
+    assert [row["tags"] for row in json.loads(runs("ls", "--json", "--sort", "id"))] == [
+        ["fine"],
+        ["fine", "odd one"],
+        [],
+    ]
+    assert "fine, odd one" in runs("show", "2")
+    assert [run.id for run in lab.store.find("tags.fine!=True")] == ["3"]
+    assert [run.id for run in lab.store.find("tags.fine=None")] == ["3"]
+    assert runs("tag", "2", "fine", "--remove") == "run 2: odd one\n"
+    assert lab.database.runs.find_one({"_id": 2})["omniboard"] == {"tags": ["odd one"], "notes": "x"}
+    assert lab.store.get("2").tags == ["odd one"]
+
+
 # rm
 
 
@@ -147,7 +160,7 @@ def test_rm_takes_the_run_and_what_it_alone_used(lab, runs):
     before = lab.contents()
     others = [same(lab.store, id) for id in ("1", "2")]
     lab.age()
-    assert json.loads(runs("rm", "3", "--yes", "--json"))["runs"] == ["3"]
+    assert json.loads(runs("rm", "3", "--now", "--yes", "--json"))["runs"] == ["3"]
     with pytest.raises(RunNotFoundError):
         lab.store.get("3")
     assert [run.id for run in lab.store.find(sort="id")] == ["1", "2"]
@@ -161,13 +174,13 @@ def test_rm_takes_the_run_and_what_it_alone_used(lab, runs):
             assert lab.database[name].count_documents({"run_id": 3}) == 0
         pieces = set(lab.database.fs.chunks.distinct("files_id"))
         assert pieces == {file["_id"] for file in lab.database.fs.files.find({}, {"_id": 1}) if file["_id"] in pieces}
-    runs("rm", "1", "2", "--yes")
+    runs("rm", "1", "2", "--now", "--yes")
     assert lab.store.find() == []
     assert [name for name in lab.contents() if "_index" not in name] == []
 
 
 def test_rm_of_fresh_files_leaves_them_to_gc(lab, runs):
-    done = json.loads(runs("rm", "1", "2", "3", "--yes", "--json"))
+    done = json.loads(runs("rm", "1", "2", "3", "--now", "--yes", "--json"))
     assert done["contents"] == 0
     assert lab.contents() != [] or lab.kind == "sacred-mongo"
     assert done["young"] == len(lab.contents())
@@ -194,6 +207,63 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
         assert len(lab.store.find()) == left
 
 
+# the trash
+
+
+def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab, runs):
+    lab.store.tag(lab.store.get("2"), ["kept"])
+    before = [same(lab.store, id) for id in ("1", "2", "3")]
+    uid = lab.store.get("2").uid
+    assert "bring back with: restore 3; gc empties it" in runs("rm", "--where", "lr>0.15", "--yes")
+    assert [run.id for run in lab.store.find()] == ["1"]
+    assert [run.id for run in lab.store.find(sort="train/loss.min", columns=["status"])] == ["1"]
+    assert "there is no run '2'" in runs("show", "2", code=1)
+    listed = json.loads(runs("restore", "--json"))
+    assert {(row["id"], row["name"], row["status"]) for row in listed} == {(id, "kept", "COMPLETED") for id in "23"}
+    assert sorted(line.split()[0] for line in runs("restore").splitlines()) == ["2", "3", "id"]
+    # Their files are theirs still, whatever else goes.
+    lab.age()
+    lab.store._reclaim(Removed(), 0)
+    assert runs("restore", "3", "2" if uid is None else uid[:31]).startswith("run 3 is back\nrun ")
+    assert [same(lab.store, id) for id in ("1", "2", "3")] == before
+    assert lab.store.get("2").tags == ["kept"]
+    assert runs("restore") == f"there is nothing in the trash of {lab.where}\n"
+    assert "'2' is not in the trash" in runs("restore", "2", code=1)
+
+
+def test_gc_empties_the_trash(lab, runs):
+    runs("rm", "1", "2", "3", "--yes")
+    lab.age()
+    done = json.loads(runs("gc", "--json"))
+    assert sorted(done["runs"]) == ["1", "2", "3"]
+    assert runs("restore", "--json") == "[]\n"
+    assert lab.contents() == []
+    if lab.kind.endswith("mongo"):
+        assert lab.database.metrics.count_documents({}) == lab.database.runs.count_documents({}) == 0
+
+
+def test_run_comes_back_beside_one_that_has_its_number_by_now(tmp_path, capsys):
+    ex = Experiment("again", base_dir=tmp_path, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "store"))
+    ex.main(lambda _run: _run.log_scalar("x", 1.0))
+    first = ex.run(options={"--capture": "no"})
+    with open_store(tmp_path / "store") as store:
+        old = store.get("1").uid
+        store.discard([store.get("1")])
+        ex.run(options={"--capture": "no"})
+        assert store.get("1").uid != old
+        assert (store.restore("1").id, store.get("2").uid) == ("2", old)
+        assert len(store.find()) == 2
+    assert first.status == "COMPLETED"
+
+
+def test_rm_refuses_what_names_no_runs(lab, runs):
+    assert "rm: got no run, expected ids" in runs("rm", "--yes", code=1)
+    assert "rm: got runs and conditions, expected ids" in runs("rm", "1", "--where", "lr=1", "--yes", code=1)
+    assert "rm: no run meets the conditions" in runs("rm", "--where", "lr=7", "--yes", code=1)
+    assert len(lab.store.find()) == 3
+
+
 def set_status(lab, id, status, written):
     if lab.kind.endswith("files"):
         folder = lab.folder / "store" / id
@@ -212,11 +282,13 @@ def set_status(lab, id, status, written):
 
 def test_rm_refuses_a_run_that_lives_and_takes_none(lab, runs):
     set_status(lab, "2", "RUNNING", lease(1.0))
-    assert "run 2 is running; nothing is removed: end its process first" in runs("rm", "1", "2", "--yes", code=1)
+    assert "run 2 is running; nothing is removed: end its process first" in runs(
+        "rm", "1", "2", "--now", "--yes", code=1
+    )
     assert len(lab.store.find()) == 3
     if lab.kind.startswith("our"):
         set_status(lab, "2", "RUNNING", lease(1.0) | {"pid_start": 1})
-        runs("rm", "2", "--yes")
+        runs("rm", "2", "--now", "--yes")
         assert len(lab.store.find()) == 2
 
 
@@ -259,17 +331,17 @@ def test_contents_stay_while_a_record_cannot_be_read(lab, runs):
         (folder / "run.json").write_text('{"resources": [["data.csv", "_resour')
         if lab.kind == "our-files":
             with locked(folder):
-                assert "run 1 is running" in runs("rm", "1", "--yes", code=1)
+                assert "run 1 is running" in runs("rm", "1", "--now", "--yes", code=1)
     else:
         listed = {"resources_file": {"stored_as_file": str(bson.ObjectId()), "bytes": 1}}
         lab.database.runs.update_one({"_id": 1}, {"$set": listed})
     before = lab.contents()
-    done = json.loads(runs("rm", "3", "--yes", "--json"))
+    done = json.loads(runs("rm", "3", "--now", "--yes", "--json"))
     assert done["unreadable"] == ["1"]
     assert done["contents"] == 0
     gone = set(before) - set(lab.contents())
     assert all("artifact" in name or "weights" in name for name in gone)
-    runs("rm", "1", "--yes")
+    runs("rm", "1", "--now", "--yes")
     assert len(set(before) - set(lab.contents())) > len(gone) or lab.kind == "sacred-mongo"
 
 
@@ -313,7 +385,7 @@ def test_files_of_others_in_the_store_are_left_alone(lab, runs):
             {"_id": 1, "resources": lab.database.runs.find_one({"_id": 1})["resources"], "status": "COMPLETED"}
         )
     lab.age()
-    runs("rm", "1", "2", "3", "--yes")
+    runs("rm", "1", "2", "3", "--now", "--yes")
     assert "mine.txt" in lab.contents()
     if lab.kind == "our-mongo":
         assert any("data.csv" in name for name in lab.contents())

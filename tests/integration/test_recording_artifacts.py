@@ -27,6 +27,7 @@ from runs.__main__ import main as runs_command
 from runs.index.folders import run_folders
 from runs.transfer.syncing import sync
 from tests.processes import Process
+from tests.recording import Flaky
 
 
 def record(main, *observers):
@@ -344,35 +345,7 @@ def main(_run):
             assert client.killed.runs.find_one()["artifacts_logged"][0]["version"] == 1
 
 
-# More would let an unlucky order go on for minutes.
-MAX_BREAKS = 100
-
-
-class Flaky:
-    """A collection that breaks off at random, before or after the server has done what it was told.
-
-    `breaks` counts how often all together have.
-    """
-
-    def __init__(self, real, rng, breaks):
-        self._real, self._rng, self._breaks = real, rng, breaks
-
-    def __getattr__(self, name):
-        method = getattr(self._real, name)
-        if name not in ("insert_one", "update_one", "find_one", "find_one_and_update"):
-            return method
-
-        def call(*args, **kwargs):
-            fate = self._rng.random() if self._breaks.total() < MAX_BREAKS else 1.0
-            self._breaks.update(["broken off"] * (fate < 0.2))
-            if fate < 0.1:
-                raise AutoReconnect("broken off before")
-            done = method(*args, **kwargs)
-            if fate < 0.2:
-                raise AutoReconnect("broken off after")
-            return done
-
-        return call
+BREAKING = {"methods": ("insert_one", "update_one", "find_one", "find_one_and_update"), "share": 0.2}
 
 
 @pytest.fixture(scope="module")
@@ -426,7 +399,7 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_artifacts(logged, da
     def fresh(number):
         delivery = Delivery(logged / str(number), logged, database)
         for name in ("runs", "artifacts", "files", "file_chunks"):
-            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng, breaks))
+            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng, breaks, **BREAKING))
         return delivery
 
     deliveries = [(number, fresh(number)) for number in (1, 1, 2, 3)]

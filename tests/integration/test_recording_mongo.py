@@ -25,6 +25,7 @@ from observers.record.points import POINT, read_metrics
 from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync
+from tests.recording import Flaky
 
 
 def record(main, *observers, options=None):
@@ -325,35 +326,7 @@ def main(_run): _run.log_scalar("x", 1.0)
 # ---------------------------------------------------------------------- retries and resends
 
 
-# More would let an unlucky order go on for minutes.
-MAX_BREAKS = 100
-
-
-class Flaky:
-    """A collection that breaks off at random, before or after the server has done what it was told.
-
-    `breaks` counts how often all together have.
-    """
-
-    def __init__(self, real, rng, breaks):
-        self._real, self._rng, self._breaks = real, rng, breaks
-
-    def __getattr__(self, name):
-        method = getattr(self._real, name)
-        if name not in ("insert_one", "update_one", "find_one", "bulk_write"):
-            return method
-
-        def call(*args, **kwargs):
-            fate = self._rng.random() if self._breaks.total() < MAX_BREAKS else 1.0
-            self._breaks.update(["broken off"] * (fate < 0.3))
-            if fate < 0.15:
-                raise AutoReconnect("broken off before")
-            done = method(*args, **kwargs)
-            if fate < 0.3:
-                raise AutoReconnect("broken off after")
-            return done
-
-        return call
+BREAKING = {"methods": ("insert_one", "update_one", "find_one", "bulk_write"), "share": 0.3}
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -379,7 +352,7 @@ def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, d
     def fresh():
         delivery = Delivery(store / "1", store, database)
         for name in ("runs", "metrics", "chunks", "media"):
-            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng, breaks))
+            setattr(delivery.collections, name, Flaky(getattr(delivery.collections, name), rng, breaks, **BREAKING))
         return delivery
 
     deliveries = [fresh(), fresh()]

@@ -261,5 +261,6 @@ def test_folder_database_and_reference_agree(tmp_path, database, mongo_url, seed
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(900)
 def test_folder_database_and_reference_agree_on_many_questions_about_many_runs(tmp_path, database, mongo_url):
     agree(2026, 3_000, 300, tmp_path, database, mongo_url)

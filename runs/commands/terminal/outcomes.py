@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["print_copied", "print_left_out", "print_removed"]
 
 
-def print_removed(removed: Removed, *, in_json: bool) -> None:
-    """Print what is gone, and what is not."""
+def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
+    """Print what is gone, and what is not; `in_trash` says that it can come back."""
     if in_json:
         print_json(
             {
@@ -30,7 +30,11 @@ def print_removed(removed: Removed, *, in_json: bool) -> None:
         )
         return
     if removed.runs:
-        print_text(f"removed run{'s' if len(removed.runs) > 1 else ''} {', '.join(removed.runs)}")
+        runs = f"run{'s' if len(removed.runs) > 1 else ''} {list_text(removed.runs)}"
+        if in_trash:
+            print_text(f"moved {runs} into the trash; bring back with: restore {removed.runs[0]}; gc empties it")
+        else:
+            print_text(f"removed {runs}")
     if removed.num_contents or not removed.runs:
         print_text(f"reclaimed {count_text(removed.num_contents, 'file')}, {size_text(removed.num_bytes)}")
     if removed.num_young:

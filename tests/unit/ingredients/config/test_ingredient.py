@@ -11,7 +11,7 @@ from sacred.utils import SignatureError
 from configs import FrozenList, Map, MutableMap
 from experiments import Experiment
 from ingredients import Ingredient
-from ingredients.errors import ConfigError, MissingEntryError
+from ingredients.errors import ConfigError, MissingEntryError, UnknownEntryError
 
 shape = Ingredient("shape")
 shape.add_config(sides=3)
@@ -301,6 +301,21 @@ def test_required_argument_may_come_from_outside(part):
     assert experiment.run(config_updates={"part.filename": "a.csv"}).result == ("a.csv", 3)
     with pytest.raises(MissingEntryError, match="load: got no value for the argument filename"):
         experiment.run()
+
+
+def test_required_argument_ahead_of_one_that_the_caller_hands_over_is_no_entry(part):
+    @part.capture
+    def load(source, filename, device):
+        return source, filename, device
+
+    experiment = Experiment("lab", ingredients=[part])
+    experiment.main(lambda: load("s", device="cpu"))
+    with pytest.raises(UnknownEntryError, match=r"part.filename: got 'a.csv', but there is no such entry"):
+        experiment.run(config_updates={"part.filename": "a.csv"})
+    part.add_config(device="cpu")
+    experiment.main(lambda: load("s"))
+    run = experiment.run("<lambda>", config_updates={"part.filename": "a.csv"})
+    assert run.result == ("s", "a.csv", "cpu")
 
 
 def test_required_argument_from_outside_that_the_caller_hands_over_refused(part):
