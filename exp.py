@@ -32,10 +32,11 @@ def config(optimizer, training, checkpoint):
     seed = 0
 
 
-def build(batches, where, seed):
+def build(batches, where, seed, config):
     """Return the loss, the model and its precision, as configured, for data on a device."""
     criterion = loss.make_loss(batches, device=where)
     network = model.make_model(batches.input_shape, criterion.num_outputs, seed, dtype=batches.input_dtype).to(where)
+    results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 
 
@@ -46,7 +47,7 @@ def evaluate(_config, _run, seed):
 
     where = device.make_device(seed)
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
-    criterion, network, precision = build(batches, where, seed)
+    criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config, loss=criterion)
     metrics = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, metrics, criterion)
@@ -59,7 +60,7 @@ def predict(_config, _run, seed):
 
     where = device.make_device(seed)
     batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
-    criterion, network, precision = build(batches, where, seed)
+    criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
     return results.record_predictions(_run, found, batches)
@@ -72,7 +73,7 @@ def main(_config, _run, seed, training):
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
-    criterion, network, precision = build(batches, where, seed)
+    criterion, network, precision = build(batches, where, seed, _config)
     results.record_graph(_run, network, batches)
     opt = optimizer.make_optimizer(network, criterion)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)

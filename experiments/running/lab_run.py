@@ -24,7 +24,7 @@ from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
 from observers.file.sacred_form import plain
 from observers.media.kinds import Media
-from observers.record.protocols import GraphObserver, LeasedObserver, ResumableObserver
+from observers.record.protocols import GraphObserver, HasPlace, LeasedObserver, ResumableObserver
 
 __all__ = ["LabRun"]
 
@@ -273,6 +273,13 @@ class LabRun(RecordedRun):
                 error,
                 self.result,
             )
+
+    def _wait_for_observers(self) -> None:
+        super()._wait_for_observers()
+        places = [observer.place for observer in self.observers if isinstance(observer, HasPlace)]
+        found = list(dict.fromkeys(filter(None, places)))
+        if found and not self._is_child:
+            self.run_logger.info("Recorded in %s", " and ".join(found))
 
     def _stop_time(self) -> timedelta:
         # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.

@@ -8,21 +8,44 @@ import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments.training.cases import cases_table
 from ingredients.errors import DataError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from experiments.running.lab_run import LabRun
     from ingredients.datasets.batches import Data
     from ingredients.losses.building import Loss
 
-__all__ = ["record_graph", "record_predictions", "report_cases", "report_test"]
+__all__ = ["announce", "record_graph", "record_predictions", "report_cases", "report_test"]
 
 _log = logging.getLogger(__name__)
+
+
+def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: torch.device) -> None:
+    """Say in one line what is trained or measured, on what, and where.
+
+    Args:
+        config: The run's whole config.
+        model: The model.
+        data: Its data.
+        device: Where they are.
+    """
+    of_data, of_model = (config.get(name) or {} for name in ("data", "model"))
+    counts = (f"{part:,} {name}" for name in ("train", "val", "test") if (part := getattr(data, name).num_samples))
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    _log.info(
+        "%s (%s samples), %s (%s parameters), %s",
+        of_data.get("path") or of_data.get("name") or "data",
+        ", ".join(counts),
+        of_model.get("name") or type(model).__name__,
+        f"{num_parameters:,}",
+        device,
+    )
 
 
 def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float | None:

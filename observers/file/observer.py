@@ -113,6 +113,14 @@ class FileObserver(Owned, RunObserver):
         return None if self.recording is None else str(self.recording.folder)
 
     @property
+    def place(self) -> str | None:
+        """The folder of the run, from the working folder if it is below that; None before it starts."""
+        if self.recording is None:
+            return None
+        folder, here = self.recording.folder.absolute(), Path.cwd()
+        return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+    @property
     def is_resumed(self) -> bool:
         """Whether the run goes on in the record of an earlier session."""
         return self.recording is not None and self.recording.is_resumed

@@ -134,6 +134,7 @@ class MongoObserver(Owned, RunObserver):
         self._own_client = False
         self._spool: _Spool | None = None
         self._shipper: Shipper | None = None
+        self._is_delivered = False
         self._recording: Recording | None = None
         self.beat_interval_s: float | None = None
 
@@ -232,6 +233,11 @@ class MongoObserver(Owned, RunObserver):
         """What the database is called in messages, without credentials."""
         return self.destination.label
 
+    @property
+    def place(self) -> str | None:
+        """What the database is called in messages; None until all of the run is delivered there."""
+        return self.label if self._is_delivered else None
+
     def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
         """Return a version of an artifact from the database, its contents in the store at `root`; None if it has none.
 
@@ -252,7 +258,7 @@ class MongoObserver(Owned, RunObserver):
         if self._shipper is None or self._is_copy():
             return
         shipper, self._shipper = self._shipper, None
-        delivered = shipper.stop(DRAIN_BOUND_S)
+        self._is_delivered = delivered = shipper.stop(DRAIN_BOUND_S)
         if self._own_client and self._client is not None:
             self._client.close()
             self._client = None

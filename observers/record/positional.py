@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 __all__ = ["BINARY", "pread", "pwrite"]
 
@@ -17,14 +18,8 @@ BINARY: int = getattr(os, "O_BINARY", 0)
 _moving = threading.Lock()
 
 
-def pread(descriptor: int, count: int, start: int) -> bytes:
-    """Return up to `count` bytes from the place `start`; see `os.pread`.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
-    if hasattr(os, "pread"):
-        return os.pread(descriptor, count, start)
+def _pread(descriptor: int, count: int, start: int) -> bytes:
+    """Do what `os.pread` does."""
     with _moving:
         before = os.lseek(descriptor, 0, os.SEEK_CUR)
         try:
@@ -34,18 +29,21 @@ def pread(descriptor: int, count: int, start: int) -> bytes:
             os.lseek(descriptor, before, os.SEEK_SET)
 
 
-def pwrite(descriptor: int, data: bytes | memoryview, start: int) -> int:
-    """Write at the place `start`, and return how many bytes were; see `os.pwrite`.
+def _pwrite(descriptor: int, data: bytes | memoryview, start: int) -> int:
+    """Do what `os.pwrite` does."""
+    try:
+        with _moving:
+            before = os.lseek(descriptor, 0, os.SEEK_CUR)
+            try:
+                os.lseek(descriptor, start, os.SEEK_SET)
+                return os.write(descriptor, data)
+            finally:
+                os.lseek(descriptor, before, os.SEEK_SET)
+    finally:
+        # The traceback of an error would hold the data, whose buffer the caller may want to cut.
+        del data
 
-    Raises:
-        OSError: If the file cannot be written.
-    """
-    if hasattr(os, "pwrite"):
-        return os.pwrite(descriptor, data, start)
-    with _moving:
-        before = os.lseek(descriptor, 0, os.SEEK_CUR)
-        try:
-            os.lseek(descriptor, start, os.SEEK_SET)
-            return os.write(descriptor, data)
-        finally:
-            os.lseek(descriptor, before, os.SEEK_SET)
+
+# The system's own, where there are any: calls of them have no frame that a traceback could hold.
+pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _pread)
+pwrite: Callable[[int, bytes | memoryview, int], int] = getattr(os, "pwrite", _pwrite)

@@ -12,6 +12,7 @@ observer with `isinstance` for more:
     BufferedObserver      flush_event       can wait until all it was given is on the disk
     RewindableObserver    rewind_event      can take back what was logged beyond a position
     HasFolder             dir               writes into a folder of the run's own
+    HasPlace              place             can say where the record of a run that has ended is
     ResumableObserver     is_resumed, ...   can go on with the record of an earlier session; has a folder
     LeasedObserver        beat_interval_s   says how long its record lives without a heartbeat
     ArtifactSource        fetch_artifact    has versions of artifacts that this machine may not have
@@ -36,6 +37,7 @@ __all__ = [
     "BufferedObserver",
     "GraphObserver",
     "HasFolder",
+    "HasPlace",
     "LeasedObserver",
     "MediaObserver",
     "OutputObserver",
@@ -131,6 +133,15 @@ class HasFolder(Protocol):
     @property
     def dir(self) -> str | Path | None:
         """The folder of the run; None before it starts."""
+
+
+@runtime_checkable
+class HasPlace(Protocol):
+    """Says where the record is."""
+
+    @property
+    def place(self) -> str | None:
+        """The folder or database that has all of a run that has ended, for a message; None if it has not."""
 
 
 @runtime_checkable

@@ -174,11 +174,18 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
 
 
 def settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings by which people know the runs apart: as `differing`, the seed last, without derived seeds."""
-    if len(runs) < 2:
-        return []
-    found = [short_name(f"config.{name}") for name in differing(runs, ["seed"])]
-    return [*found, "seed"] if len({identity(run.get("config.seed")) for run in runs}) > 1 else found
+    """Return the settings by which people know the runs apart, the shortest names first, and the seed last.
+
+    A setting that some runs do not have, such as those of another experiment, differs if it does among the others.
+    Seeds that Sacred derives from the seed do not count.
+    """
+    rows = [dotted(run.config) for run in runs]
+    found = []
+    for name in differing(runs, ["seed"]):
+        if len({identity(row[name]) for row in rows if name in row}) > 1:
+            found.append(short_name(f"config.{name}"))
+    found.sort(key=lambda name: (name.count("."), name))
+    return [*found, "seed"] if len({identity(row["seed"]) for row in rows if "seed" in row}) > 1 else found
 
 
 def _hint(name: str, runs: Sequence[Run]) -> str:

@@ -72,6 +72,14 @@ def trained(tmp_path_factory):
     return folder, start(folder)
 
 
+def test_first_line_says_what_is_trained_and_the_last_where_it_is_recorded(trained):
+    _, done = trained
+    said = [line.partition(" - ")[2] for line in done.stderr.splitlines()]
+    lines = [line.partition(" - ")[2] for line in said if not line.startswith("exp - ")]
+    assert lines[0] == "digits (1,257 train, 270 val, 270 test samples), mlp (26,122 parameters), cpu"
+    assert said[-1] == "exp - Recorded in my_runs/1"
+
+
 def test_run_of_the_defaults_reaches_its_accuracy(trained):
     assert result(trained[1]) >= 0.96
 

@@ -484,6 +484,24 @@ def test_too_few_points_refused(store):
         store.get("2").metric("train/loss", num_points=3)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("lr=0.1 or lr=0.5", "14"),
+        ("lr=0.1 or model.name=cnn or lr>0.9", "135"),
+        ("lr in (0.1, 0.5, 7)", "14"),
+        ("model.name in [cnn, rnn]", "3"),
+        ("model.name in ('cnn',) or lr=1", "35"),
+        ("lr not in (0.1, 0.5)", "23567"),
+        ("model.name='cnn or lr=0.1'", ""),
+        ("model.name~^c or lr=0.1", "13"),
+        ("note=this or that", ""),
+    ],
+)
+def test_alternatives_are_written_with_or_and_in(store, words, expected):
+    assert "".join(ids(store.find(words, sort="id"))) == expected
+
+
 def test_frame_has_times_as_datetimes(store):
     frame = store.frame(sort="id", columns=["start", "stop_time", "lr"])
     assert [str(kind) for kind in frame.dtypes[:2]] == ["datetime64[us, UTC]"] * 2

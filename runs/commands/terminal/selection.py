@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runs.query.filters import Condition
+    from runs.query.filters import Filter
     from runs.stores.run import Run
     from runs.stores.store import Store
 
@@ -16,7 +16,7 @@ __all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "l
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Add `--where` and `--tag`."""
-    help = "a condition, such as 'optimizer.lr<1e-3'; may be repeated"
+    help = "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 or lr=2'; all of several must hold"
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
 
@@ -27,7 +27,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
 
 
-def conditions_in(arguments: argparse.Namespace) -> list[Condition]:
+def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
     """Return the filter that `--where` and `--tag` stand for.
 
     Raises:

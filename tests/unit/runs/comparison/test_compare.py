@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from runs.comparison.compare import compare, is_larger_better
-from runs.comparison.grouping import differing, group_runs, identity, show
+from runs.comparison.grouping import differing, group_runs, identity, settings, show
 from runs.comparison.reporting import (
     as_document,
     as_latex,
@@ -271,6 +271,16 @@ def test_differing_names_each_setting_once(write_store):
     assert differing(runs) == ["lr", "model.seed", "seed"]
     assert differing(runs, ["seed"]) == ["lr"]
     assert differing(runs, ["lr", "config.seed"]) == []
+
+
+def test_settings_are_what_differs_among_the_runs_that_have_it(write_store):
+    runs = write_store(
+        {"lr": 0.1, "seed": 1, "model": {"seed": 3, "name": "mlp"}, "epochs": 2},
+        {"lr": 0.2, "seed": 2, "model": {"seed": 4, "name": "cnn"}, "epochs": 2},
+        {"rounds": 7, "seed": 2},
+    ).find(sort="id")
+    assert settings(runs) == ["lr", "model.name", "seed"]
+    assert settings(runs[:1]) == settings(runs[1:]) == settings([]) == []
 
 
 def test_identity_follows_the_filters():
