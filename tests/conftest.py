@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import compileall
 import contextlib
 import fcntl
 import gc
@@ -17,8 +18,9 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests leave nothing in the user's home.
 os.environ["SACRISTAN_CACHE"] = ""
-# Some environments forbid bytecode: each of thousands of processes would compile the lab anew.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Python knows stale bytecode by size and second, and tests change sources more quickly than that: processes write none,
+# and find that of the lab, which is compiled when pytest starts.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 import hypothesis
 import pymongo
@@ -44,6 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
     gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")
+    if not is_worker:
+        for name in ("configs", "experiments", "ingredients", "observers", "runs"):
+            compileall.compile_dir(config.rootpath / name, quiet=2)
     if is_worker or config.option.basetemp or not MEMORY.is_dir():
         return
     for folder in MEMORY.glob("sacristan-tests-*"):
@@ -67,6 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector look at what the tests make, and never again at what is there before them."""
+    sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
     gc.enable()
