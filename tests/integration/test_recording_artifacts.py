@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import bson
 import gridfs
 import pymongo
 import pytest
@@ -181,7 +182,7 @@ def test_artifacts_are_delivered_with_versions_contents_and_lineage(tmp_path, da
     assert digits["_id"] == artifact_id("digits", version.digest)
     assert (digits["version"], digits["type"], digits["bytes"]) == (1, "dataset", version.bytes)
     assert digits["num_files"] == 2
-    assert digits["metadata"] == {"a,b": 1, "@c": str(2**70)}
+    assert digits["metadata"] == {"a,b": 1, "@c": bson.Decimal128(str(2**70))}
     assert digits["made_by"] == [maker.meta_info["uid"]]
     assert digits["used_by"] == [user.meta_info["uid"]]
     assert stored_in(database, digits) == FILES
@@ -424,6 +425,7 @@ def test_many_processes_deliver_the_same_at_once(logged, database, mongo_url, re
     script = f"""
 import sys, time
 sys.path.insert(0, {str(request.config.rootpath)!r})
+import bson
 import pymongo
 from pathlib import Path
 from observers.mongo.delivery import Delivery

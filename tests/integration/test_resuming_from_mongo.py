@@ -25,7 +25,7 @@ def run(tmp_path, database, mongo_url):
     ex.observers += [FileObserver(tmp_path / "my_runs"), MongoObserver(mongo_url, database.name)]
     ex.main(lambda: 1 / 0)
     state = tmp_path / "state.pt"
-    save_checkpoint({"model": {}}, state)
+    save_checkpoint({"model": {}, "epoch": 0, "batch": 0, "step": 1, "losses": [], "streams": {}}, state)
     with pytest.raises(ZeroDivisionError):
         ex.run(config_updates={"seed": 0, "checkpoint.resume": str(state)}, options={"--capture": "sys"})
     with open_store(f"{mongo_url}/{database.name}") as store:

@@ -147,7 +147,7 @@ def test_points_that_wait_for_the_disk_get_their_checksum_when_they_are_written(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("os.pwrite", full)
+        patch.setattr("observers.record.append_file.pwrite", full)
         write(journal, [5, 5], step=5)
     assert len(read_blocks(tmp_path / SUMS)) == 1
     write(journal, [5], step=15)

@@ -17,6 +17,7 @@ OFFERED = {
     "LeasedObserver": {"FileObserver", "MongoObserver"},
     "MediaObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
     "OutputObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
+    "HasPlace": {"FileObserver", "MongoObserver"},
     "PointObserver": {"FileObserver", "MongoObserver"},
     "ResumableObserver": {"FileObserver"},
     "RewindableObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
