@@ -49,6 +49,8 @@ LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # Variables that a program reads when it starts, or a package when it is imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
+# Those that packages set for themselves, when they are imported or later, and what is taken over by hand.
+SET_BY_PACKAGES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR"}
 STARTED_WITH = dict(os.environ)
 # Of Linux' prctl.
 PR_SET_CHILD_SUBREAPER = 36
@@ -97,8 +99,8 @@ def can_be_warm(request: dict[str, Any]) -> bool:
         or not (command[1] in ("-c", "-m") or command[1].endswith(".py"))
     ):
         return False
-    names = {name for name in (*environment, *STARTED_WITH) if name.startswith(READ_AT_START)} - {"PYTHONPATH"}
-    return all(environment.get(name) == STARTED_WITH.get(name) for name in names)
+    names = {name for name in (*environment, *STARTED_WITH) if name.startswith(READ_AT_START)}
+    return all(environment.get(name) == STARTED_WITH.get(name) for name in names - SET_BY_PACKAGES)
 
 
 def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
