@@ -136,7 +136,8 @@ class Half:
 
     def clear(self) -> None:
         """Make it clean."""
-        self._slots[: self.num_used] = 0
+        # A slice of numpy's structures would be filled one by one.
+        self.memory[self._at : self._at + self.num_used * _SLOT_BYTES] = bytes(self.num_used * _SLOT_BYTES)
         self.num_used = 0
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import operator
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -130,9 +131,16 @@ def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
     if not is_point.all():
         slots = slots[is_point]
     points = np.empty(len(slots), POINT)
-    points["metric"] = (slots["tag"] & (2**STAMP_SHIFT - 1)) - 1
-    for field in ("time", "step", "value"):
-        points[field] = slots[field]
+    if sys.byteorder == "big":
+        for field in ("time", "step", "value"):
+            points[field] = slots[field]
+        points["metric"] = (slots["tag"] & (2**STAMP_SHIFT - 1)) - 1
+        return points
+    # The same in words of 32 bits, which numpy moves in a fraction of the time: step, value, time, tag.
+    words, found = slots.view("u4").reshape(-1, 6), points.view("u4").reshape(-1, 6)
+    found[:, 2:] = words[:, :4]
+    found[:, 1] = words[:, 4]
+    found[:, 0] = (words[:, 5] & (2**STAMP_SHIFT - 1)) - 1
     return points
 
 
