@@ -215,13 +215,21 @@ def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dic
     for name, numbers in by_name.items():
         rows = [parts.get(number, none) for number in numbers]
         if len(numbers) == 1:
-            chosen = points[rows[0]]
+            chosen = _taken(points, rows[0])
             joined = to_steps(np.ascontiguousarray(chosen["step"]), names[numbers[0]][1])
         else:
-            chosen = points[np.sort(np.concatenate([np.arange(len(points))[each] for each in rows]))]
+            chosen = _taken(points, np.sort(np.concatenate([np.arange(len(points))[each] for each in rows])))
             joined = _merged(chosen, {number: names[number][1] for number in numbers})
         series[name] = Series(joined, chosen["value"].astype(np.float64), chosen["time"] / TICKS_PER_S)
     return series
+
+
+def _taken(points: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
+    """Return some of the points, in words of 64 bits, which numpy takes in a tenth of the time of structures."""
+    if isinstance(rows, slice):
+        return points[rows]
+    words = np.ascontiguousarray(points).view(np.uint64).reshape(-1, POINT.itemsize // 8)
+    return words.take(rows, 0).view(POINT).reshape(-1)
 
 
 def _parted(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
@@ -235,8 +243,8 @@ def _parted(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
         return {}
     if (metric == metric[0]).all():
         return {int(metric[0]): slice(None)}
-    # One stable sort parts all metrics at once, and keeps the order in each.
-    order = np.argsort(metric, kind="stable")
+    # One stable sort parts all metrics at once, and keeps the order in each; of 16 bits it is a radix sort.
+    order = np.argsort(metric.astype(np.uint16) if metric.max() < 2**16 else metric, kind="stable")
     found = metric[order]
     starts = np.flatnonzero(np.diff(found, prepend=found[0] + 1))
     return dict(zip(found[starts].tolist(), np.split(order, starts[1:]), strict=True))
