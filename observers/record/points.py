@@ -185,7 +185,7 @@ def read_all_points(folder: Path) -> np.ndarray:
 
 def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
     """Return steps as they were logged: the 64 bits of `step` hold a float where the metric's entry says so."""
-    return steps.view("<f8").astype(np.float64) if as_float else steps.astype(np.int64)
+    return (steps.view("<f8") if as_float else steps).astype(np.float64 if as_float else np.int64, copy=False)
 
 
 def read_metrics(folder: Path) -> dict[str, Series]:
