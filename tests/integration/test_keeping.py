@@ -226,6 +226,8 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     lab.store._reclaim(Removed(), 0)
     assert runs("restore", "3", "2" if uid is None else uid[:31]).startswith("run 3 is back\nrun ")
     assert [same(lab.store, id) for id in ("1", "2", "3")] == before
+    if lab.kind != "sacred-mongo":  # which notes resources, and does not store them
+        assert any(content.read() for content in lab.store.get("3").resources.values())
     assert lab.store.get("2").tags == ["kept"]
     assert runs("restore") == f"there is nothing in the trash of {lab.where}\n"
     assert "'2' is not in the trash" in runs("restore", "2", code=1)
