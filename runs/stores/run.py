@@ -75,6 +75,8 @@ class Run(abc.ABC):
         self.store = store
         self.id = id
         self._row = dict(row or {})
+        # Those of which an entry was asked for.
+        self._parts: dict[str, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.store.where!r})"
@@ -225,7 +227,9 @@ class Run(abc.ABC):
             metric, _, statistic = rest.rpartition(".")
             return self.summary.get(metric, {}).get(statistic)
         if first in ("config", "info", "provenance", "summary"):
-            return entry_at(self._part(first), rest)
+            if first not in self._parts:
+                self._parts[first] = self._part(first)
+            return entry_at(self._parts[first], rest)
         return entry_at(self.document, name)
 
     def may_have(self, name: str) -> bool:
