@@ -27,7 +27,7 @@ class InfoFile:
         self._pace = Pace()
 
     def heartbeat(self, info: dict[str, Any]) -> None:
-        """Look at the info, but at a large one so rarely that it takes 2 % of the time at most."""
+        """Look at the info, but at a large one so rarely that it takes 1 % of the time at most."""
         self._info = info
         if self._pace.is_due:
             self.write()

@@ -7,14 +7,14 @@ from types import TracebackType
 
 __all__ = ["Pace"]
 
-_SHARE = 0.02
+_SHARE = 0.01
 
 
 class Pace:
-    """Spaces work out so that it takes 2 % of the time at most.
+    """Spaces work out so that it takes 1 % of the time at most.
 
     if pace.is_due:
-        with pace:  # that takes 1 ms: it is due again in 49 ms
+        with pace:  # that takes 1 ms: it is due again in 99 ms
             look()
     """
 
