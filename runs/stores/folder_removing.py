@@ -105,10 +105,10 @@ def restore_folder(store: Path, place: Path, folder: Path) -> str:
 
 
 def _empty_trash(store: Path) -> list[str]:
-    """Delete what is in the trash; return the ids that the runs had."""
-    ids = [folder.relative_to(place).as_posix() for place, folder in in_trash(store)]
+    """Delete what is in the trash; return the ids that the runs had which are gone."""
+    there = in_trash(store)
     _delete(store / TRASH)
-    return ids
+    return [folder.relative_to(place).as_posix() for place, folder in there if not folder.exists()]
 
 
 def _delete(path: Path) -> None:
