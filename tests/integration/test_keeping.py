@@ -214,7 +214,7 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     lab.store.tag(lab.store.get("2"), ["kept"])
     before = [same(lab.store, id) for id in ("1", "2", "3")]
     uid = lab.store.get("2").uid
-    assert "bring back with: restore 3; gc empties it" in runs("rm", "--where", "lr>0.15", "--yes")
+    assert "to bring back: python -m runs restore 3" in runs("rm", "--where", "lr>0.15", "--yes")
     assert [run.id for run in lab.store.find()] == ["1"]
     assert [run.id for run in lab.store.find(sort="train/loss.min", columns=["status"])] == ["1"]
     assert "there is no run '2'" in runs("show", "2", code=1)

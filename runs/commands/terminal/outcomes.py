@@ -32,7 +32,7 @@ def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) ->
     if removed.runs:
         runs = f"run{'s' if len(removed.runs) > 1 else ''} {list_text(removed.runs)}"
         if in_trash:
-            print_text(f"moved {runs} into the trash; bring back with: restore {removed.runs[0]}; gc empties it")
+            print_text(f"moved {runs} into the trash; to bring back: python -m runs restore {removed.runs[0]}")
         else:
             print_text(f"removed {runs}")
     if removed.num_contents or not removed.runs:
