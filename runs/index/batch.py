@@ -26,7 +26,7 @@ class Batch:
     def __init__(self, connection: sqlite3.Connection, store: Path) -> None:
         self.connection = connection
         self.store = store
-        self.taken: dict[str, tuple[int, str, bytes]] = {}
+        self.taken: dict[str, str] = {}
         self.gone: list[str] = []
         self.num_read = 0
         self._keys = {
@@ -34,18 +34,20 @@ class Batch:
         }
         self._rows: dict[int, list[tuple[int, int, int, Any]]] = defaultdict(list)
 
-    def take(self, names: list[str], known: dict[str, tuple[int, str, bytes]]) -> list[str]:
+    def take(self, names: list[str]) -> list[str]:
         """Look at runs for a while; return the names that are left."""
         until = time.monotonic() + _BATCH_S
         done = 0
         while done < len(names) and (done == 0 or time.monotonic() < until):
-            self._take(names[done], known.get(names[done]))
+            self._take(names[done])
             done += 1
         for key in sorted(self._rows):
             self.connection.executemany("INSERT OR REPLACE INTO field VALUES (?, ?, ?, ?)", self._rows[key])
         return names[done:]
 
-    def _take(self, name: str, entry: tuple[int, str, bytes] | None) -> None:
+    def _take(self, name: str) -> None:
+        query = "SELECT id, stamp, digest FROM run WHERE name = ?"
+        entry: tuple[int, str, bytes] | None = self.connection.execute(query, (_storable(name),)).fetchone()
         # The stamp is older than what is read, so that a change in between is seen the next time.
         stamp = scanning.look(self.store, name)
         if stamp is None:
@@ -61,7 +63,7 @@ class Batch:
         if entry is not None and entry[2] == digest:
             if entry[1] != stamp:
                 self.connection.execute("UPDATE run SET stamp = ? WHERE id = ?", (stamp, entry[0]))
-                self.taken[name] = (entry[0], stamp, digest)
+                self.taken[name] = stamp
             return
         fields, problems = fields_of(documents)
         reasons = "; ".join(problems).encode("utf-8", "replace").decode() or None
@@ -74,7 +76,7 @@ class Batch:
             query = "UPDATE run SET stamp = ?, digest = ?, is_readable = ?, problems = ? WHERE id = ?"
             self.connection.execute(query, (*row[2:], number))
         self._put(number, fields, is_new=entry is None)
-        self.taken[name] = (number, stamp, digest)
+        self.taken[name] = stamp
         self.num_read += 1
 
     def _put(self, run: int, fields: list[dict[str, tuple[int, Any]]], *, is_new: bool) -> None:

@@ -66,7 +66,7 @@ class Index:
         self.store = Path(store)
         self.on_progress = on_progress
         self._file = IndexFile(self.store)
-        self._known: dict[str, tuple[int, str, bytes]] = {}
+        self._stamps: dict[str, str] = {}
         # The connection of the last update, and SQLite's count of what others have written over it.
         self._updated: sqlite3.Connection | None = None
         self._loaded: tuple[sqlite3.Connection, int] | None = None
@@ -178,47 +178,42 @@ class Index:
         return self._file.reliably(ask)
 
     def _update(self, connection: sqlite3.Connection) -> Update:
-        self._load_known(connection)
-        known = self._known
-        seen = set()
-        changed = []
-        for name, stamp in scanning.scan(self.store):
-            seen.add(name)
-            entry = known.get(name)
-            if entry is None or entry[1] != stamp:
-                changed.append(name)
-        removed = [name for name in known if name not in seen]
+        self._load_stamps(connection)
+        found = dict(scanning.scan(self.store))
+        if found == self._stamps:  # as most often; what finds out which differ would take as long as the looks
+            changed, removed = [], []
+        else:
+            changed = [name for name, stamp in found.items() if self._stamps.get(name) != stamp]
+            removed = [name for name in self._stamps if name not in found]
         # In the order of their making, so that runs made together lie together.
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
         num_read = num_removed = 0
         total = len(todo)
         while todo:
             with transaction(connection):
-                self._load_known(connection)
+                self._load_stamps(connection)
                 batch = Batch(connection, self.store)
-                todo = batch.take(todo, self._known)
+                todo = batch.take(todo)
             # Only what is committed is known.
-            self._known.update(batch.taken)
+            self._stamps.update(batch.taken)
             for name in batch.gone:
-                del self._known[name]
+                del self._stamps[name]
             num_read += batch.num_read
             num_removed += len(batch.gone)
             if self.on_progress is not None:
                 self.on_progress("reading runs", total - len(todo), total)
         self._updated = connection
         num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
-        return Update(len(self._known), num_read, num_removed, num_problems)
+        return Update(len(self._stamps), num_read, num_removed, num_problems)
 
-    def _load_known(self, connection: sqlite3.Connection) -> None:
-        """Load stamps and hashes of all runs, unless nobody else has written since."""
+    def _load_stamps(self, connection: sqlite3.Connection) -> None:
+        """Load the stamps of all runs, unless nobody else has written since."""
         loaded = (connection, connection.execute("PRAGMA data_version").fetchone()[0])
         if loaded != self._loaded:
-            rows = connection.execute("SELECT name, id, stamp, digest FROM run")
-            # Names that are texts already: of thousands, calls cost what the looks at their folders do.
-            self._known = {
-                name if type(name) is str else os.fsdecode(name): (number, stamp, digest)
-                for name, number, stamp, digest in rows
-            }
+            # Names that are texts are taken as they come: of thousands, calls cost what the looks at their folders do.
+            self._stamps = dict(connection.execute("SELECT name, stamp FROM run WHERE typeof(name) = 'text'"))
+            others = connection.execute("SELECT name, stamp FROM run WHERE typeof(name) != 'text'")
+            self._stamps.update((os.fsdecode(name), stamp) for name, stamp in others)
             self._loaded = loaded
 
     def _judge(self, connection: sqlite3.Connection) -> None:

@@ -39,13 +39,14 @@ def scan(store: Path) -> Iterator[tuple[str, str]]:
         names = os.listdir(store)  # noqa: PTH208
     except OSError as error:
         raise StoreError(f"{store} cannot be listed ({error.strerror}); check its permissions and the disk") from error
+    folder = str(store)
     for name in names:
         if name in _NO_RUNS:
             continue
-        stamp = _stamp_of(store, name)
+        stamp = _stamp_of(f"{folder}/{name}")
         if stamp is not None:
             yield name, stamp
-        elif (stamp := _stamp_of(store, f"{name}/{SPOOLED}")) is not None:
+        elif (stamp := _stamp_of(f"{folder}/{name}/{SPOOLED}")) is not None:
             yield f"{name}/{SPOOLED}", stamp
     if SPOOL in names:
         try:
@@ -53,21 +54,20 @@ def scan(store: Path) -> Iterator[tuple[str, str]]:
         except OSError:
             return
         for name in spooled:
-            if (stamp := _stamp_of(store, f"{SPOOL}/{name}/{SPOOLED}")) is not None:
+            if (stamp := _stamp_of(f"{folder}/{SPOOL}/{name}/{SPOOLED}")) is not None:
                 yield f"{SPOOL}/{name}/{SPOOLED}", stamp
 
 
 def look(store: Path, name: str) -> str | None:
     """Return the stamp of the run `name` as a scan would give it now; None if there is no such run."""
     outer, slash, _ = name.rpartition("/")
-    if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(store, outer) is not None:
+    if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(f"{store}/{outer}") is not None:
         return None  # the outer folder is a run itself
-    return _stamp_of(store, name)
+    return _stamp_of(f"{store}/{name}")
 
 
-def _stamp_of(store: Path, name: str) -> str | None:
+def _stamp_of(folder: str) -> str | None:
     # Plain os.stat on text: pathlib would double the time of a scan.
-    folder = f"{store}/{name}"
     try:
         outer = os.stat(folder)  # noqa: PTH116
         if not stat.S_ISDIR(outer.st_mode):
@@ -75,7 +75,8 @@ def _stamp_of(store: Path, name: str) -> str | None:
         try:
             inner = os.stat(f"{folder}/{RUN}")  # noqa: PTH116
         except FileNotFoundError:
-            return f"{outer.st_mtime_ns} {outer.st_ctime_ns}" if as_number(name) is not None else None
+            is_numbered = as_number(folder.rpartition("/")[2]) is not None
+            return f"{outer.st_mtime_ns} {outer.st_ctime_ns}" if is_numbered else None
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -177,7 +177,7 @@ def test_update_takes_in_what_is_new_changed_and_gone(store, index):
 def test_change_in_place_within_the_grain_of_the_clock_is_seen(store, index, monkeypatch):
     folder = put(store, 1, status="RUNNING1")
     now = time.time_ns()
-    monkeypatch.setattr(scanning, "_stamp_of", lambda store, name: f"{now} {now} {now} {now} 1 1")
+    monkeypatch.setattr(scanning, "_stamp_of", lambda folder: f"{now} {now} {now} {now} 1 1")
     index.update()
     with (folder / "run.json").open("r+") as stream:  # as Sacred's observer does, same length
         stream.write('{"status": "RUNNING2')
@@ -195,7 +195,7 @@ def test_settled_runs_are_not_read_again(store, monkeypatch):
         known = index.update()
         assert known.num_read == 0
         # Nothing was even opened: the stamp is the one that was stored.
-        assert index._known["1"][1] == scanning.look(store, "1")
+        assert index._stamps["1"] == scanning.look(store, "1")
 
 
 def test_only_runs_are_taken_for_runs(store, index, tmp_path):
