@@ -50,6 +50,7 @@ def experiment(kind, observer, main):
 def by_observer(kind, observer, count):
     """Log `count` points with a beat every `BEAT_POINTS`, as a training that logs 1,000 points a second would."""
     caller = 0.0
+    os.sync()  # what the rows before left to be written costs them, not this one
 
     def main(_run):
         nonlocal caller

@@ -102,7 +102,7 @@ class Recording:
         self._told: set[tuple[str, str]] = set()
         # Changes of the summary up to the one that was written last.
         self._num_changes = -1
-        self._summary_pace, self._folder_pace = Pace(), Pace()
+        self._summary_pace, self._folder_pace, self._gathering_pace = Pace(), Pace(), Pace()
         self._gathering: Gathering | None = None
         self._whereabouts = Whereabouts(journal.folder)
         # Artifacts whose files are in the folder.
@@ -204,8 +204,9 @@ class Recording:
             self._output_done = len(captured_out)
         self._info.heartbeat(info)
         self._save_sources()
-        if self._gathering is not None:
-            self._gathering.look()
+        if self._gathering is not None and self._gathering_pace.is_due:
+            with self._gathering_pace:
+                self._gathering.look()
         self.lease.renew()
         self.run.heartbeat(at, result)
 

@@ -26,7 +26,7 @@ class Gathering:
     """Gathers git, packages, libraries and machine in a thread, and looks at the determinism flags when told to.
 
     The flags are set while the run goes on, by the ingredient `device` or by the user, and torch may be imported
-    only then. So they are looked at when the run is made, with each heartbeat, and at its end; and so are libraries.
+    only then. So they are looked at when the run is made, in its heartbeats, and at its end; and so are libraries.
 
     Args:
         journal: Writes `provenance.json`, under `lock`.
