@@ -1,0 +1,70 @@
+"""Batches of any structure: a tensor, or tuples, lists and dicts of tensors and of anything else, at any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["map_tensors", "num_samples", "tensors_of", "to_device"]
+
+
+def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a batch of the same structure with `function` applied to its tensors; all else stays as it is.
+
+    What is no container and has a method `to`, such as a `PackedSequence`, counts as a tensor.
+    """
+    if isinstance(batch, Tensor):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        return {name: map_tensors(item, function) for name, item in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "to"):
+        return function(batch)
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(map_tensors(item, function) for item in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map_tensors(item, function) for item in batch)
+    return function(batch) if hasattr(batch, "to") else batch
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """Return a batch on `device`; tensors in page-locked memory are copied without waiting."""
+    return map_tensors(batch, lambda part: part.to(device, non_blocking=True))
+
+
+def tensors_of(batch: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch, in order."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for item in batch.values():
+            yield from tensors_of(item)
+    elif isinstance(batch, list | tuple):
+        for item in batch:
+            yield from tensors_of(item)
+
+
+def num_samples(batch: Any) -> int:
+    """Return the number of samples in a batch: the length of its first tensor, or else of its first list.
+
+    A list of tensors, such as images of different sizes, is a list of samples where the batch is a tuple or a dict of
+    such lists.
+
+    Raises:
+        TypeError: If the batch has neither.
+    """
+    found = _length(batch)
+    if found is None:
+        raise TypeError(f"batch: got {type(batch).__name__} without a tensor or a list, expected samples in one")
+    return found
+
+
+def _length(batch: Any) -> int | None:
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else None
+    if isinstance(batch, list):
+        return len(batch)
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple) else ()
+    return next((found for part in parts if (found := _length(part)) is not None), None)
