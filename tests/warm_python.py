@@ -70,11 +70,20 @@ def main() -> None:
         raise RuntimeError("the warm process has threads, which a fork does not copy")
     gc.collect()
     gc.freeze()
-    for finalizer in list(weakref.finalize._registry):
-        finalizer.atexit = False  # torch takes its operators apart one by one
+    end_quickly()
     use_huge_pages()
     signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())  # else their time would count nowhere
     run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+
+
+def end_quickly() -> None:
+    """Spare each process what torch does when Python ends, which costs more than many a process does before."""
+    import torch
+
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # its operators are taken apart one by one
+    with contextlib.suppress(AttributeError):
+        atexit.unregister(torch._dynamo.utils.dump_compile_times)  # for its log
 
 
 def use_huge_pages() -> None:
@@ -317,7 +326,6 @@ def run(request: dict[str, Any]) -> None:
     first = {"": str(Path(name).resolve().parent), "-m": str(here), "-c": ""}[kind]
     paths = [str(here / path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [first, *dict.fromkeys(paths), *sys.path]
-    importlib.invalidate_caches()
     try:
         if kind == "-m":
             runpy.run_module(name, run_name="__main__", alter_sys=True)
