@@ -40,7 +40,8 @@ _log = logging.getLogger(__name__)
 _OF_READING = ("num_workers", "pin_memory")
 # Settings that states of earlier versions lack, with the value that is like theirs.
 _LATER: dict[str, Any] = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
-_LATER |= {"weights": None, "strict": True, "rename": []}
+_LATER |= {"weights": None, "strict": True, "rename": [], "freeze": [], "unfreeze": [], "frozen_eval": "norm"}
+_LATER |= {"layer_decay": None}
 
 
 @dataclasses.dataclass
