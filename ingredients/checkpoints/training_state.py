@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 # Settings of the data that change how they are read, and nothing of what is read.
 _OF_READING = ("num_workers", "pin_memory")
 # Settings that states of earlier versions lack, with the value that is like theirs.
-_LATER = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
+_LATER: dict[str, Any] = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
+_LATER |= {"collate": None, "collate_options": {}}
 
 
 @dataclasses.dataclass
