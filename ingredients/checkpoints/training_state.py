@@ -39,9 +39,21 @@ _log = logging.getLogger(__name__)
 # Settings of the data that change how they are read, and nothing of what is read.
 _OF_READING = ("num_workers", "pin_memory")
 # Settings that states of earlier versions lack, with the value that is like theirs.
-_LATER: dict[str, Any] = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
-_LATER |= {"weights": None, "strict": True, "rename": [], "freeze": [], "unfreeze": [], "frozen_eval": "norm"}
-_LATER |= {"layer_decay": None}
+_LATER: dict[str, Any] = {
+    "columns": None,
+    "categorical": None,
+    "dtype": "float32",
+    "new_split": False,
+    "weights": None,
+    "strict": True,
+    "rename": [],
+    "freeze": [],
+    "unfreeze": [],
+    "frozen_eval": "norm",
+    "layer_decay": None,
+    "collate": None,
+    "collate_options": {},
+}
 
 
 @dataclasses.dataclass
