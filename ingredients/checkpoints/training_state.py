@@ -37,10 +37,10 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 # Settings of the data that change how they are read, and nothing of what is read.
-_OF_READING = ("num_workers", "pin_memory")
+_OF_READING = ("num_workers", "pin_memory", "in_memory")
 # Settings that states of earlier versions lack, with the value that is like theirs.
 _LATER: dict[str, Any] = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
-_LATER |= {"collate": None, "collate_options": {}}
+_LATER |= {"collate": None, "collate_options": {}, "sampler": None, "weights": None, "epoch_samples": None}
 
 
 @dataclasses.dataclass
