@@ -32,10 +32,11 @@ def config(optimizer, training, checkpoint):
     seed = 0
 
 
-def build(batches, where, seed, config):
+def build(batches, where, seed, config, pretrained=False):
     """Return the loss, the model and its precision, as configured, for data on a device."""
     criterion = loss.make_loss(batches, device=where)
-    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, dtype=batches.input_dtype).to(where)
+    shape, num_outputs, dtype = batches.input_shape, criterion.num_outputs, batches.input_dtype
+    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=pretrained).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 
@@ -73,7 +74,7 @@ def main(_config, _run, seed, training):
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
-    criterion, network, precision = build(batches, where, seed, _config)
+    criterion, network, precision = build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     opt = optimizer.make_optimizer(network, criterion)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)

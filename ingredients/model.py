@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 __all__ = ["OPTIONS", "ingredient", "make_model"]
+
+_log = logging.getLogger(__name__)
 
 ingredient = Ingredient("model", ingredients=[data.ingredient, loss.ingredient])
 
@@ -41,6 +44,12 @@ def config() -> None:
     options = OPTIONS.get(name, {})
     # initial weights of linear and convolution layers: default (torch's), xavier, kaiming, orthogonal
     init: Literal["default", "xavier", "kaiming", "orthogonal"] = "default"
+    # weights to start from: PATH.pt, PATH.safetensors, run:ID (its best weights) or run:ID@last; None for none
+    weights: str | None = None
+    # whether the weights must fit in every name and shape; False loads those that do, and reports the others
+    strict = True
+    # other names for those in the file: a list of {match: regular expression, to: text}, applied one after the other
+    rename: list[dict] = []
 
 
 config.document(
@@ -67,22 +76,36 @@ def fast() -> None:
 @ingredient.check
 def check_config(config: Map) -> None:
     """Refuse a network or options that cannot be, before the data are there."""
+    from ingredients.checkpoints.weights import parse_run
     from ingredients.models.building import check_model
+    from ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
+    check_rename(config.rename)
+    if config.weights is not None:
+        parse_run(config.weights)
 
 
 @ingredient.capture
 def make_model(
-    input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map, dtype: torch.dtype | None = None
+    input_shape: Sequence[int],
+    num_outputs: int,
+    seed: int,
+    _config: Map,
+    _run: Any,
+    dtype: torch.dtype | None = None,
+    pretrained: bool = True,
 ) -> nn.Module:
-    """Return the configured model, on the CPU, initialised from the stream `init` of `seed`.
+    """Return the configured model, on the CPU: initialised from the stream `init` of `seed`, with `model.weights`.
+
+    What of the weights was loaded goes to the log, and to the run's info as `weights`.
 
     Args:
         input_shape: Shape of one input, such as (channels, height, width).
         num_outputs: Outputs for each input; `Loss.num_outputs` says it.
         seed: Seed of the experiment; the same gives the same weights, whatever was drawn before.
         dtype: Type of inputs, `Data.input_dtype`; float32 without it.
+        pretrained: Whether to load `model.weights`; False where a checkpoint is loaded into the model afterwards.
 
     Returns:
         A module that takes inputs (B, *input_shape) and returns raw scores (B, num_outputs).
@@ -90,6 +113,7 @@ def make_model(
     Raises:
         ModelError: If there is no such model, or it does not fit the data.
         ConfigError: If an option is none of the model's.
+        CheckpointError: If the weights cannot be read.
 
     Example:
         network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
@@ -97,7 +121,25 @@ def make_model(
     """
     from ingredients.models.building import build_model
 
-    return build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
+    model = build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
+    if pretrained and _config.weights is not None:
+        _load_weights(model, _config, _run)
+    return model
+
+
+def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
+    """Load the configured weights into a model, and report what fitted."""
+    from ingredients.checkpoints.weights import find_weights, read_weights
+    from ingredients.models.weights import load_weights_into, rename
+
+    folder = getattr(run, "folder", None)
+    path = find_weights(config.weights, None if folder is None else folder.parent)
+    state = rename(read_weights(path), config.rename)
+    report = load_weights_into(model, state, strict=config.strict, source=config.weights)
+    _log.info("%s", report.describe(config.weights))
+    if run is not None:
+        others = [entry for entry in run.info.get("weights", []) if entry["source"] != config.weights]
+        run.info["weights"] = [*others, {"source": config.weights, "path": str(path), **report.as_dict()}]
 
 
 @ingredient.command(unobserved=True)
@@ -109,7 +151,8 @@ def summary(_config: Map, _run: Any) -> None:
 
     seed = _run.config["seed"]
     source = data.make_data(seed, torch.device("cpu"))
-    model = make_model(source.input_shape, loss.make_loss(source).num_outputs, seed, dtype=source.input_dtype)
+    num_outputs = loss.make_loss(source).num_outputs
+    model = make_model(source.input_shape, num_outputs, seed, dtype=source.input_dtype, pretrained=False)
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 

@@ -40,6 +40,8 @@ def experiment(tmp_path):
         ("scheduler.warmup_steps", -1, "scheduler.warmup_steps: got -1, expected 0 or more"),
         ("model.name", "mpl", "model.name: got 'mpl', which is unknown; did you mean mlp"),
         ("model.name", "nothing.here:Net", "model.name: got 'nothing.here:Net', but there is no module 'nothing'"),
+        ("model.weights", "run:", "model.weights: got 'run:'; write run:ID"),
+        ("model.rename", [{"match": "("}], "model.rename: got .*, expected an entry like"),
         ("loss.name", "mes", "loss.name: got 'mes', which is unknown; did you mean mse"),
         ("device.name", "gpu", "device.name: got 'gpu', expected auto, cpu, mps, cuda or cuda:N"),
         ("device.name", "cuda:99", "device.name: got 'cuda:99', but this machine has"),
