@@ -41,9 +41,10 @@ def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: to
     counts = (f"{part:,} {name}" for name in ("train", "val", "test") if (part := getattr(data, name).num_samples))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     _log.info(
-        "%s (%s samples), %s (%s parameters), %s",
+        "%s (%s samples%s), %s (%s parameters), %s",
         of_data.get("path") or of_data.get("name") or "data",
         ", ".join(counts),
+        f"; {data.placement}" if data.placement else "",
         of_model.get("name") or type(model).__name__,
         f"{num_parameters:,}",
         device,
