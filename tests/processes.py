@@ -42,8 +42,9 @@ __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
 ADDRESS_VARIABLE = "SACRISTAN_TEST_WARM_PYTHON"
-# Commands of `runs` that start experiments.
+# Commands of `runs` that start experiments, and those that become one.
 _STARTING = {"resume", "fork", "reproduce"}
+_BECOMING = {"resume", "fork"}
 _LAUNCHER = """#!{python} -S
 import sys
 sys.path[0] = {root!r}
@@ -64,6 +65,8 @@ class Process:
         cold: Whether Python starts afresh, too.
         starts_python: Whether the Python that it starts by `subprocess` is warm as it is itself; by default those of
             `runs resume`, `fork` and `reproduce` are.
+        becomes_python: Whether the Python that it becomes by `os.execve` is warm, too; by default those of
+            `runs resume` and `fork` are. Till then its signals meet a stand-in, which ends by them.
 
     Attributes:
         pid: Its number.
@@ -86,11 +89,15 @@ class Process:
         ignore: Iterable[signal.Signals] = (),
         cold: bool = False,
         starts_python: bool | None = None,
+        becomes_python: bool | None = None,
     ) -> None:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(word) for word in command]
         env = dict(os.environ if env is None else env)
+        commands = set(words) if words[1:3] == ["-m", "runs"] else set()
         if starts_python is None:
-            starts_python = words[1:3] == ["-m", "runs"] and not _STARTING.isdisjoint(words)
+            starts_python = not _STARTING.isdisjoint(commands)
+        if becomes_python is None:
+            becomes_python = not _BECOMING.isdisjoint(commands)
         self.args, self._is_text = command, text
         self.returncode: int | None = None
         self.stdin = self.stdout = self.stderr = None
@@ -110,6 +117,7 @@ class Process:
             "ignore": list(ignore),
             "cold": cold,
             "starts_python": starts_python,
+            "becomes_python": becomes_python,
             "parent": None,
         }
         with contextlib.suppress(BrokenPipeError):  # which the lack of an answer tells

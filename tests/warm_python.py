@@ -53,7 +53,7 @@ READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS
 SET_BY_PACKAGES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR"}
 STARTED_WITH = dict(os.environ)
 # Of Linux' prctl.
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main() -> None:
@@ -70,11 +70,20 @@ def main() -> None:
         raise RuntimeError("the warm process has threads, which a fork does not copy")
     gc.collect()
     gc.freeze()
-    for finalizer in list(weakref.finalize._registry):
-        finalizer.atexit = False  # torch takes its operators apart one by one
+    end_quickly()
     use_huge_pages()
     signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())  # else their time would count nowhere
     run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+
+
+def end_quickly() -> None:
+    """Spare each process what torch does when Python ends, which costs more than many a process does before."""
+    import torch
+
+    for finalizer in list(weakref.finalize._registry):
+        finalizer.atexit = False  # its operators are taken apart one by one
+    with contextlib.suppress(AttributeError):
+        atexit.unregister(torch._dynamo.utils.dump_compile_times)  # for its log
 
 
 def use_huge_pages() -> None:
@@ -207,6 +216,46 @@ def adopt_orphans(wanted: bool) -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
+def keep_place(request: dict[str, Any]) -> dict[str, Any]:
+    """Fork a process that runs a program until that is replaced by a Python (`os.execve`), which this one becomes.
+
+    Returns:
+        In the fork the request; in this process, which waits, keeps the pid and ends as the fork does, the next one.
+    """
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        os.execve = functools.partial(give_place, theirs, os.execve)
+        return request
+    theirs.close()
+    with ours, ours.makefile("rb") as stream:
+        answer = stream.readline()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if not answer:
+        end(code)
+    following = json.loads(answer)
+    os.chdir(following["cwd"])
+    return {**request, **following, "starts_python": False, "becomes_python": False}
+
+
+def give_place(place: socket.socket, original: Any, path: str, words: list[str], environment: dict[str, str]) -> None:
+    """Stand in for `os.execve`: let the process that keeps this one's place become a Python."""
+    if path != sys.executable:
+        original(path, words, environment)
+    ignored = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
+    following = {
+        "command": words,
+        "cwd": str(Path.cwd()),
+        "env": environment,
+        "ignore": [number for number in ignored if number not in (signal.SIGPIPE, signal.SIGXFSZ)],
+    }
+    place.sendall(json.dumps(following).encode() + b"\n")
+    os._exit(0)
+
+
 def keep_nursery(request: dict[str, Any]) -> dict[str, Any]:
     """Fork a server for what `subprocess` starts in this process; return the request, and others in its children."""
     address = f"\0warm-{os.getpid()}"
@@ -255,6 +304,7 @@ def start_child(address: str, original: Any, *arguments: Any) -> int:
         "ignore": [number for number in ignored if number not in (signal.SIGPIPE, signal.SIGXFSZ)],
         "cold": False,
         "starts_python": False,
+        "becomes_python": False,
         "parent": os.getpid(),
     }
     adopt_orphans(True)
@@ -288,6 +338,8 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
 
 def run(request: dict[str, Any]) -> None:
     """Run a program: a fresh one, or a script or module in this process."""
+    if request["becomes_python"] and can_be_warm(request):
+        request = keep_place(request)
     if request["starts_python"] and can_be_warm(request):
         request = keep_nursery(request)
     command, environment = request["command"], request["env"]
@@ -317,7 +369,6 @@ def run(request: dict[str, Any]) -> None:
     first = {"": str(Path(name).resolve().parent), "-m": str(here), "-c": ""}[kind]
     paths = [str(here / path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [first, *dict.fromkeys(paths), *sys.path]
-    importlib.invalidate_caches()
     try:
         if kind == "-m":
             runpy.run_module(name, run_name="__main__", alter_sys=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,17 @@ class Prepared:
     """Data ready for batching.
 
     Attributes:
-        inputs: Array (samples, *shape), normalised, or a map-style dataset that is normalised when read.
-        targets: int64 (samples,) for classification, else float32 (samples, outputs), normalised for regression.
+        inputs: Array (samples, *shape), normalised, or a map-style dataset that is normalised when read; of the task
+            `custom`, a dataset of samples of any structure, as they are.
+        targets: int64 (samples,) for classification, (samples, *places) for segmentation, else float32 (samples,
+            outputs), normalised for regression; of the task `custom`, int64 labels (samples,), 0 where it has none.
         indices: Indices of the samples of `train`, `val` and `test`.
         preparation: What they were prepared by.
         fingerprint: SHA-256 of the content, before splitting and normalising.
         names: What each sample is called: its file, or its place (an int) in the source, or in that part of it.
         has_targets: Whether there were targets; without any, `targets` is -1, and NaN for regression.
+        collate: What makes a batch of samples of any structure; None stacks them.
+        lengths: Lengths of the sequences in the samples, (samples,); None if there are none.
     """
 
     inputs: Any
@@ -42,6 +46,8 @@ class Prepared:
     fingerprint: str
     names: tuple[str, ...] | tuple[int, ...]
     has_targets: bool = True
+    collate: Callable[[list], Any] | None = None
+    lengths: np.ndarray | None = None
 
 
 def fingerprint(source: Source) -> str:
@@ -76,21 +82,23 @@ def prepare(
     split = split or Split.of(config, seed)
     _refuse_empty(source, f"data.name={config['name']}")
     content = fingerprint(source)
+    _refuse_custom(source, config)
     task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
+    has_labels = source.targets is not None
     names = _names(source)
     source, kept = _limited(dataclasses.replace(source, targets=targets), split)
     targets = targets[kept]
     if strict:
         _refuse_unusable(source, f"data.name={config['name']}")
         _refuse_one_class(targets, task, config["name"])
-    indices = split.indices(targets, source.part, task)
+    indices = split.indices(targets, source.part, _stratified_as(task, has_labels))
     if strict and task == "classification" and len(np.unique(targets[indices["train"]])) < 2:
         raise DataError(
             f"data.name={config['name']}: the training part has one class only, expected at least two; "
             "change data.split_seed or data.stratify, or the data"
         )
     mean = std = target_mean = target_std = None
-    if config["normalize"] == "standard" and source.dtype == "float32":
+    if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
             mean, std = statistics(source.inputs, indices["train"])
     if task == "regression" and config["normalize_targets"]:
@@ -99,21 +107,23 @@ def prepare(
         task=task,
         input_shape=_input_shape(source),
         classes=classes,
-        class_counts=_class_counts(targets[indices["train"]], task, len(classes)),
+        class_counts=_class_counts(targets[indices["train"]], task, len(classes)) if has_labels else (),
         features=source.features,
         target_names=source.target_names,
         mean=mean,
         std=std,
         target_mean=target_mean,
         target_std=target_std,
-        num_targets=len(classes) or targets.shape[1],
+        num_targets=len(classes) if source.is_structured else len(classes) or targets.shape[1],
         image_size=config["image_size"] if config["name"] == "image_folder" else None,
         split=split.drawn(content, indices),
         dtype=source.dtype,
         table=source.table,
     )
     inputs, targets = _normalized(source, targets, preparation)
-    return Prepared(inputs, targets, indices, preparation, content, tuple(names[place] for place in kept.tolist()))
+    kept_names = tuple(names[place] for place in kept.tolist())
+    prepared = Prepared(inputs, targets, indices, preparation, content, kept_names, has_labels)
+    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths)
 
 
 def prepare_alike(
@@ -142,17 +152,23 @@ def prepare_alike(
     if source.in_memory and source.features and trained.features:
         order = trained.column_order(source.features, where)
         source = dataclasses.replace(source, inputs=source.inputs[:, order], features=trained.features)
-    trained.check_shape(_input_shape(source), where)
+    if source.is_structured != (trained.task == "custom"):
+        kinds = ("samples of any structure", "inputs and targets")
+        got, expected = kinds if source.is_structured else reversed(kinds)
+        raise DataError(f"{where}: got {got}, expected {expected} as the checkpoint was trained on")
+    if not source.is_structured:
+        trained.check_shape(_input_shape(source), where)
     content = fingerprint(source)
     is_same = content == trained.split.data
     targets = known_targets(source, trained, where, needed=needs_targets)
     names, has_targets = _names(source), source.targets is not None
+    stratified_as = _stratified_as(trained.task, has_targets)
     source, kept = _limited(source, trained.split if is_same else Split.of(config, seed))
     targets = targets[kept]
     _refuse_unusable(source, where)
     indices = {name: np.zeros(0, np.int64) for name in SPLITS}
     if is_same:
-        drawn = trained.split.indices(targets, source.part, trained.task)
+        drawn = trained.split.indices(targets, source.part, stratified_as)
         if trained.split.drawn(content, drawn).digest != trained.split.digest:
             raise DataError(
                 f"{where}: the test part cannot be told from the samples that the checkpoint was trained on: they are "
@@ -165,7 +181,21 @@ def prepare_alike(
         indices["test"] = np.arange(source.num_samples)
     inputs, targets = _normalized(source, targets, trained)
     kept_names = tuple(names[place] for place in kept.tolist())
-    return Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
+    prepared = Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
+    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths)
+
+
+def _refuse_custom(source: Source, config: Mapping[str, Any]) -> None:
+    if config["task"] == "custom" and not source.is_structured:
+        raise DataError(
+            f"data.task=custom: data.name={config['name']} gives inputs and targets, and no samples of any structure; "
+            "leave data.task out, or write a package.module:factory"
+        )
+
+
+def _stratified_as(task: str, has_labels: bool) -> str:
+    """Return the task that a split is drawn for: samples of any structure with labels are stratified by those."""
+    return "classification" if task == "custom" and has_labels else task
 
 
 def _refuse_empty(source: Source, where: str) -> None:
@@ -174,6 +204,8 @@ def _refuse_empty(source: Source, where: str) -> None:
 
 
 def _input_shape(source: Source) -> tuple[int, ...]:
+    if source.is_structured:
+        return source.item_shape
     if source.in_memory:
         return source.inputs.shape[1:]
     with global_stream(0, "fingerprint"):
@@ -193,10 +225,13 @@ def _names(source: Source) -> tuple[str, ...] | tuple[int, ...]:
 
 
 def _class_counts(targets: np.ndarray, task: str, num_classes: int) -> tuple[int, ...]:
-    """Return how often each class, or label, is among the targets of the training part."""
+    """Return how often each class, or label, is among the targets of the training part; of dense ones, in places."""
     if task == "regression":
         return ()
-    counts = np.bincount(targets, minlength=num_classes) if task == "classification" else targets.sum(0)
+    if task == "multilabel":
+        counts = targets.sum(0)
+    else:
+        counts = np.bincount(targets[targets >= 0], minlength=num_classes)
     return tuple(int(count) for count in counts)
 
 
@@ -218,11 +253,10 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
     if split.limit < 1:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
     kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
-    targets, part, missing = (
-        None if array is None else array[kept] for array in (source.targets, source.part, source.missing)
-    )
+    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths")}
+    chosen: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
     inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
-    return dataclasses.replace(source, inputs=inputs, targets=targets, part=part, missing=missing, names=None), kept
+    return dataclasses.replace(source, inputs=inputs, names=None, **chosen), kept
 
 
 def _refuse_unusable(source: Source, where: str) -> None:

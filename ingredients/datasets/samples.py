@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Source", "Task", "as_samples", "from_arrays"]
 
-Task = Literal["auto", "classification", "regression", "multilabel"]
+Task = Literal["auto", "classification", "regression", "multilabel", "segmentation", "custom"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +24,9 @@ class Source:
     """Raw data, before splitting and normalising.
 
     Attributes:
-        inputs: Array (samples, *shape), or a map-style dataset of (input, target).
+        inputs: Array (samples, *shape), or a map-style dataset of (input, target), or of samples of any structure.
         targets: Array (samples,) or (samples, outputs): class labels of any type, or numbers; None for no targets.
+            Of samples of any structure, labels (samples,) to stratify and balance by, or None.
         classes: Names of the classes by label 0, 1, ...; None to read them off the targets.
         part: Array (samples,) of TRAIN, VAL, TEST where the source itself says so, else None.
         features: Names of the inputs' columns, if they have any.
@@ -35,6 +36,10 @@ class Source:
         table: The columns that the inputs are made of, if they come from a table.
         missing: Array (samples,) of how many values of a dataset's inputs are NaN or infinite; arrays are counted as
             they are.
+        is_structured: Whether samples are of any structure, and left as they are.
+        collate: What makes a batch of samples of any structure.
+        lengths: Array (samples,) of lengths of sequences, if samples have any.
+        item_shape: Shape of the first tensor of every sample of any structure; () where they differ.
     """
 
     inputs: Any
@@ -47,6 +52,10 @@ class Source:
     digest: str | None = None
     missing: np.ndarray | None = None
     table: TableColumns | None = None
+    is_structured: bool = False
+    collate: Callable[[list], Any] | None = None
+    lengths: np.ndarray | None = None
+    item_shape: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -22,6 +23,9 @@ PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|python|csv)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # So many commands of README.md are run by a Python that starts afresh.
 NUM_COLD = 2
+
+# What a shell might read otherwise than as it stands.
+READ_BY_SHELLS = set("$`|&;<>()*?[]{}~#!\\")
 
 OPENING = "import runs\n\nstore = runs.open_store()\n"
 
@@ -37,6 +41,12 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+def words(command: str) -> list[str] | str:
+    """Return the words of a command; the command itself, if that takes a shell."""
+    name, *others = shlex.split(command)
+    return [sys.executable, *others] if name == "python" and READ_BY_SHELLS.isdisjoint(command) else command
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_as_typed_does_what_it_says(page, tmp_path):
     copy_lab(tmp_path)
@@ -49,11 +59,12 @@ def test_page_as_typed_does_what_it_says(page, tmp_path):
             script = tmp_path / (name if what == "file" else "example.py")
             script.write_text(OPENING + block if what == "with" else block)
             if what != "file":
-                done = run([sys.executable, script.name], env=warm, **options)
+                done = run([sys.executable, script.name], env=warm, starts_python=True, **options)
                 assert done.returncode == 0, f"{block}\n{done.stderr}"
             continue
         for command, expected in commands(block):
-            done = run(command, env=cold if cold_commands > 0 else warm, **options)
+            is_cold = cold_commands > 0
+            done = run(command if is_cold else words(command), env=cold if is_cold else warm, **options)
             cold_commands -= 1
             assert done.returncode == (1 if expected else 0), f"{command}\n{done.stdout}\n{done.stderr}"
             for line in expected:

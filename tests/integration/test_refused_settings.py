@@ -57,7 +57,11 @@ def experiment(tmp_path):
         ("data.name", "csv", "data.path: got None, but data.name=csv reads from a path"),
         ("data.path", "no.csv", "data.path: there is no 'no.csv'"),
         ("data.path", "no.txt", "data.path: got 'no.txt', which data.name=digits does not read"),
-        ("data.target", "kind", "data.target: got 'kind', which data.name=digits does not read; .*: csv$"),
+        (
+            "data.target",
+            "kind",
+            "data.target: got 'kind', which data.name=digits does not read; .*: csv, package.module:",
+        ),
         ("data.image_size", 8, "data.image_size: got 8, which data.name=digits does not read; .*: image_folder$"),
         ("data.options", {"a": 1}, "data.options: got {'a': 1}, which data.name=digits does not read"),
         ("data.batch_size", 0, "data.batch_size: got 0, expected at least 1"),

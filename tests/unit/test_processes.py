@@ -147,6 +147,40 @@ def test_python_that_a_warm_process_starts_is_warm_and_its_child(script, tmp_pat
     assert (warm["child"], warm["code"], warm["killed"], warm["odd"]) == (True, 0, -signal.SIGKILL, ["False\n"] * 2)
 
 
+BECOMING = """
+import json, os, signal, sys
+print(json.dumps([os.getpid(), os.getpgrp(), "torch" in sys.modules]), flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.chdir("sub")
+os.execve(sys.executable, [sys.executable, "next.py", "of"], {**os.environ, "LEFT": "this"})
+"""
+NEXT = """
+import json, os, signal, sys
+found = [os.getpid(), os.getpgrp(), "torch" in sys.modules]
+print(json.dumps(found + [os.environ["LEFT"], sys.argv, os.getcwd(), signal.getsignal(signal.SIGTERM)]))
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_python_that_a_process_becomes_keeps_pid_and_group_and_ends_as_it(script, tmp_path, cold):
+    command = [sys.executable, script(BECOMING)]
+    script(NEXT, "sub/next.py")
+    options = {"becomes_python": True, "process_group": 0, "stdout": PIPE, "text": True, "cwd": tmp_path, "cold": cold}
+    with Process(command, **options) as process:
+        first, second = process.communicate()[0].splitlines()
+    assert json.loads(first)[2] == (not cold)
+    expected = [process.pid, process.pid, not cold, "this", ["next.py", "of"], str(tmp_path / "sub"), signal.SIG_IGN]
+    assert json.loads(second) == expected
+    assert process.returncode == 7
+
+
+@pytest.mark.parametrize(("ending", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 15)", -15), ("1 / 0", 1)])
+def test_process_that_becomes_no_other_ends_as_it_does(script, ending, code):
+    command = [sys.executable, script(f"import os, sys; {ending}")]
+    assert run(command, becomes_python=True, capture_output=True).returncode == code
+
+
 def test_variable_that_is_read_at_the_start_starts_cold(script):
     path = script("import sys; print('torch' in sys.modules, hash('x'))")
     command = [sys.executable, path]

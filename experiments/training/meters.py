@@ -1,0 +1,104 @@
+"""Meters sum up what is measured in a pass through data, on the device, to be fetched once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from experiments.training.metrics import RunningMetrics, metric_names
+from ingredients.losses.building import Loss
+
+if TYPE_CHECKING:
+    from ingredients.precision.mixed_precision import MixedPrecision
+
+__all__ = ["Means", "Meter", "OfLoss"]
+
+
+class Meter(Protocol):
+    """Takes batches, and returns what was measured over all of them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of what is measured, as far as they are known."""
+
+    def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
+        """Add a batch."""
+
+    def compute(self) -> dict[str, float]:
+        """Return what was measured, by name; empty if there was nothing. Waits for the device."""
+
+
+class _Measuring(Protocol):
+    def measure(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]: ...
+
+    def weight(self, batch: Any) -> Tensor | int: ...
+
+
+class Means:
+    """The means of what a task measures, each batch weighted by the task.
+
+    Args:
+        task: Measures and weighs a batch.
+    """
+
+    def __init__(self, task: _Measuring) -> None:
+        self._task = task
+        self._sums: dict[str, list[Tensor]] = {}
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of what was measured so far."""
+        return tuple(self._sums)
+
+    def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
+        """Add a batch; a mean over nothing, which has no weight, adds nothing."""
+        with amp.autocast():
+            found = self._task.measure(model, batch)
+        if not found:
+            return
+        weight = self._task.weight(batch)
+        for name, value in found.items():
+            value = torch.as_tensor(value).detach()
+            value = value.float() if value.device.type == "mps" else value.double()
+            counted = torch.as_tensor(weight, dtype=value.dtype, device=value.device)
+            total, weights = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = [total + torch.where(counted > 0, value * counted, 0.0), weights + counted]
+
+    def compute(self) -> dict[str, float]:
+        """Return the means by name; empty if there was no batch. Waits for the device once."""
+        if not self._sums:
+            return {}
+        means = torch.stack([total / weight for total, weight in self._sums.values()]).tolist()
+        return dict(zip(self._sums, means, strict=True))
+
+
+class OfLoss:
+    """Loss and accuracy, or loss, r2, mae and rmse; see `RunningMetrics`.
+
+    Args:
+        loss: Says how outputs are read.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self._loss = loss
+        self._metrics = RunningMetrics(loss)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of the metrics."""
+        return metric_names(self._loss)
+
+    def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
+        """Add a batch."""
+        inputs, targets = batch
+        with amp.autocast():
+            outputs = model(inputs)
+            batch_loss = self._loss(outputs, targets)
+        self._metrics.update(outputs, targets, batch_loss)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics by name; empty if there was no batch."""
+        return self._metrics.compute()
