@@ -38,10 +38,11 @@ def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tens
     weight = getattr(module, "weight", None)
     if averaging == "weights" and isinstance(weight, Tensor):
         return weight[targets if ignored is None else targets[targets != ignored]].sum()
-    if ignored is not None and ignored >= 0:
+    # Of a class for each pixel the mean is over pixels, some of which may belong to none.
+    is_dense = targets.ndim > 1 and not targets.is_floating_point()
+    if ignored is not None and (ignored >= 0 or is_dense):
         return (targets != ignored).sum()
-    # Of a class for each pixel the mean is over pixels, whose number may differ from batch to batch.
-    return targets.numel() if targets.ndim > 1 and not targets.is_floating_point() else len(targets)
+    return targets.numel() if is_dense else len(targets)
 
 
 @torch.no_grad()

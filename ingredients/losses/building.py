@@ -191,11 +191,19 @@ def build_loss(
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
     """
-    name = _DEFAULTS[data.task] if name is None else name
+    # Segmentation is the classification of each pixel.
+    task = "classification" if data.task == "segmentation" else data.task
+    if name is None and task not in _DEFAULTS:
+        raise LossError(f"loss.name: data of the task {task} have no usual loss; give one, or write a Task for them")
+    name = _DEFAULTS[task] if name is None else name
     if name in LOSSES:
         cls, tasks, tensors = LOSSES[name]
-        if data.task not in tasks:
-            fitting = ", ".join(other for other, (_, fits, _) in LOSSES.items() if data.task in fits)
+        if task not in tasks or (data.task == "segmentation" and name in _BINARY):
+            fitting = ", ".join(
+                other
+                for other, (_, fits, _) in LOSSES.items()
+                if task in fits and not (data.task == "segmentation" and other in _BINARY)
+            )
             raise LossError(
                 f"loss.name: {name} is for {' or '.join(tasks)}, but the data are for {data.task}; use {fitting}"
             )
@@ -251,7 +259,7 @@ def _weights(
 ) -> dict[str, Any]:
     if class_weights is None:
         return {}
-    if data.task != "classification" or name in _BINARY or "weight" not in tensors:
+    if data.task not in ("classification", "segmentation") or name in _BINARY or "weight" not in tensors:
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
         raise LossError("loss: got class_weights and options.weight, which are one thing; give one of them")
