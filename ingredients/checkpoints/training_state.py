@@ -55,6 +55,7 @@ _LATER: dict[str, Any] = {
     "collate_options": {},
     "sampler": None,
     "epoch_samples": None,
+    "shuffle_buffer": 0,
 }
 
 

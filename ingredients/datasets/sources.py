@@ -20,18 +20,20 @@ from ingredients.datasets.factories import from_factory, from_torchvision
 from ingredients.datasets.files import read_idx, read_image_folder, read_npz
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
+from ingredients.datasets.tar_shards import read_tar
 from ingredients.errors import DataError
 
 __all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load_source"]
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
-FILES = ("npz", "csv", "idx", "image_folder")
+FILES = ("npz", "csv", "idx", "image_folder", "tar")
 # Settings that only some kinds of data read.
 _READ = {
     "npz": ("path", "dtype", "weights"),
     "csv": ("path", "target", "columns", "categorical", "dtype", "weights"),
     "idx": ("path", "dtype"),
     "image_folder": ("path", "image_size"),
+    "tar": ("path", "columns", "target", "dtype", "collate", "weights"),
 }
 _OF_CODE = ["torchvision:NAME", "package.module:factory"]
 _READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
@@ -50,8 +52,10 @@ def kind_of(path: str | None) -> str:
         return "digits"
     where = Path(path).expanduser()
     if where.is_dir():
-        return "idx" if any(where.glob("*-idx?-ubyte*")) else "image_folder"
-    return {".npz": "npz", ".csv": "csv"}.get(where.suffix.lower(), "digits")
+        if any(where.glob("*-idx?-ubyte*")):
+            return "idx"
+        return "tar" if any(where.glob("*.tar")) or any(where.glob("*/*.tar")) else "image_folder"
+    return {".npz": "npz", ".csv": "csv", ".tar": "tar"}.get(where.suffix.lower(), "digits")
 
 
 def check_options(name: str, **given: Any) -> None:
@@ -117,6 +121,8 @@ def load_source(
     check_source(name, path)
     if trained is not None:
         dtype, task = trained.dtype, trained.task
+    key = target if isinstance(target, str) else None
+    how: dict[str, Any] = {"task": task, "target": key, "collate": collate, "weights": weights}
     if name in FILES:
         where = Path(str(path)).expanduser()
         readers: dict[str, Callable[[], Source]] = {
@@ -132,6 +138,7 @@ def load_source(
                 needs_targets=needs_targets,
             ),
             "idx": lambda: read_idx(where, needs_targets=needs_targets, dtype=dtype),
+            "tar": lambda: from_factory(read_tar(where, columns), f"data.path={path}", dtype, **how),
             "image_folder": lambda: read_image_folder(where, image_size, trained, needs_targets=needs_targets),
         }
         return readers[name]()
@@ -139,8 +146,7 @@ def load_source(
         return from_torchvision(name.partition(":")[2], path, options, dtype, task=task, collate=collate)
     with global_stream(seed, "factory"):
         made = build(import_object(name, "data.name"), options, "data.options", DataError)
-    key = target if isinstance(target, str) else None
-    return from_factory(made, f"data.name={name}", dtype, task=task, target=key, collate=collate, weights=weights)
+    return from_factory(made, f"data.name={name}", dtype, **how)
 
 
 def check_source(name: str, path: str | None) -> None:
