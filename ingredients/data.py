@@ -35,14 +35,13 @@ ingredient = Ingredient("data")
 
 @ingredient.config
 def config() -> None:
-    # file or folder that npz, csv, idx, image_folder, tar and torchvision read
+    # file or folder that npz, csv, idx, image_folder, tar, parquet, huggingface and torchvision read
     path: str | None = None
-    # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, tar, torchvision:NAME, package.module:factory;
-    # by default what the ending of the path says
+    # digits, npz, csv, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by the path
     name = kind_of(path)
-    # target column or columns of a csv; None takes the last. Of samples that are dicts, the key of the label
+    # target column or columns of a csv, None the last; of other tables, and samples that are dicts, None takes label
     target: str | list[str] | None = None
-    # columns of a csv to take for inputs, None all but the targets; of tar, endings of members to make tuples of
+    # columns of a table to take for inputs, None all but the targets; of tar, endings of members to make tuples of
     columns: str | list[str] | None = None
     # columns of a csv that hold categories, which become an input of 0 or 1 for each value; auto takes those of text
     categorical: str | list[str] | None = None
