@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ingredients.models.freezing import Freezing
+
 __all__ = ["OPTIONS", "ingredient", "make_model"]
 
 _log = logging.getLogger(__name__)
@@ -42,14 +44,20 @@ def config() -> None:
     name = "mlp"
     # arguments of the network; a class of your own takes any that its signature has
     options = OPTIONS.get(name, {})
-    # initial weights of linear and convolution layers: default (torch's), xavier, kaiming, orthogonal
-    init: Literal["default", "xavier", "kaiming", "orthogonal"] = "default"
+    # initial weights: default, xavier, kaiming, orthogonal; {name: normal, std: 0.1}; [{match: head, name: zeros}]
+    init: str | list[dict] | dict = "default"
     # weights to start from: PATH.pt, PATH.safetensors, run:ID (its best weights) or run:ID@last; None for none
     weights: str | None = None
     # whether the weights must fit in every name and shape; False loads those that do, and reports the others
     strict = True
     # other names for those in the file: a list of {match: regular expression, to: text}, applied one after the other
     rename: list[dict] = []
+    # parts to freeze: globs on the names of modules and parameters, such as features.*; model.summary shows the names
+    freeze: list[str] = []
+    # parts to freeze until an epoch: a list of {epoch: the first that trains them, match: glob or list of globs}
+    unfreeze: list[dict] = []
+    # what of frozen parts stays in evaluation mode: norm (normalisation layers), all (dropout, too)
+    frozen_eval: Literal["norm", "all"] = "norm"
 
 
 config.document(
@@ -78,10 +86,14 @@ def check_config(config: Map) -> None:
     """Refuse a network or options that cannot be, before the data are there."""
     from ingredients.checkpoints.weights import parse_run
     from ingredients.models.building import check_model
+    from ingredients.models.freezing import check_unfreeze
+    from ingredients.models.initialising import check_init
     from ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
+    check_init(config.init)
     check_rename(config.rename)
+    check_unfreeze(config.unfreeze)
     if config.weights is not None:
         parse_run(config.weights)
 
@@ -98,7 +110,8 @@ def make_model(
 ) -> nn.Module:
     """Return the configured model, on the CPU: initialised from the stream `init` of `seed`, with `model.weights`.
 
-    What of the weights was loaded goes to the log, and to the run's info as `weights`.
+    Parts of it are frozen as `model.freeze` and `model.unfreeze` say. What of the weights was loaded goes to the log,
+    and to the run's info as `weights`.
 
     Args:
         input_shape: Shape of one input, such as (channels, height, width).
@@ -124,7 +137,15 @@ def make_model(
     model = build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
     if pretrained and _config.weights is not None:
         _load_weights(model, _config, _run)
+    if _config.freeze or _config.unfreeze:
+        _freezing(model, _config)
     return model
+
+
+def _freezing(model: nn.Module, config: Map) -> Freezing:
+    from ingredients.models.freezing import Freezing
+
+    return Freezing(model, config.freeze, config.unfreeze, whole=config.frozen_eval == "all")
 
 
 def _load_weights(model: nn.Module, config: Map, run: Any) -> None:

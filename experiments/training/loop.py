@@ -188,6 +188,8 @@ def fit(
             if keeper.is_stopping:
                 keeper.save(place, parts)
             check.losses(place)
+            for name, value in task.of_epoch().items():
+                log(f"train/{name}", value, place.step)
 
             metrics: dict[str, float] = {}
             if epoch % val_interval == 0 or epoch == epochs or place.stopped:

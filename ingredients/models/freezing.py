@@ -17,7 +17,7 @@ from ingredients.config.nearest import nearest
 from ingredients.errors import ModelError
 from ingredients.models.compiled import plain_name
 
-__all__ = ["Freezing", "check_unfreeze", "will_train"]
+__all__ = ["Freezing", "check_globs", "check_unfreeze", "matches", "will_train"]
 
 # Set on a frozen parameter that is to be trained from a later epoch on.
 _MARK = "_trained_later"
@@ -54,10 +54,10 @@ class Freezing:
         self._whole = whole
         self._later = check_unfreeze(unfreeze)
         self._globs = list(globs)
-        _check_globs(model, self._globs, "model.freeze")
-        _check_globs(model, [glob for _, later in self._later for glob in later], "model.unfreeze")
+        check_globs(model, self._globs, "model.freeze")
+        check_globs(model, [glob for _, later in self._later for glob in later], "model.unfreeze")
         for name, parameter in _named_parameters(model):
-            if any(_matches(name, later) for _, later in self._later):
+            if any(matches(name, later) for _, later in self._later):
                 setattr(parameter, _MARK, True)
         self.begin_epoch(1)
 
@@ -67,11 +67,11 @@ class Freezing:
         closed = [glob for first, globs in self._later if first > epoch for glob in globs]
 
         def is_frozen(name: str) -> bool:
-            return _matches(name, closed) or (_matches(name, self._globs) and not _matches(name, opened))
+            return matches(name, closed) or (matches(name, self._globs) and not matches(name, opened))
 
         ours = [*self._globs, *opened, *closed]
         for name, parameter in _named_parameters(self._model):
-            if _matches(name, ours):
+            if matches(name, ours):
                 parameter.requires_grad_(not is_frozen(name))
         for name, module in self._model.named_modules(remove_duplicate=False):
             own = list(module.parameters(recurse=False))
@@ -108,18 +108,28 @@ def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
     return found
 
 
-def _check_globs(model: nn.Module, globs: Iterable[str], entry: str) -> None:
+def check_globs(model: nn.Module, globs: Iterable[str], entry: str) -> None:
+    """Refuse globs that match no module and no parameter.
+
+    Args:
+        model: The model.
+        globs: The globs.
+        entry: The setting that they are from.
+
+    Raises:
+        ModelError: If one of them matches nothing; the message names the nearest.
+    """
     parameters = [name for name, _ in _named_parameters(model)]
     names = [*(plain_name(name) for name, _ in model.named_modules() if name), *parameters]
     for glob in globs:
-        if not any(_matches(name, [glob]) for name in names):
+        if not any(matches(name, [glob]) for name in names):
             near = nearest(glob.rstrip("*").rstrip("."), names)
             top = ", ".join(plain_name(name) for name, _ in model.named_children())
             hint = f"did you mean {near}?" if near else f"there are: {top}; model.summary shows all"
             raise ModelError(f"{entry}: {glob!r} matches no module and no parameter; {hint}")
 
 
-def _matches(name: str, globs: Iterable[str]) -> bool:
+def matches(name: str, globs: Iterable[str]) -> bool:
     """Tell whether a glob matches a name, or that of a module which it is in."""
     parts = name.split(".")
     names = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
