@@ -69,8 +69,8 @@ def config() -> None:
     split_seed: int | None = None
     # let a run that starts from a state of another one split the data anew, and not as that one did
     new_split = False
-    # standard: subtract the mean and divide by the deviation of the training part; none
-    normalize: Literal["standard", "none"] = "standard"
+    # standard: by mean and deviation of the training part; imagenet: by those of ImageNet, for images in colour; none
+    normalize: Literal["standard", "imagenet", "none"] = "standard"
     # do the same with regression targets; metrics stay in the targets' own unit
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
@@ -93,6 +93,8 @@ def config() -> None:
         collate=collate,
         weights=weights,
     )
+    # transforms of images, in order: names, or dicts of a name and options, such as {"name": "resize", "size": 32}
+    transforms: list = []
     # random changes to training images
     augment = {
         # mirror left and right
@@ -122,6 +124,10 @@ def check_config(config: Map) -> None:
     check_source(config.name, config.path)
     check_fractions(config.val_fraction, config.test_fraction)
     _collate_of(config)
+    if config.transforms:
+        from ingredients.datasets.transforms import parse
+
+        parse(to_plain(config.transforms))
     if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(
             f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "

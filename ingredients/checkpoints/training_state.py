@@ -56,6 +56,7 @@ _LATER: dict[str, Any] = {
     "sampler": None,
     "epoch_samples": None,
     "shuffle_buffer": 0,
+    "transforms": [],
 }
 
 

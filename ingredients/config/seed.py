@@ -2,8 +2,8 @@
 
 What one stream draws never depends on whether another one is used, on the order of calls, or on the number of workers.
 The streams of the lab: `factory`, `fingerprint`, `limit`, `split`, `statistics`, `shuffle`, `sample`, `augment`,
-`workers`, `items`, `collate`, `stream`, `init`, and `global` for the generators that dropout and code of others draw
-from.
+`transform`, `workers`, `items`, `collate`, `stream`, `init`, and `global` for the generators that dropout and code of
+others draw from.
 """
 
 from __future__ import annotations

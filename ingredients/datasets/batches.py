@@ -22,6 +22,7 @@ from ingredients.datasets.splitting import SPLITS
 from ingredients.datasets.streaming import StreamBatches, StreamSplit
 from ingredients.datasets.streams import Stream, Streams
 from ingredients.datasets.structured import map_arrays
+from ingredients.datasets.transforms import make_pipeline, shape_after
 from ingredients.errors import DataError
 
 __all__ = ["Batches", "Data", "LoaderBatches", "StructureBatches", "TensorBatches", "make_batches"]
@@ -35,7 +36,8 @@ class Data:
         train, val, test: Batches of each split; val and test may be empty.
         task: classification, regression, multilabel, segmentation (a class for each place), or custom: samples of any
             structure.
-        input_shape: Shape of one input; of samples of any structure that of their first tensor, () where it differs.
+        input_shape: Shape of one input, transformed; of samples of any structure that of their first tensor, () where
+            it differs.
         num_targets: Number of classes, labels, or target values.
         classes: Names of the classes.
         class_counts: Training samples of each class (classes,), or of each label; empty for regression.
@@ -100,6 +102,8 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     for split in ("train", "val", "test"):
         training = split == "train"
         options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
+        if config["transforms"]:
+            options["transform"] = make_pipeline(config["transforms"], by, device, training=training)
         if training:
             options |= {"augmentation": augmentation, "epoch_samples": config["epoch_samples"]}
             is_plain = config["sampler"] is None and not config["shuffle_buffer"]
@@ -108,7 +112,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     return Data(
         **splits,
         task=by.task,
-        input_shape=by.input_shape,
+        input_shape=shape_after(config["transforms"], by.input_shape) if config["transforms"] else by.input_shape,
         num_targets=by.num_targets,
         classes=by.classes,
         class_counts=by.class_counts,

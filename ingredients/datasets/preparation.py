@@ -126,6 +126,8 @@ def prepare(
     if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
             mean, std = statistics(source.inputs, indices["train"])
+    if config["normalize"] == "imagenet":
+        mean, std = _of_imagenet(source, config["name"])
     if task == "regression" and config["normalize_targets"]:
         target_mean, target_std = statistics(targets, indices["train"])
     preparation = Preparation(
@@ -234,6 +236,18 @@ def _prepare_streams(source: Source, config: Mapping[str, Any], split: Split) ->
     preparation = dataclasses.replace(preparation, split=dataclasses.replace(preparation.split, data=source.digest))
     prepared = Prepared(streams, np.zeros(0, np.int64), nothing, preparation, fingerprint(source), (), False)
     return dataclasses.replace(prepared, collate=source.collate)
+
+
+def _of_imagenet(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of ImageNet's images from 0 to 1, as networks trained on it expect: (3, 1, 1) each."""
+    shape = _input_shape(source)
+    if len(shape) != 3 or shape[0] != 3 or source.is_structured:
+        raise DataError(
+            f"data.normalize=imagenet: data.name={name} has inputs of shape {shape}, expected images in colour (3, "
+            "height, width); use data.normalize=standard"
+        )
+    mean, std = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32).reshape(2, 3, 1, 1)
+    return mean, std
 
 
 def _refuse_custom(source: Source, config: Mapping[str, Any]) -> None:
