@@ -65,6 +65,13 @@ def test_transform_resumed_in_the_middle_is_the_same_with_workers(name):
         assert not torch.equal(expected[0][0], other[0][0])
 
 
+def test_transform_draws_anew_for_every_epoch_and_batch():
+    ramp = np.broadcast_to(np.arange(8, dtype=np.float32), (40, 1, 8, 8)).copy()
+    train = made(Source(ramp, np.arange(40) % 2), [{"name": "random_crop", "size": 3}], normalize="none").train
+    batches = [tuple(inputs[:, 0, 0, 0].tolist()) for epoch in (1, 2) for inputs, _ in train.epoch(epoch)]
+    assert len(set(batches)) > len(batches) - 3
+
+
 def test_random_ones_are_for_training_and_sizes_for_all():
     data = made(images(), ["flip", named("resize"), "mixup"])
     plain = made(images(), [named("resize")])
