@@ -125,6 +125,11 @@ def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> 
             "there is no test part to predict; train with data.test_fraction above 0, or predict other data"
         )
     predictions = found["predictions"]
+    if data.task in ("segmentation", "custom"):
+        raise DataError(
+            f"the predictions for data of the task {data.task} are no table; write what `loop.predict` returns in an "
+            "experiment of your own"
+        )
     names = data.test_names or range(len(predictions))
     columns: dict[str, list] = {"file" if isinstance(names[0], str) else "index": list(names)}
     if data.has_targets:
