@@ -22,7 +22,7 @@ NUM_CASES = 8
 def cases_table(
     data: Data, found: Mapping[str, Tensor], num: int = NUM_CASES, ignore_index: int | None = None
 ) -> Table | None:
-    """Return the good and bad cases of the test part; None if there is none, or a sample has many labels.
+    """Return the good and bad cases of the test part; None if there is none, or samples are not one label.
 
     The columns are `case`, `sample` (its position in the test part), `image` (if the inputs are images, as they were
     before they were normalised), `label`, `prediction`, and of classes `probability` (of the prediction), of values
@@ -35,7 +35,7 @@ def cases_table(
         num: How many samples of each case.
         ignore_index: Samples with this label do not count.
     """
-    if not found or data.task == "multilabel":
+    if not found or data.task in ("multilabel", "segmentation", "custom"):
         return None
     labels, predictions = found["targets"], found["predictions"]
     shown: tuple[Sequence[Any], Sequence[Any]]

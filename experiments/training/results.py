@@ -126,6 +126,11 @@ def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> 
             "there is no test part to predict; train with data.test_fraction above 0, or predict other data"
         )
     predictions = found["predictions"]
+    if data.task == "custom":
+        raise DataError(
+            f"the predictions for data of the task {data.task} are no table; write what `loop.predict` returns in an "
+            "experiment of your own"
+        )
     if predictions.ndim > 2 or (predictions.ndim == 2 and data.task == "segmentation"):
         return _record_pixels(run, found)
     names = data.test_names or range(len(predictions))

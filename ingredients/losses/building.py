@@ -33,9 +33,9 @@ __all__ = [
 
 # name -> (class, tasks it fits, names of its options that are tensors)
 LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
-    "cross_entropy": (nn.CrossEntropyLoss, ("classification",), ("weight",)),
+    "cross_entropy": (nn.CrossEntropyLoss, ("classification", "segmentation"), ("weight",)),
     "focal": (FocalLoss, ("classification",), ("weight",)),
-    "nll": (nn.NLLLoss, ("classification",), ("weight",)),
+    "nll": (nn.NLLLoss, ("classification", "segmentation"), ("weight",)),
     "bce": (BinaryCrossEntropy, ("classification", "multilabel"), ("pos_weight", "weight")),
     "binary_focal": (BinaryFocalLoss, ("classification", "multilabel"), ()),
     "mse": (nn.MSELoss, ("regression",), ()),
@@ -45,7 +45,12 @@ LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
 
 # Of these a classifier of two classes has one output.
 _BINARY = ("bce", "binary_focal")
-_DEFAULTS = {"classification": "cross_entropy", "multilabel": "bce", "regression": "mse"}
+_DEFAULTS = {
+    "classification": "cross_entropy",
+    "segmentation": "cross_entropy",
+    "multilabel": "bce",
+    "regression": "mse",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,19 +196,16 @@ def build_loss(
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
     """
-    # Segmentation is the classification of each pixel.
-    task = "classification" if data.task == "segmentation" else data.task
-    if name is None and task not in _DEFAULTS:
-        raise LossError(f"loss.name: data of the task {task} have no usual loss; give one, or write a Task for them")
-    name = _DEFAULTS[task] if name is None else name
+    name = _DEFAULTS.get(data.task) if name is None else name
+    if name is None:
+        raise LossError(
+            f"loss.name: got None, but data of the task {data.task} have no usual loss; name one, train with a task of "
+            "your own, or let the data be pairs of inputs and targets"
+        )
     if name in LOSSES:
         cls, tasks, tensors = LOSSES[name]
-        if task not in tasks or (data.task == "segmentation" and name in _BINARY):
-            fitting = ", ".join(
-                other
-                for other, (_, fits, _) in LOSSES.items()
-                if task in fits and not (data.task == "segmentation" and other in _BINARY)
-            )
+        if data.task not in tasks:
+            fitting = ", ".join(other for other, (_, fits, _) in LOSSES.items() if data.task in fits)
             raise LossError(
                 f"loss.name: {name} is for {' or '.join(tasks)}, but the data are for {data.task}; use {fitting}"
             )
