@@ -76,6 +76,12 @@ def config() -> None:
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
     image_size: int | None = None
+    # training samples of an epoch: None all, shuffled; weighted; balanced by class; by_length, in batches of like ones
+    sampler: Literal["weighted", "balanced", "by_length"] | None = None
+    # of weighted: column of a csv, array of an npz, key of samples that are dicts, or attribute of a dataset
+    weights: str | None = None
+    # samples of an epoch of training; None takes as many as there are
+    epoch_samples: int | None = None
     check_options(
         name,
         path=path,
@@ -86,6 +92,7 @@ def config() -> None:
         options=options,
         image_size=image_size,
         collate=collate,
+        weights=weights,
     )
     # random changes to training images
     augment = {
@@ -100,6 +107,8 @@ def config() -> None:
     batch_size = 64
     # leave out a last training batch with fewer samples
     drop_last = False
+    # None puts arrays into the device's memory where they fill half of it at most, True images, too, False nothing
+    in_memory: bool | None = None
     # processes that read data which are not in memory; 0 reads in the main process
     num_workers = 0
     # read batches into page-locked memory, for quicker copies to a GPU
@@ -112,7 +121,12 @@ def check_config(config: Map) -> None:
     check_source(config.name, config.path)
     check_fractions(config.val_fraction, config.test_fraction)
     _collate_of(config)
-    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1)):
+    if (config.sampler == "weighted") != (config.weights is not None):
+        raise DataError(
+            f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
+            "with data.weights=NAME, or neither"
+        )
+    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1), ("epoch_samples", 1)):
         if config[name] is not None and config[name] < least:
             raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
 
@@ -295,7 +309,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
     given = (config.name, config.path, config.target, config.image_size, config.options)
-    how = {name: config[name] for name in ("columns", "categorical", "dtype", "task")}
+    how = {name: config[name] for name in ("columns", "categorical", "dtype", "task", "weights")}
     how["collate"] = _collate_of(config)
     return load_source(*given, seed, trained, **how, needs_targets=needs_targets)
 

@@ -49,7 +49,7 @@ def check_config(config: Map) -> None:
     check_lengths(config.epochs, config.val_interval, config.log_interval)
     check_patience(config.patience, config.min_delta)
     check_average(config.average, config.average_decay, config.average_start, config.epochs)
-    near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.85)
+    near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.88)
     if config.monitor not in _MEASURED and near:
         raise ConfigError(
             f"training.monitor: got {config.monitor!r}, which is not measured; did you mean {near[0]}? There are: "

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from runs.commands import COMMANDS
 from runs.commands.terminal.arguments import Parser, add_store
@@ -59,11 +60,18 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
     parser = Parser(prog=prog, description="Find, look at and look after past runs.")
     add_store(parser, default=None)
     parser.set_defaults(command=None, error_code=1)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    listed = Parser(add_help=False)  # one for all that are only listed: to make it takes longer than to parse
+
+    def parser_of(*, is_listed: bool, **options: Any) -> Parser:
+        return listed if is_listed else Parser(**options)
+
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=cast("type[Parser]", parser_of))
     for module, help in COMMANDS.items():
         name = module.rstrip("_")
-        command = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        if words is None or name in words:
+        is_listed = words is not None and name not in words
+        description = f"{help[0].upper()}{help[1:]}."
+        command = commands.add_parser(name, help=help, description=description, is_listed=is_listed)
+        if not is_listed:
             add_store(command)
             loaded = importlib.import_module(f"runs.commands.{module}")
             loaded.add_arguments(command)

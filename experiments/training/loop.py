@@ -197,6 +197,8 @@ def fit(
             if keeper.is_stopping:
                 keeper.save(place, parts)
             check.losses(place)
+            for name, value in task.of_epoch().items():
+                log(f"train/{name}", value, place.step)
 
             with keeper.saving_if_stopped(place, parts):
                 asked.after_epoch(trainer)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from experiments.training.metrics import RunningMetrics, metric_names
 from ingredients.losses.building import Loss
+from ingredients.losses.modules import WeightedLosses
 
 if TYPE_CHECKING:
     from ingredients.precision.mixed_precision import MixedPrecision
@@ -41,10 +42,10 @@ class Means:
     """The means of what a task measures, each batch weighted by the task.
 
     Args:
-        task: Measures and weighs a batch.
+        task: Measures and weighs a batch; None where only `add` is called.
     """
 
-    def __init__(self, task: _Measuring) -> None:
+    def __init__(self, task: _Measuring | None = None) -> None:
         self._task = task
         self._sums: dict[str, list[Tensor]] = {}
 
@@ -55,11 +56,15 @@ class Means:
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
         """Add a batch; a mean over nothing, which has no weight, adds nothing."""
+        if self._task is None:
+            raise TypeError("there is no task to measure a batch; give one, or add what was measured")
         with amp.autocast():
             found = self._task.measure(model, batch)
-        if not found:
-            return
-        weight = self._task.weight(batch)
+        if found:
+            self.add(found, self._task.weight(batch))
+
+    def add(self, found: Mapping[str, Tensor], weight: Tensor | int) -> None:
+        """Add scalars of a batch by name, and how much it counts."""
         for name, value in found.items():
             value = torch.as_tensor(value).detach()
             value = value.float() if value.device.type == "mps" else value.double()
@@ -85,20 +90,34 @@ class OfLoss:
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
         self._metrics = RunningMetrics(loss)
+        self._terms = Means()
+        if loss.measures is not None:
+            loss.measures.reset()
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the metrics."""
-        return metric_names(self._loss)
+        """The names of the metrics; those beside the loss are known once they have measured something."""
+        terms = self._loss.module.losses if isinstance(self._loss.module, WeightedLosses) else ()
+        return (*metric_names(self._loss), *terms)
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
         """Add a batch."""
         inputs, targets = batch
         with amp.autocast():
             outputs = model(inputs)
-            batch_loss = self._loss(outputs, targets)
+            if isinstance(self._loss.module, WeightedLosses):
+                terms = self._loss.module.terms(outputs, targets)
+                batch_loss = terms.pop("loss")
+            else:
+                batch_loss, terms = self._loss(outputs, targets), {}
         self._metrics.update(outputs, targets, batch_loss)
+        if self._loss.measures is not None:
+            self._loss.measures.update(outputs, targets)
+        if terms:
+            mean = {name: self._loss.mean(value, len(targets)) for name, value in terms.items()}
+            self._terms.add(mean, self._loss.normalizer(targets))
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch."""
-        return self._metrics.compute()
+        found = {**self._metrics.compute(), **self._terms.compute()}
+        return {**found, **self._loss.measures.compute()} if found and self._loss.measures is not None else found

@@ -15,7 +15,8 @@ One that takes more than one optimizer step with a batch, such as a GAN, writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,7 @@ from experiments.training.trainer import Found, Trainer
 from ingredients.datasets.structure import num_samples
 from ingredients.errors import ConfigError, LossError
 from ingredients.losses.building import Loss, check_loss
+from ingredients.losses.modules import WeightedLosses
 
 if TYPE_CHECKING:
     from ingredients.datasets.batches import Data
@@ -97,6 +99,10 @@ class Task:
             return {}
         return found if isinstance(found, Mapping) else {"loss": found}
 
+    def of_epoch(self) -> Mapping[str, float]:
+        """Return what was measured in the training batches of an epoch, at its end; logged as `train/NAME`."""
+        return {}
+
     def meter(self) -> Meter:
         """Return what sums up a pass through a part of the data: by default the means of `measure`."""
         return Means(self)
@@ -113,11 +119,12 @@ class Task:
         if not data.val.num_samples:
             return ()
         meter = self.meter()
-        with torch.no_grad(), evaluating(*self.modules(model)):
+        with torch.no_grad(), evaluating(*self.modules(model)), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as that one batch does not hold all classes
             for batch in data.val.epoch():
                 meter.update(model, batch, amp)
                 break
-        return tuple(meter.compute())
+            return tuple(meter.compute())
 
     def state_dict(self) -> dict[str, Any]:
         """Return what else the task keeps from one step to the next, such as a hidden state; checkpoints hold it."""
@@ -174,10 +181,43 @@ class Supervised(Task):
         self.module: nn.Module = loss.module
         self.is_sum = loss.averaging == "sum"
 
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the loss of the model's outputs and the targets."""
+        module = loss.module
+        self._loss_of: Callable[[Tensor, Tensor], Found] = module
+        if isinstance(module, WeightedLosses):
+            self._loss_of = module.terms
+        self._measures = loss.measures.clone() if loss.measures is not None and loss.measures_training else None
+
+    def loss(self, model: nn.Module, batch: Any) -> Found:
+        """Return the loss of the model's outputs and the targets; of several, each beside it."""
         inputs, targets = batch
-        return self.module(model(inputs), targets)
+        if self._measures is None:
+            return self._loss_of(model(inputs), targets)
+        outputs = model(inputs)
+        if torch.is_grad_enabled():
+            self._measures.update(outputs, targets)
+        return self._loss_of(outputs, targets)
+
+    def of_epoch(self) -> Mapping[str, float]:
+        """Return the metrics of the training batches, if they are measured."""
+        if self._measures is None:
+            return {}
+        found = self._measures.compute()
+        self._measures.reset()
+        return found
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether training batches are measured."""
+        return self._measures is not None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was measured of the epoch so far."""
+        return {} if self._measures is None else self._measures.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        if self._measures is not None and state:
+            self._measures.load_state_dict(state)
 
     def weight(self, batch: Any) -> Tensor | int:
         """Return what the mean over the batch is divided by."""
@@ -198,6 +238,8 @@ class Supervised(Task):
     def check(self, model: nn.Module, data: Data, amp: MixedPrecision) -> Sequence[str]:
         """Put a batch through model and loss, and return the names of the metrics."""
         check_loss(self.criterion, model, data)
+        if self.criterion.measures is not None:
+            return super().check(model, data, amp)
         return self.meter().names if data.val.num_samples else ()
 
     @property

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingredients.datasets.collating import collate_function
+from ingredients.datasets.collating import stack
 from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.loading import LoaderBatches, SplitDataset, StructuredSplit
+from ingredients.datasets.normalizing import finisher
+from ingredients.datasets.placement import Placement, place
 from ingredients.datasets.preparation import Prepared
-from ingredients.datasets.structured import ArrayStructure, map_arrays
+from ingredients.datasets.sampling import make_order
+from ingredients.datasets.structured import map_arrays
 from ingredients.errors import DataError
 
 __all__ = ["Batches", "Data", "LoaderBatches", "StructureBatches", "TensorBatches", "make_batches"]
@@ -40,6 +43,7 @@ class Data:
         test_names: What each sample of `test` is called, in order: its file, or its place in the source.
         has_targets: Whether there were targets; without any, those of batches are -1, and NaN for regression.
         input_dtype: Type of inputs: torch.float32, or torch.int64 for whole numbers.
+        placement: Where they lie, in words: in memory, or read by so many workers.
     """
 
     train: Batches
@@ -59,6 +63,7 @@ class Data:
     test_names: Sequence[str] | Sequence[int] = ()
     has_targets: bool = True
     input_dtype: torch.dtype = torch.float32
+    placement: str = ""
 
 
 def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device) -> Data:
@@ -73,7 +78,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     Raises:
         DataError: If no batch would be left to train on, or augmentation is asked for on no images.
     """
-    size, num_train = config["batch_size"], len(prepared.indices["train"])
+    size, num_train = config["batch_size"], config["epoch_samples"] or len(prepared.indices["train"])
     if size < 1:
         raise DataError(f"data.batch_size: got {size}, expected at least 1")
     if config["drop_last"] and 0 < num_train < size:
@@ -87,12 +92,15 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     augmentation = _augmentation(config["augment"], by)
     if augmentation is not None and by.dtype != "float32":
         raise DataError(f"data.augment: got data.dtype={by.dtype}, expected float32; turn one of them off")
+    prepared, placement = place(prepared, config, device)
     splits = {}
     for split in ("train", "val", "test"):
         training = split == "train"
-        options = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
-        options["augmentation"] = augmentation if training else None
-        splits[split] = _batches_of(prepared, split, config, device, options)
+        options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
+        if training:
+            options |= {"augmentation": augmentation, "epoch_samples": config["epoch_samples"]}
+            options["order"] = None if config["sampler"] is None else make_order(prepared, config, seed)
+        splits[split] = _batches_of(prepared, split, placement, config, device, options)
     return Data(
         **splits,
         task=by.task,
@@ -109,6 +117,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         test_names=[prepared.names[place] for place in prepared.indices["test"].tolist()],
         has_targets=prepared.has_targets,
         input_dtype=getattr(torch, by.dtype),
+        placement=placement.line,
     )
 
 
@@ -134,28 +143,26 @@ def _augmentation(config: Mapping[str, Any], by: Preparation) -> dict[str, Any] 
 
 
 def _batches_of(
-    prepared: Prepared, split: str, config: Mapping[str, Any], device: torch.device, options: dict[str, Any]
+    prepared: Prepared,
+    split: str,
+    placement: Placement,
+    config: Mapping[str, Any],
+    device: torch.device,
+    options: dict[str, Any],
 ) -> Batches:
-    if prepared.preparation.task == "custom":
-        return _structured_batches(prepared, split, config, device, options)
-    if isinstance(prepared.inputs, np.ndarray):
-        index = prepared.indices[split]
-        inputs, targets = torch.from_numpy(prepared.inputs[index]), torch.from_numpy(prepared.targets[index])
-        return TensorBatches(inputs.to(device), targets.to(device), config["batch_size"], **options)
-    dataset = SplitDataset(prepared, split, options["seed"])
-    return LoaderBatches(dataset, device, config["batch_size"], config["num_workers"], config["pin_memory"], **options)
-
-
-def _structured_batches(
-    prepared: Prepared, split: str, config: Mapping[str, Any], device: torch.device, options: dict[str, Any]
-) -> Batches:
-    index = prepared.indices[split]
-    if isinstance(prepared.inputs, ArrayStructure) and prepared.collate is None:
+    index, size = prepared.indices[split], config["batch_size"]
+    is_custom = prepared.preparation.task == "custom"
+    if placement.in_memory and is_custom:
         samples = map_arrays(prepared.inputs[index], lambda part: torch.from_numpy(part).to(device))
-        return StructureBatches(samples, config["batch_size"], **options)
-    collate = prepared.collate or collate_function(None)
-    dataset = StructuredSplit(prepared.inputs, index, collate, options["seed"])
-    return LoaderBatches(dataset, device, config["batch_size"], config["num_workers"], config["pin_memory"], **options)
+        return StructureBatches(samples, size, **options)
+    if placement.in_memory:
+        inputs, targets = (torch.from_numpy(part[index]).to(device) for part in (prepared.inputs, prepared.targets))
+        finish = finisher(prepared.preparation, inputs.dtype, targets.dtype, device)
+        return TensorBatches(inputs, targets, size, finish=finish, **options)
+    dataset: Any = SplitDataset(prepared, split, options["seed"])
+    if is_custom:
+        dataset = StructuredSplit(prepared.inputs, index, prepared.collate or stack, options["seed"])
+    return LoaderBatches(dataset, device, size, config["num_workers"], config["pin_memory"], **options)
 
 
 def _on(device: torch.device, values: np.ndarray | None) -> Tensor | None:

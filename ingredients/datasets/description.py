@@ -33,7 +33,7 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
     missing, count, total, squares = 0, 0, 0.0, 0.0
     read = index[:0] if prepared.preparation.task == "custom" else index
     for part in np.array_split(read, max(1, math.ceil(len(read) / 256))):
-        values = _normalized(prepared, part)
+        values = prepared.values(part) if len(part) else np.zeros(0)
         good = values[np.isfinite(values)].astype(np.float64)
         missing += values.size - good.size
         count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
@@ -51,13 +51,3 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
             targets = targets * by.target_std + by.target_mean
         row["targets"] = [float(targets.min()), float(targets.max())]
     return row
-
-
-def _normalized(prepared: Prepared, index: np.ndarray) -> np.ndarray:
-    if isinstance(prepared.inputs, np.ndarray):
-        return prepared.inputs[index]
-    by = prepared.preparation
-    if by.task == "custom":
-        return np.zeros(0)
-    values = np.array([prepared.inputs[i][0] for i in index]) if len(index) else np.zeros((0, *by.input_shape))
-    return values if by.mean is None else (values - by.mean) / by.std

@@ -15,7 +15,7 @@ from ingredients.config.seed import global_stream
 from ingredients.datasets.items import Joined
 from ingredients.datasets.samples import Source, as_samples, from_arrays
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
-from ingredients.datasets.structured import ArrayStructure, array_structure, is_dataset, structured_source
+from ingredients.datasets.structured import ArrayStructure, array_structure, is_dataset, structured_source, weights_of
 from ingredients.datasets.whole_numbers import EXACT, check_whole, tell_merged
 from ingredients.errors import DataError
 
@@ -95,6 +95,7 @@ def from_factory(
     task: str = "auto",
     target: str | None = None,
     collate: Collate | None = None,
+    weights: str | None = None,
 ) -> Source:
     """Return what a factory made as a source.
 
@@ -108,6 +109,7 @@ def from_factory(
         task: As in the config of the data ingredient.
         target: The key of the label in samples that are dicts.
         collate: What makes a batch of samples, if it is given.
+        weights: The key of the weight in samples that are dicts, or an attribute of a dataset with all of them.
 
     Raises:
         DataError: If it is none of these.
@@ -125,8 +127,8 @@ def from_factory(
         source = _from_dataset(Items(_joined(list(datasets.values())), where, dtype), next(iter(datasets.values())))
         sizes = [len(dataset) for dataset in datasets.values()]
         part = None if None in datasets else np.repeat(np.array(list(datasets), np.int8), sizes)
-        return dataclasses.replace(source, part=part)
-    return structured_source(datasets, where, target, collate)
+        return dataclasses.replace(source, part=part, weights=weights_of(list(datasets.values()), weights))
+    return structured_source(datasets, where, target, collate, weights)
 
 
 def _joined(datasets: list[Any]) -> Any:

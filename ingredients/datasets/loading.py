@@ -19,6 +19,7 @@ from ingredients.config.seed import global_stream, stream_seed
 from ingredients.datasets.collating import Collate, collated, stack
 from ingredients.datasets.epochs import Batches
 from ingredients.datasets.items import ByteImages
+from ingredients.datasets.normalizing import finisher
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.structure import tensors_of, to_device
 from ingredients.errors import LabError
@@ -162,34 +163,33 @@ class SplitDataset:
     def read(self, key: Key) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of a batch, which `finisher` makes ready."""
         epoch, _, positions = key
-        values = [self._bytes_at(place) if self._reads_bytes else self._values_at(epoch, place) for place in positions]
-        return torch.from_numpy(np.stack(values)), self.targets[positions]
+        return torch.from_numpy(self._values(epoch, self.indices[positions])), self.targets[positions]
 
-    def _bytes_at(self, position: int) -> np.ndarray:
-        return self.prepared.inputs.bytes_at(int(self.indices[position]))
-
-    def _values_at(self, epoch: int, position: int) -> np.ndarray:
-        with global_stream(self.seed, "items", epoch, int(self.indices[position])):
-            values, _ = self.prepared.inputs[int(self.indices[position])]
+    def _values(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+        inputs = self.prepared.inputs
+        if isinstance(inputs, np.ndarray):
+            return inputs[indices]
+        if self._reads_bytes:
+            return np.stack([inputs.bytes_at(index) for index in indices.tolist()])
+        found = []
+        for index in indices.tolist():
+            with global_stream(self.seed, "items", epoch, index):
+                found.append(inputs[index][0])
         by = self.prepared.preparation
-        return values if by.mean is None else (values - by.mean) / by.std
+        return np.stack([values if by.mean is None else (values - by.mean) / by.std for values in found])
 
     def finisher(self, device: torch.device) -> Callable[[Any], Any]:
         """Return what makes a batch, once on `device`, ready for a model.
 
         Bytes (B, H, W, C) become normalised float32 (B, C, H, W); other inputs are as they should be.
         """
-        if not self._reads_bytes:
-            return _keep_on(device)
-        by = self.prepared.preparation
-        mean, std = (None if part is None else torch.from_numpy(part).to(device) for part in (by.mean, by.std))
-
-        def finish(batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-            inputs, targets = batch
-            inputs = inputs.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255)
-            return inputs if mean is None or std is None else inputs.sub_(mean).div_(std), targets
-
-        return finish
+        is_array = isinstance(self.prepared.inputs, np.ndarray)
+        is_bytes = self._reads_bytes or (is_array and self.prepared.inputs.dtype == np.uint8)
+        inputs = torch.uint8 if is_bytes else torch.float32
+        finish = finisher(self.prepared.preparation, inputs, self.targets.dtype, device)
+        if finish is None or is_array or not is_bytes:
+            return finish or _as_it_is
+        return lambda batch: finish((batch[0].permute(0, 3, 1, 2).contiguous(), batch[1]))
 
 
 class StructuredSplit:

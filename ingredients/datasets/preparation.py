@@ -13,12 +13,15 @@ from ingredients.config.seed import global_stream, numpy_stream
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.items import subset
 from ingredients.datasets.moments import statistics
-from ingredients.datasets.samples import Source
+from ingredients.datasets.samples import Source, as_floats
 from ingredients.datasets.splitting import SPLITS, TEST, Split
 from ingredients.datasets.targets import known_targets, resolve_task
 from ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
+
+# Samples whose bytes become floats at once.
+_BLOCK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +29,9 @@ class Prepared:
     """Data ready for batching.
 
     Attributes:
-        inputs: Array (samples, *shape), normalised, or a map-style dataset that is normalised when read; of the task
-            `custom`, a dataset of samples of any structure, as they are.
-        targets: int64 (samples,) for classification, (samples, *places) for segmentation, else float32 (samples,
+        inputs: Array (samples, *shape), normalised, or of bytes, which `values` normalises, or a map-style dataset that
+            is normalised when read; of the task `custom`, a dataset of samples of any structure, as they are.
+        targets: int64 (samples,) for classification, int16 (samples, *places) for segmentation, else float32 (samples,
             outputs), normalised for regression; of the task `custom`, int64 labels (samples,), 0 where it has none.
         indices: Indices of the samples of `train`, `val` and `test`.
         preparation: What they were prepared by.
@@ -37,6 +40,7 @@ class Prepared:
         has_targets: Whether there were targets; without any, `targets` is -1, and NaN for regression.
         collate: What makes a batch of samples of any structure; None stacks them.
         lengths: Lengths of the sequences in the samples, (samples,); None if there are none.
+        weights: How often samples are to be drawn, in proportion, (samples,); None if it is not known.
     """
 
     inputs: Any
@@ -48,6 +52,17 @@ class Prepared:
     has_targets: bool = True
     collate: Callable[[list], Any] | None = None
     lengths: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    def values(self, indices: np.ndarray) -> np.ndarray:
+        """Return inputs (samples, *shape) as a model gets them, read here and now."""
+        by = self.preparation
+        if isinstance(self.inputs, np.ndarray):
+            return (
+                _scaled(as_floats(self.inputs[indices]), by) if self.inputs.dtype == np.uint8 else self.inputs[indices]
+            )
+        found = [self.inputs[int(index)][0] for index in indices]
+        return _scaled(np.array(found) if found else np.zeros((0, *by.input_shape)), by)
 
 
 def fingerprint(source: Source) -> str:
@@ -59,8 +74,13 @@ def fingerprint(source: Source) -> str:
     if targets is not None and targets.dtype.kind not in "biufS":
         targets = np.char.encode(targets.astype(str), "utf-8")
     for array in (source.inputs,) if targets is None else (source.inputs, targets):
-        total.update(f"{array.dtype.str} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).data)
+        # Bytes count as the floats that they become, block by block.
+        is_bytes = array is source.inputs and array.dtype == np.uint8
+        total.update(f"{np.dtype(np.float32).str if is_bytes else array.dtype.str} {array.shape}".encode())
+        for first in range(0, len(array), _BLOCK) if is_bytes else ():
+            total.update(as_floats(array[first : first + _BLOCK]).data)
+        if not is_bytes:
+            total.update(np.ascontiguousarray(array).data)
     return total.hexdigest()
 
 
@@ -123,7 +143,7 @@ def prepare(
     inputs, targets = _normalized(source, targets, preparation)
     kept_names = tuple(names[place] for place in kept.tolist())
     prepared = Prepared(inputs, targets, indices, preparation, content, kept_names, has_labels)
-    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths)
+    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths, weights=source.weights)
 
 
 def prepare_alike(
@@ -182,7 +202,7 @@ def prepare_alike(
     inputs, targets = _normalized(source, targets, trained)
     kept_names = tuple(names[place] for place in kept.tolist())
     prepared = Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
-    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths)
+    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths, weights=source.weights)
 
 
 def _refuse_custom(source: Source, config: Mapping[str, Any]) -> None:
@@ -236,13 +256,17 @@ def _class_counts(targets: np.ndarray, task: str, num_classes: int) -> tuple[int
 
 
 def _normalized(source: Source, targets: np.ndarray, by: Preparation) -> tuple[Any, np.ndarray]:
-    """Return inputs and targets, normalised; items of a dataset are when they are read."""
+    """Return inputs and targets, normalised; bytes, and items of a dataset, are when they are read."""
     inputs = source.inputs
-    if source.in_memory and by.mean is not None:
-        inputs = (inputs - by.mean) / by.std
+    if source.in_memory and inputs.dtype != np.uint8:
+        inputs = _scaled(inputs, by)
     if by.target_mean is not None:
         targets = (targets - by.target_mean) / by.target_std
     return inputs, targets
+
+
+def _scaled(inputs: np.ndarray, by: Preparation) -> np.ndarray:
+    return inputs if by.mean is None else (inputs - by.mean) / by.std
 
 
 def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
@@ -253,7 +277,7 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
     if split.limit < 1:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
     kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
-    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths")}
+    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths", "weights")}
     chosen: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
     inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
     return dataclasses.replace(source, inputs=inputs, names=None, **chosen), kept
@@ -261,7 +285,7 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
 
 def _refuse_unusable(source: Source, where: str) -> None:
     missing, named = source.missing, ""
-    if source.in_memory:
+    if source.in_memory and source.inputs.dtype != np.uint8:
         bad = ~np.isfinite(source.inputs)
         missing = np.count_nonzero(bad.reshape(len(bad), -1), axis=1)
         if source.features is not None:

@@ -17,7 +17,15 @@ from ingredients.datasets.items import Joined
 from ingredients.datasets.samples import Source
 from ingredients.errors import DataError
 
-__all__ = ["ArrayStructure", "add_content", "array_structure", "is_dataset", "map_arrays", "structured_source"]
+__all__ = [
+    "ArrayStructure",
+    "add_content",
+    "array_structure",
+    "is_dataset",
+    "map_arrays",
+    "structured_source",
+    "weights_of",
+]
 
 # Keys that the label of a dict is looked for under, in this order.
 _LABELS = ("label", "labels", "target", "targets")
@@ -39,6 +47,11 @@ class ArrayStructure:
 
     def __getitem__(self, index: Any) -> Any:
         return map_arrays(self.arrays, lambda array: array[index])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in _leaves(self.arrays))
 
     def rows_at(self, indices: np.ndarray) -> ArrayStructure:
         """Return some of the samples."""
@@ -68,7 +81,9 @@ def array_structure(made: Any, where: str) -> ArrayStructure | None:
     return ArrayStructure(map_arrays(made, _as_array))
 
 
-def structured_source(parts: Mapping[int | None, Any], where: str, target: str | None, collate: Any) -> Source:
+def structured_source(
+    parts: Mapping[int | None, Any], where: str, target: str | None, collate: Any, weights: str | None = None
+) -> Source:
     """Return samples of any structure as a source.
 
     A dataset says what it knows by attributes: `targets`, its labels (samples,), to stratify and balance by; `lengths`
@@ -80,8 +95,9 @@ def structured_source(parts: Mapping[int | None, Any], where: str, target: str |
         where: The setting that names them, for messages.
         target: The key that a label stands under in samples that are dicts.
         collate: What makes a batch of samples.
+        weights: The key of the weight in samples that are dicts, or an attribute of the datasets with all of them.
     """
-    found = [_look(dataset, where, target) for dataset in parts.values()]
+    found = [_look(dataset, target, weights) for dataset in parts.values()]
     sizes = [len(dataset) for dataset in parts.values()]
     total = hashlib.sha256()
     for one in found:
@@ -96,6 +112,7 @@ def structured_source(parts: Mapping[int | None, Any], where: str, target: str |
         part=part,
         digest=total.hexdigest(),
         lengths=_joined([one.lengths for one in found]),
+        weights=_joined([one.weights for one in found]),
         item_shape=shapes.pop() if len(shapes) == 1 else (),
         is_structured=True,
         collate=collate,
@@ -103,19 +120,21 @@ def structured_source(parts: Mapping[int | None, Any], where: str, target: str |
 
 
 class _Look:
-    """What a look at a dataset found: the digest of its content, labels, lengths, shapes of the first tensors."""
+    """What a look at a dataset found: the digest of its content, labels, lengths, weights, shapes of first tensors."""
 
     def __init__(self) -> None:
         self.digest = b""
         self.labels: np.ndarray | None = None
         self.lengths: np.ndarray | None = None
+        self.weights: np.ndarray | None = None
         self.shapes: set[tuple[int, ...]] = set()
 
 
-def _look(dataset: Any, where: str, target: str | None) -> _Look:
+def _look(dataset: Any, target: str | None, weights: str | None) -> _Look:
     found, total = _Look(), hashlib.sha256()
     labels: list[Any] = []
     lengths: list[int | None] = []
+    weighed: list[float] = []
     given = getattr(dataset, "fingerprint", None)
     if isinstance(given, str):
         total.update(given.encode())
@@ -129,15 +148,25 @@ def _look(dataset: Any, where: str, target: str | None) -> _Look:
                 first: Any = next(_leaves(item), None)
                 found.shapes.add(np.shape(first) if _is_array(first) else ())
                 lengths.append(_length_of(item))
+                if isinstance(item, Mapping) and weights in item:
+                    weighed.append(float(item[weights]))
     found.digest = total.digest()
-    found.labels = _labels(getattr(dataset, "targets", labels), len(dataset), where)
+    found.labels = _labels(getattr(dataset, "targets", labels), len(dataset))
+    found.weights = np.array(weighed) if weighed and len(weighed) == len(dataset) else weights_of([dataset], weights)
     measured = getattr(dataset, "lengths", lengths)
     if len(measured) == len(dataset) and all(length is not None for length in measured):
         found.lengths = np.asarray(measured, np.int64)
     return found
 
 
-def _labels(values: Any, count: int, where: str) -> np.ndarray | None:
+def weights_of(datasets: Sequence[Any], name: str | None) -> np.ndarray | None:
+    """Return the weights (samples,) that datasets have under an attribute; None if one has none."""
+    found = [np.asarray(getattr(dataset, name, ()) if name else (), np.float64) for dataset in datasets]
+    fits = all(weights.shape == (len(dataset),) for weights, dataset in zip(found, datasets, strict=True))
+    return np.concatenate(found) if name and fits else None
+
+
+def _labels(values: Any, count: int) -> np.ndarray | None:
     """Return labels (samples,) of ints, bools or texts; None if there are none."""
     if len(values) != count or any(value is None for value in values):
         return None

@@ -95,7 +95,7 @@ def _dense_labels(
             "correct the targets, or data.num_classes"
         )
     names = classes or ()
-    labels = np.where(is_void, VOID, targets.astype(np.int64))
+    labels = np.where(is_void, np.int16(VOID), targets.astype(np.int16))
     return labels, (*names[:count], *map(str, range(len(names), count)))
 
 
@@ -156,7 +156,7 @@ def known_targets(source: Source, trained: Preparation, where: str, *, needed: b
         needed: Whether every sample has to have a target that the model knows.
 
     Returns:
-        int64 (samples,) for classification, else float32 (samples, outputs).
+        int64 (samples,) for classification, int16 for segmentation, else float32 (samples, outputs).
 
     Raises:
         DataError: If the targets do not fit those that the model was trained on.
@@ -166,7 +166,7 @@ def known_targets(source: Source, trained: Preparation, where: str, *, needed: b
     if source.targets is None:
         shape = (source.num_samples, trained.num_targets)
         if trained.task == "segmentation":
-            return np.full((shape[0], *trained.input_shape[1:]), VOID, np.int64)
+            return np.full((shape[0], *trained.input_shape[1:]), VOID, np.int16)
         if trained.task == "classification":
             return np.full(shape[0], UNKNOWN, np.int64)
         return np.full(shape, np.nan if trained.task == "regression" else UNKNOWN, np.float32)

@@ -193,14 +193,15 @@ def _packages(run: Run) -> dict[str, str]:
 def _of_packages(run: Run, recorded: Mapping[str, str], now: Mapping[str, str]) -> list[Differing]:
     ours = {_plain(name): (name, version) for name, version in recorded.items()}
     theirs = {_plain(name): (name, version) for name, version in now.items()}
-    relevant = _importable(run) if _has_all_packages(run) else set(ours)
     found = []
     for key in sorted({*ours, *theirs} if _has_all_packages(run) else ours):
-        name = (ours.get(key) or theirs[key])[0]
         before, after = (of[key][1] if key in of else None for of in (ours, theirs))
         if before != after and key != _LAB:
-            found.append(Differing("package", name, before, after, is_loud=key in relevant))
-    return found
+            found.append(Differing("package", (ours.get(key) or theirs[key])[0], before, after, is_loud=True))
+    if not found or not _has_all_packages(run):
+        return found
+    relevant = _importable(run)  # which reads all sources: only where that is asked
+    return [dataclasses.replace(one, is_loud=_plain(one.name) in relevant) for one in found]
 
 
 def _plain(name: str) -> str:

@@ -22,7 +22,7 @@ LAB = Path(__file__).resolve().parents[2]
 PAGES = [LAB / "README.md", *sorted((LAB / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(console|python|csv)(?: (file|with)=(\S+))?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # So many commands of README.md are run by a Python that starts afresh.
-NUM_COLD = 2
+NUM_COLD = 1
 
 # What a shell might read otherwise than as it stands.
 READ_BY_SHELLS = set("$`|&;<>()*?[]{}~#!\\")
@@ -52,7 +52,7 @@ def test_page_as_typed_does_what_it_says(page, tmp_path):
     copy_lab(tmp_path)
     cold, warm = dict(os.environ), {**os.environ, **launcher(tmp_path / "bin")}
     options = {"cwd": tmp_path, "capture_output": True, "text": True}
-    # The first that everybody types is run by the Python that they have.
+    # The first one, that everybody types, is run by the Python that they have.
     cold_commands = NUM_COLD if page.name == "README.md" else 0
     for kind, what, name, block in BLOCK.findall(page.read_text()):
         if kind != "console":

@@ -116,8 +116,8 @@ class Killing:
         num_kills: How many processes were killed.
     """
 
-    def __init__(self, lab, whole, judge, chance):
-        self.lab, self.judge, self.chance = lab, judge, chance
+    def __init__(self, lab, whole, judge, chance, cold):
+        self.lab, self.judge, self.chance, self.cold = lab, judge, chance, cold
         self.run = lab.run()
         self.story = []
         self.num_kills = 0
@@ -133,9 +133,9 @@ class Killing:
         ]
 
     def start(self):
-        """Start or continue it, in one of the two ways; cold the first time."""
+        """Start or continue it, in one of the two ways; the first time cold, if anything is to be."""
         named = self.run.exists() and self.chance.random() < 0.5
-        return self.lab.start(resume=self.run if named else None, cold=not self.story)
+        return self.lab.start(resume=self.run if named else None, cold=self.cold and not self.story)
 
     def kill(self, kind, kills_left):
         """Start it, kill it at a moment of a kind, and tell whether something is left to do."""
@@ -186,9 +186,9 @@ class Killing:
         return f"SEED={os.environ.get('SEED', 1)}\n" + "\n".join(self.story)
 
 
-def check_killed(lab, whole, judge, kinds, chance):
+def check_killed(lab, whole, judge, kinds, chance, *, cold=True):
     """Kill a training at moments of these kinds, let it end, and compare it with one that was not killed."""
-    killing = Killing(lab, whole, judge, chance)
+    killing = Killing(lab, whole, judge, chance, cold)
     for place, kind in enumerate(kinds):
         if not killing.kill(kind, len(kinds) - place):
             break
@@ -204,15 +204,15 @@ def check_killed(lab, whole, judge, kinds, chance):
 
 
 @pytest.mark.parametrize(
-    ("name", "kinds"),
+    ("name", "kinds", "cold"),
     [
-        ("cnn-float16", ("begin", "saving")),
-        ("vit-float16", ("validation", "end")),
+        ("cnn-float16", ("begin", "saving"), True),
+        ("vit-float16", ("validation", "end"), False),
     ],
 )
-def test_training_killed_at_random_moments_ends_with_the_same_bits(make_lab, data, whole, judge, name, kinds):
+def test_training_killed_at_random_moments_ends_with_the_same_bits(make_lab, data, whole, judge, name, kinds, cold):
     chance = random.Random(f"{os.environ.get('SEED', 1)} {name}")
-    check_killed(make_lab(settings_of(name, data)), whole(name), judge, kinds, chance)
+    check_killed(make_lab(settings_of(name, data)), whole(name), judge, kinds, chance, cold=cold)
 
 
 @pytest.mark.nightly

@@ -209,10 +209,18 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(info=st.dictionaries(KEYS, JSON, max_size=5), config=st.dictionaries(KEYS, JSON, max_size=3), result=JSON)
-@example(info={"\ud800": math.nan, "$a.b\0": 2**70}, config={}, result={"": [{"$ref": 1, "$id": 2}]})
-def test_nothing_that_json_holds_stops_delivery(folder, database, info, config, result):
+@pytest.mark.parametrize("num_documents", [6, pytest.param(200, marks=pytest.mark.nightly)])
+def test_nothing_that_json_holds_stops_delivery(folder, database, num_documents):
+    @settings(max_examples=num_documents, suppress_health_check=list(HealthCheck))
+    @given(info=st.dictionaries(KEYS, JSON, max_size=5), config=st.dictionaries(KEYS, JSON, max_size=3), result=JSON)
+    @example(info={"\ud800": math.nan, "$a.b\0": 2**70}, config={}, result={"": [{"$ref": 1, "$id": 2}]})
+    def check(info, config, result):
+        deliver_twice(folder, database, info, config, result)
+
+    check()
+
+
+def deliver_twice(folder, database, info, config, result):
     run = json.loads((folder / "run.json").read_text())
     run |= {"uid": new_uid(), "result": result, "meta": {**run["meta"], "given": info}}
     run |= {"host": info, "fail_trace": ["line\n", "\ud800"]}

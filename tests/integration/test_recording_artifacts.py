@@ -13,7 +13,7 @@ import bson
 import gridfs
 import pymongo
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
@@ -391,9 +391,17 @@ def version_files(store, document):
     return ArtifactStore(store).resolve(f"{document['name']}@{document['digest']}").files
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**6))
-def test_any_order_of_retries_and_restarts_ends_in_the_same_artifacts(logged, database, seed):
+@pytest.mark.parametrize("num_orders", [2, pytest.param(30, marks=pytest.mark.nightly)])
+def test_any_order_of_retries_and_restarts_ends_in_the_same_artifacts(logged, database, num_orders):
+    @settings(max_examples=num_orders)
+    @given(seed=st.integers(0, 10**6))
+    def check(seed):
+        deliver_in_any_order(logged, database, seed)
+
+    check()
+
+
+def deliver_in_any_order(logged, database, seed):
     database.client.drop_database(database.name)
     rng, breaks = random.Random(seed), Counter()
 

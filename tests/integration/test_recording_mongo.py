@@ -12,7 +12,7 @@ import gridfs
 import numpy as np
 import pymongo
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
@@ -315,11 +315,11 @@ ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name=
 @ex.automain
 def main(_run): _run.log_scalar("x", 1.0)
 """
-    for recorded in [start(tmp_path, body) for _ in range(20)]:
+    for recorded in [start(tmp_path, body) for _ in range(8)]:
         recorded.finish()
     on_disk = {json.loads(path.read_text())["uid"] for path in (tmp_path / "runs").glob("*/run.json")}
     in_database = {run["uid"] for run in database.runs.find()}
-    assert len(on_disk) == 20
+    assert len(on_disk) == 8
     assert on_disk == in_database
 
 
@@ -329,13 +329,22 @@ def main(_run): _run.log_scalar("x", 1.0)
 BREAKING = {"methods": ("insert_one", "update_one", "find_one", "bulk_write"), "share": 0.3}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 10**6))
-def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, seed, monkeypatch):
+@pytest.mark.parametrize("num_orders", [2, pytest.param(30, marks=pytest.mark.nightly)])
+def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, num_orders, monkeypatch):
     monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)
     monkeypatch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 16)
     monkeypatch.setattr("observers.mongo.points._BATCH_POINTS", 25)
     monkeypatch.setattr("observers.mongo.media._BATCH_ENTRIES", 5)
+
+    @settings(max_examples=num_orders)
+    @given(seed=st.integers(0, 10**6))
+    def check(seed):
+        deliver_in_any_order(tmp_path, database, seed)
+
+    check()
+
+
+def deliver_in_any_order(tmp_path, database, seed):
     database.client.drop_database(database.name)
     store = tmp_path / "runs"
     shutil.rmtree(store, ignore_errors=True)

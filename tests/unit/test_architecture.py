@@ -38,8 +38,8 @@ FLOORS = [
     "ingredients.datasets ingredients.models",
     "ingredients.checkpoints ingredients.losses",
     "ingredients.precision",
-    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.optimizer"
-    " ingredients.scheduler ingredients.training",
+    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
+    " ingredients.optimizer ingredients.scheduler ingredients.training",
     "ingredients.model",
     "ingredients.amp",
     "ingredients",

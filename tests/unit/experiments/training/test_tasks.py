@@ -11,7 +11,7 @@ from experiments.training.tasks import Supervised, Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import CheckpointError, ConfigError, LossError
-from ingredients.losses.building import Loss
+from ingredients.losses.building import Loss, build_losses
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import build_schedule
 
@@ -481,3 +481,18 @@ def test_tasks_are_measured_in_evaluation_mode_and_weighed(tensor_data):
 def test_task_that_predicts_nothing_says_so(data):
     with pytest.raises(ConfigError, match=r"Autoencoder predicts nothing; write its method predict"):
         predict(make_model(), data.test, Autoencoder())
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_each_of_several_losses_is_logged(data, accumulate):
+    loss = build_losses({"ce": {}, "focal": {"name": "focal", "weight": 2.0}}, data, "cpu")
+    model = make_model(2)
+    settings = {"optimizer": torch.optim.SGD(model.parameters(), lr=0.0), "epochs": 1, "log_interval": 3 // accumulate}
+    _, log, _ = train(Supervised(loss), data, model, amp=MixedPrecision(CPU, accumulate=accumulate), **settings)
+    found = {name: value for name, value, _ in log}
+    assert found["val/loss"] == pytest.approx(found["val/ce"] + 2 * found["val/focal"])
+    if accumulate == 3:
+        whole = loss.module.terms(model(INPUTS[:20]), LABELS[:20])
+        assert found["train/ce"] == pytest.approx(whole["ce"].item(), rel=1e-5)
+        assert found["train/loss"] == pytest.approx(whole["loss"].item(), rel=1e-5)
+    assert {"train/ce", "train/focal"} <= found.keys()

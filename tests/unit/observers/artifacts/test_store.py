@@ -291,7 +291,7 @@ def test_folder_that_changes_behind_the_reader_is_refused(store, tmp_path, monke
 
 def test_large_file_is_not_held_in_memory(store, tmp_path, request):
     with (tmp_path / "large").open("wb") as stream:
-        stream.truncate(600 * 2**20)
+        stream.truncate(200 * 2**20)
     script = f"""
 import resource, sys
 sys.path.insert(0, {str(request.config.rootpath)!r})
@@ -302,7 +302,7 @@ made.copy_to({str(tmp_path / "out")!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
     assert int(run_script(script).stdout) < 50_000  # kilobytes
-    assert (tmp_path / "out" / "large").stat().st_size == 600 * 2**20
+    assert (tmp_path / "out" / "large").stat().st_size == 200 * 2**20
 
 
 def test_file_known_by_name_and_length_is_not_copied_again(store, tmp_path, monkeypatch):
