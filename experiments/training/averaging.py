@@ -61,7 +61,12 @@ class Averaging(Callback):
     def after_step(self, trainer: Trainer) -> None:
         """Take in the weights after a step, for `ema`."""
         if self._kind == "ema" and trainer.place.epoch + 1 >= self._start:
-            self._average(trainer).update_parameters(_plain(trainer.model))
+            averaged, model = self._average(trainer), _plain(trainer.model)
+            averaged.update_parameters(model)
+            # torch averages whole numbers, too, and cuts off what is behind the point: 3 becomes 2.
+            for mine, theirs in zip(averaged.module.buffers(), model.buffers(), strict=True):
+                if not mine.is_floating_point():
+                    mine.copy_(theirs)
 
     def after_epoch(self, trainer: Trainer) -> None:
         """Take in the weights after an epoch, for `swa`; once, also where the training was stopped and resumed here."""

@@ -227,7 +227,7 @@ def implied_callbacks(
     model: nn.Module, epochs: int, average: str | None, average_decay: float, average_start: int | None
 ) -> list[Callback]:
     """Return the callbacks that the model and the settings ask for."""
-    implied: list[Callback] = [Unfreezing(freezing) for freezing in freezings_of(model)]
+    implied: list[Callback] = [Unfreezing(freezing, epochs) for freezing in freezings_of(model)]
     check_average(average, average_decay, average_start, epochs)
     if average is not None:
         first = 1 if average == "ema" else epochs * 3 // 4 + 1

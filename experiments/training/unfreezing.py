@@ -24,10 +24,14 @@ class Unfreezing(Callback):
 
     Args:
         freezing: What is frozen of the model.
+        epochs: Epochs of the training; what is unfrozen after them is warned of.
     """
 
-    def __init__(self, freezing: Freezing) -> None:
+    def __init__(self, freezing: Freezing, epochs: int) -> None:
         self._freezing = freezing
+        never = freezing.frozen_after(epochs)
+        if never:
+            _log.warning("model.unfreeze: %s stay frozen: the training has %d epochs", ", ".join(never), epochs)
 
     def start(self, trainer: Trainer) -> None:
         """Freeze what is frozen in the epoch to resume from."""

@@ -65,6 +65,10 @@ class Freezing:
             model.__dict__[_FREEZING] = self
         self.begin_epoch(1)
 
+    def frozen_after(self, epoch: int) -> list[str]:
+        """Return the globs of what would be trained only after this epoch."""
+        return [glob for first, globs in self._later if first > epoch for glob in globs]
+
     def opened_in(self, epoch: int) -> list[str]:
         """Return the globs of what is trained from exactly this epoch on."""
         return [glob for first, globs in self._later if first == epoch for glob in globs]
@@ -72,7 +76,7 @@ class Freezing:
     def begin_epoch(self, epoch: int) -> None:
         """Freeze what is frozen in an epoch, counted from 1, and nothing else of what was frozen here."""
         opened = [glob for first, globs in self._later if first <= epoch for glob in globs]
-        closed = [glob for first, globs in self._later if first > epoch for glob in globs]
+        closed = self.frozen_after(epoch)
 
         def is_frozen(name: str) -> bool:
             return matches(name, closed) or (matches(name, self._globs) and not matches(name, opened))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_run_starts_from_the_body_of_another_with_a_new_head(run, caplog):
     done = run({"model.weights": "run:1", "model.strict": False, "lr": 1e-30})
     report = done.info["weights"][0]
     assert (report["source"], report["missing"], report["unexpected"]) == ("run:1", [], [])
+    assert report["sha256"] == hashlib.sha256(Path(report["path"]).read_bytes()).hexdigest()
     assert [entry["name"] for entry in report["reshaped"]] == ["5.weight", "5.bias"]
     assert "weights of run:1: loaded 4 of the model's 6 tensors" in caplog.text
     mine, theirs = weights_of(2), weights_of(1, "best")

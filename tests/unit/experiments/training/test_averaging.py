@@ -93,6 +93,14 @@ def test_ema_is_that_of_all_steps_and_is_validated(data):
     assert all(logged["val/loss"] == again["loss"] for logged, again in seen.metrics_of)
 
 
+def test_ema_leaves_whole_numbers_whole(data):
+    model = make_model()
+    model[0].register_buffer("places", torch.arange(9))
+    _, seen = train(data, model, average="ema", average_decay=0.999)
+    assert torch.equal(seen.evaluated[-1]["0.places"], torch.arange(9))
+    assert seen.evaluated[-1]["1.num_batches_tracked"] == 12
+
+
 def test_swa_is_the_mean_of_the_last_epochs_with_statistics_of_its_own(data):
     _, seen = train(data, average="swa", average_start=3)
     assert all(torch.equal(seen.evaluated[1][name], value) for name, value in seen.epochs[1].items())

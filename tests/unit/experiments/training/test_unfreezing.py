@@ -9,6 +9,7 @@ from torch import nn
 from experiments.training.callbacks import Callback
 from experiments.training.loop import fit
 from experiments.training.tasks import Task
+from ingredients.losses.building import build_loss
 from ingredients.models.freezing import Freezing
 from ingredients.optimizer import build_optimizer
 
@@ -64,3 +65,20 @@ def test_parts_are_trained_from_the_first_step_of_their_epoch_on(data, wrap, cap
         ]
         assert changes == [step >= 3 * (first_epoch - 1) for step in range(9)], part
     assert caplog.messages == ["from epoch 2 on, 2 are trained", "from epoch 3 on, 1 are trained"]
+
+
+def test_parts_that_the_training_never_comes_to_are_warned_of(data, caplog):
+    network = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
+    Freezing(network, [], [{"epoch": 3, "match": "0"}])
+    optimizer = build_optimizer(network, "SGD", lr=0.1)
+    fit(network, data, Reconstruction(), optimizer, log=lambda *point: None, epochs=2)
+    assert "model.unfreeze: 0 stay frozen: the training has 2 epochs" in caplog.messages
+
+
+def test_last_batch_of_one_sample_is_fine_for_a_frozen_norm(tensor_data):
+    inputs, targets = torch.randn(9, 4), torch.zeros(9).long()
+    data = tensor_data((inputs, targets), (inputs, targets), task="classification", classes=["a", "b"])
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+    Freezing(network, ["1"])
+    loss = build_loss(None, {}, None, data, torch.device("cpu"))
+    fit(network, data, loss, build_optimizer(network, "SGD", lr=0.1), log=lambda *point: None, epochs=1)
