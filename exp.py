@@ -11,10 +11,10 @@ python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/check
 """
 
 from experiments import Experiment, results
-from ingredients import amp, checkpoint, data, device, loss, model, optimizer, scheduler, training
+from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, training
 from observers import file_observer, run_folder
 
-parts = (device, data, loss, model, optimizer, scheduler, amp, training, checkpoint)
+parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
@@ -32,10 +32,11 @@ def config(optimizer, training, checkpoint):
     seed = 0
 
 
-def build(batches, where, seed, config):
+def build(batches, where, seed, config, pretrained=False):
     """Return the loss, the model and its precision, as configured, for data on a device."""
-    criterion = loss.make_loss(batches, device=where)
-    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, dtype=batches.input_dtype).to(where)
+    criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
+    shape, num_outputs, dtype = batches.input_shape, criterion.num_outputs, batches.input_dtype
+    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=pretrained).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 
@@ -49,8 +50,8 @@ def evaluate(_config, _run, seed):
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
     criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config, loss=criterion)
-    metrics = loop.evaluate(network, batches.test, criterion, precision)
-    return results.report_test(_run, metrics, criterion)
+    measured = loop.evaluate(network, batches.test, criterion, precision)
+    return results.report_test(_run, measured, criterion)
 
 
 @ex.command
@@ -73,7 +74,7 @@ def main(_config, _run, seed, training):
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
-    criterion, network, precision = build(batches, where, seed, _config)
+    criterion, network, precision = build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     opt = optimizer.make_optimizer(network, criterion)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)
@@ -93,5 +94,5 @@ def main(_config, _run, seed, training):
         )
         keeper.restore_best(network)
     results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    metrics = loop.evaluate(network, batches.test, criterion, precision)
-    return results.report_test(_run, metrics, criterion)
+    measured = loop.evaluate(network, batches.test, criterion, precision)
+    return results.report_test(_run, measured, criterion)

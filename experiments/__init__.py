@@ -17,12 +17,16 @@ from experiments.running.lab_run import LabRun
 from experiments.running.signals import Terminated
 
 __all__ = [
+    "Callback",
     "Experiment",
     "FitResult",
     "LabRun",
     "Monitor",
     "RunningMetrics",
+    "Supervised",
+    "Task",
     "Terminated",
+    "Trainer",
     "cases_table",
     "evaluate",
     "fit",
@@ -34,15 +38,22 @@ __all__ = [
 
 if TYPE_CHECKING:
     from experiments.training import loop, results
+    from experiments.training.callbacks import Callback
     from experiments.training.cases import cases_table
     from experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
     from experiments.training.metrics import RunningMetrics
     from experiments.training.monitor import Monitor
+    from experiments.training.tasks import Supervised, Task
+    from experiments.training.trainer import Trainer
 else:
     _HOMES = {
+        "Callback": "experiments.training.callbacks",
         "FitResult": "experiments.training.loop",
         "Monitor": "experiments.training.monitor",
         "RunningMetrics": "experiments.training.metrics",
+        "Supervised": "experiments.training.tasks",
+        "Task": "experiments.training.tasks",
+        "Trainer": "experiments.training.trainer",
         "cases_table": "experiments.training.cases",
         "evaluate": "experiments.training.loop",
         "fit": "experiments.training.loop",

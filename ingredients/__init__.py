@@ -1,8 +1,8 @@
 """What experiments are composed of.
 
 Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`:
-`data`, `model`, `loss`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`. None of them imports torch
-before something is built. `Ingredient` is the class to write one's own with.
+`data`, `model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`. None of them
+imports torch before something is built. `Ingredient` is the class to write one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
 random streams are exported, too, for annotations and for a loop of one's own. Each is loaded when first asked for.
@@ -80,6 +80,7 @@ __all__ = [
     "device",
     "global_stream",
     "loss",
+    "metrics",
     "model",
     "numpy_stream",
     "optimizer",
@@ -91,13 +92,14 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ingredients import amp, checkpoint, data, device, loss, model, optimizer, scheduler, training
+    from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, training
     from ingredients.checkpoints.checkpointer import Checkpointer
     from ingredients.checkpoints.training_state import Place
     from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
     from ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
     from ingredients.datasets.samples import Source
-    from ingredients.losses.building import FocalLoss, Loss
+    from ingredients.losses.building import Loss
+    from ingredients.losses.modules import FocalLoss
     from ingredients.models.networks import CNN, MLP, ViT
     from ingredients.precision.mixed_precision import MixedPrecision
     from ingredients.scheduler import Schedule
@@ -107,7 +109,7 @@ else:
         "CNN": "ingredients.models.networks",
         "Checkpointer": "ingredients.checkpoints.checkpointer",
         "Data": "ingredients.datasets.batches",
-        "FocalLoss": "ingredients.losses.building",
+        "FocalLoss": "ingredients.losses.modules",
         "LoaderBatches": "ingredients.datasets.batches",
         "Loss": "ingredients.losses.building",
         "MLP": "ingredients.models.networks",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
+from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.tables import print_table
 from ingredients.datasets.description import describe
@@ -39,7 +40,7 @@ def config() -> None:
     # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, torchvision:NAME or package.module:factory;
     # by default what the ending of the path says
     name = kind_of(path)
-    # target column or columns of a csv; None takes the last
+    # target column or columns of a csv; None takes the last. Of samples that are dicts, the key of the label
     target: str | list[str] | None = None
     # columns of a csv to take for inputs; None takes all but the targets
     columns: str | list[str] | None = None
@@ -49,8 +50,12 @@ def config() -> None:
     dtype: Literal["float32", "int64"] = "float32"
     # arguments of the factory or of torchvision's class
     options: dict[str, Any] = {}
-    # auto reads it off the targets: text, bools and ints are classes, floats are numbers
+    # auto reads it off the targets: text and ints are classes, floats are numbers; custom takes samples as they are
     task: Task = "auto"
+    # what makes a batch of samples: None stacks them, pad pads sequences, list keeps lists, or package.module:function
+    collate: str | None = None
+    # further arguments of that, such as value and fields of pad
+    collate_options: dict[str, Any] = {}
     # number of classes; None counts them, a number also checks that labels are 0 to N-1
     num_classes: int | None = None
     # keep only so many samples, drawn at random; None keeps all
@@ -71,6 +76,12 @@ def config() -> None:
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
     image_size: int | None = None
+    # training samples of an epoch: None all, shuffled; weighted; balanced by class; by_length, in batches of like ones
+    sampler: Literal["weighted", "balanced", "by_length"] | None = None
+    # of weighted: column of a csv, array of an npz, key of samples that are dicts, or attribute of a dataset
+    weights: str | None = None
+    # samples of an epoch of training; None takes as many as there are
+    epoch_samples: int | None = None
     check_options(
         name,
         path=path,
@@ -80,6 +91,8 @@ def config() -> None:
         dtype=dtype,
         options=options,
         image_size=image_size,
+        collate=collate,
+        weights=weights,
     )
     # random changes to training images
     augment = {
@@ -94,6 +107,8 @@ def config() -> None:
     batch_size = 64
     # leave out a last training batch with fewer samples
     drop_last = False
+    # None puts arrays into the device's memory where they fill half of it at most, True images, too, False nothing
+    in_memory: bool | None = None
     # processes that read data which are not in memory; 0 reads in the main process
     num_workers = 0
     # read batches into page-locked memory, for quicker copies to a GPU
@@ -105,7 +120,13 @@ def check_config(config: Map) -> None:
     """Refuse data that are not there, and parts and batches that cannot be, before anything is read."""
     check_source(config.name, config.path)
     check_fractions(config.val_fraction, config.test_fraction)
-    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1)):
+    _collate_of(config)
+    if (config.sampler == "weighted") != (config.weights is not None):
+        raise DataError(
+            f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
+            "with data.weights=NAME, or neither"
+        )
+    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1), ("epoch_samples", 1)):
         if config[name] is not None and config[name] < least:
             raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
 
@@ -288,8 +309,23 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
     given = (config.name, config.path, config.target, config.image_size, config.options)
-    how = {name: config[name] for name in ("columns", "categorical", "dtype")}
+    how = {name: config[name] for name in ("columns", "categorical", "dtype", "task", "weights")}
+    how["collate"] = _collate_of(config)
     return load_source(*given, seed, trained, **how, needs_targets=needs_targets)
+
+
+def _collate_of(config: Map) -> Callable[[list], Any] | None:
+    """Return what makes a batch of samples, if the config says so."""
+    if config.collate is None:
+        if config.collate_options:
+            raise DataError(
+                f"data.collate_options: got {to_plain(config.collate_options)}, but data.collate=None takes none; name "
+                "a function with data.collate"
+            )
+        return None
+    from ingredients.datasets.collating import collate_function
+
+    return collate_function(config.collate, to_plain(config.collate_options))
 
 
 def _differing(start: Split, split: Split) -> list[str]:
@@ -311,10 +347,10 @@ def print_stats(name: str, stats: dict) -> None:
         if stats["task"] == "regression":
             low_high = "{:.4g} to {:.4g}".format(*row["targets"]) if row["count"] else "none"
         else:
-            low_high = f"{len(stats['classes'])} classes"
+            low_high = f"{len(stats['classes'])} classes" if stats["classes"] else "none"
         rows.append([split, row["count"], low_high, f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]])
     print_table(["split", "count", "targets", "mean", "std", "missing"], rows)
-    if stats["classes"]:
-        splits = list(stats["splits"].values())
+    splits = list(stats["splits"].values())
+    if all("classes" in row for row in splits):
         balance = [[name, *(row["classes"][k] for row in splits)] for k, name in enumerate(stats["classes"])]
         print_table(["class", *stats["splits"]], balance)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
+from ingredients.errors import LossError
 
 if TYPE_CHECKING:
     import torch
@@ -20,12 +21,16 @@ ingredient = Ingredient("loss")
 
 @ingredient.config
 def config() -> None:
-    # cross_entropy, focal, nll, bce, mse, l1, smooth_l1, or package.module:Class; None takes the task's usual one
+    # cross_entropy, focal, nll, bce, binary_focal, mse, l1, smooth_l1, or package.module:Class; None takes the task's
+    # usual one
     name: str | None = None
     # arguments of its class, such as label_smoothing, gamma, pos_weight, beta
     options: dict[str, Any] = {}
     # weights of the classes: None, balanced (by their number in the training part), or a list
     class_weights: Literal["balanced"] | list[float] | None = None
+    # several losses in place of one, each by a name of its own: {ce: {name: cross_entropy}, focal: {name: focal,
+    # weight: 0.5, options: {gamma: 3}}}; their weighted sum is minimised, each is logged as train/NAME and val/NAME
+    parts: dict[str, Any] = {}
 
 
 @ingredient.check
@@ -34,6 +39,11 @@ def check_config(config: Map) -> None:
     from ingredients.losses.building import check_loss_name
 
     check_loss_name(config.name)
+    if config.parts and (config.name, config.options, config.class_weights) != (None, {}, None):
+        raise LossError("loss.parts: got loss.name, options or class_weights, too; give them to one of the parts")
+    for part in config.parts.values():
+        if isinstance(part, Map):
+            check_loss_name(part.get("name"))
 
 
 @ingredient.capture
@@ -56,6 +66,8 @@ def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> L
         criterion = loss.make_loss(batches, device=where)
         network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
     """
-    from ingredients.losses.building import build_loss
+    from ingredients.losses.building import build_loss, build_losses
 
+    if _config.parts:
+        return build_losses(_config.parts, data, device)
     return build_loss(_config.name, _config.options, _config.class_weights, data, device)

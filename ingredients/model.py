@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ingredients.models.freezing import Freezing
+
 __all__ = ["OPTIONS", "ingredient", "make_model"]
+
+_log = logging.getLogger(__name__)
 
 ingredient = Ingredient("model", ingredients=[data.ingredient, loss.ingredient])
 
@@ -39,8 +44,20 @@ def config() -> None:
     name = "mlp"
     # arguments of the network; a class of your own takes any that its signature has
     options = OPTIONS.get(name, {})
-    # initial weights of linear and convolution layers: default (torch's), xavier, kaiming, orthogonal
-    init: Literal["default", "xavier", "kaiming", "orthogonal"] = "default"
+    # initial weights: default, xavier, kaiming, orthogonal; {name: normal, std: 0.1}; [{match: head, name: zeros}]
+    init: str | list[dict] | dict = "default"
+    # weights to start from: PATH.pt, PATH.safetensors, run:ID (its best weights) or run:ID@last; None for none
+    weights: str | None = None
+    # whether the weights must fit in every name and shape; False loads those that do, and reports the others
+    strict = True
+    # other names for those in the file: a list of {match: regular expression, to: text}, applied one after the other
+    rename: list[dict] = []
+    # parts to freeze: globs on the names of modules and parameters, such as features.*; model.summary shows the names
+    freeze: list[str] = []
+    # parts to freeze until an epoch: a list of {epoch: the first that trains them, match: glob or list of globs}
+    unfreeze: list[dict] = []
+    # what of frozen parts stays in evaluation mode: norm (normalisation layers), all (dropout, too)
+    frozen_eval: Literal["norm", "all"] = "norm"
 
 
 config.document(
@@ -67,22 +84,41 @@ def fast() -> None:
 @ingredient.check
 def check_config(config: Map) -> None:
     """Refuse a network or options that cannot be, before the data are there."""
+    from ingredients.checkpoints.weights import parse_run
     from ingredients.models.building import check_model
+    from ingredients.models.freezing import check_unfreeze
+    from ingredients.models.initialising import check_init
+    from ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
+    check_init(config.init)
+    check_rename(config.rename)
+    check_unfreeze(config.unfreeze)
+    if config.weights is not None:
+        parse_run(config.weights)
 
 
 @ingredient.capture
 def make_model(
-    input_shape: Sequence[int], num_outputs: int, seed: int, _config: Map, dtype: torch.dtype | None = None
+    input_shape: Sequence[int],
+    num_outputs: int,
+    seed: int,
+    _config: Map,
+    _run: Any,
+    dtype: torch.dtype | None = None,
+    pretrained: bool = True,
 ) -> nn.Module:
-    """Return the configured model, on the CPU, initialised from the stream `init` of `seed`.
+    """Return the configured model, on the CPU: initialised from the stream `init` of `seed`, with `model.weights`.
+
+    Parts of it are frozen as `model.freeze` and `model.unfreeze` say. What of the weights was loaded goes to the log,
+    and to the run's info as `weights`.
 
     Args:
         input_shape: Shape of one input, such as (channels, height, width).
         num_outputs: Outputs for each input; `Loss.num_outputs` says it.
         seed: Seed of the experiment; the same gives the same weights, whatever was drawn before.
         dtype: Type of inputs, `Data.input_dtype`; float32 without it.
+        pretrained: Whether to load `model.weights`; False where a checkpoint is loaded into the model afterwards.
 
     Returns:
         A module that takes inputs (B, *input_shape) and returns raw scores (B, num_outputs).
@@ -90,6 +126,7 @@ def make_model(
     Raises:
         ModelError: If there is no such model, or it does not fit the data.
         ConfigError: If an option is none of the model's.
+        CheckpointError: If the weights cannot be read.
 
     Example:
         network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
@@ -97,7 +134,33 @@ def make_model(
     """
     from ingredients.models.building import build_model
 
-    return build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
+    model = build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
+    if pretrained and _config.weights is not None:
+        _load_weights(model, _config, _run)
+    if _config.freeze or _config.unfreeze:
+        _freezing(model, _config)
+    return model
+
+
+def _freezing(model: nn.Module, config: Map) -> Freezing:
+    from ingredients.models.freezing import Freezing
+
+    return Freezing(model, config.freeze, config.unfreeze, whole=config.frozen_eval == "all")
+
+
+def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
+    """Load the configured weights into a model, and report what fitted."""
+    from ingredients.checkpoints.weights import find_weights, read_weights
+    from ingredients.models.weights import load_weights_into, rename
+
+    folder = getattr(run, "folder", None)
+    path = find_weights(config.weights, None if folder is None else folder.parent)
+    state = rename(read_weights(path), config.rename)
+    report = load_weights_into(model, state, strict=config.strict, source=config.weights)
+    _log.info("%s", report.describe(config.weights))
+    if run is not None:
+        others = [entry for entry in run.info.get("weights", []) if entry["source"] != config.weights]
+        run.info["weights"] = [*others, {"source": config.weights, "path": str(path), **report.as_dict()}]
 
 
 @ingredient.command(unobserved=True)
@@ -109,7 +172,8 @@ def summary(_config: Map, _run: Any) -> None:
 
     seed = _run.config["seed"]
     source = data.make_data(seed, torch.device("cpu"))
-    model = make_model(source.input_shape, loss.make_loss(source).num_outputs, seed, dtype=source.input_dtype)
+    num_outputs = loss.make_loss(source).num_outputs
+    model = make_model(source.input_shape, num_outputs, seed, dtype=source.input_dtype, pretrained=False)
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 

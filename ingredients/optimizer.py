@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["build_optimizer", "ingredient", "make_optimizer", "parameter_groups"]
 
+_log = logging.getLogger(__name__)
+
 ingredient = Ingredient("optimizer")
 
 
@@ -38,12 +41,15 @@ def config() -> None:
     groups: list[dict] = []
     # decay biases and the parameters of normalisation layers, too
     decay_bias_and_norm = True
+    # factor on lr from each layer to the one before it, such as 0.75, the last having all of lr; None for one rate
+    layer_decay: float | None = None
 
 
 @ingredient.check
 def check_config(config: Map) -> None:
     """Refuse a class, a rate or options that cannot be, before the model is there."""
     _check_rate(config.lr)
+    _check_layer_decay(config.layer_decay)
     check_options(_optimizer_class(config.name), config.options, "optimizer.options", {"params": (), "lr": config.lr})
 
 
@@ -74,6 +80,7 @@ def build_optimizer(
     options: Mapping[str, Any] = {},
     groups: Sequence[Mapping[str, Any]] = (),
     decay_bias_and_norm: bool = True,
+    layer_decay: float | None = None,
     loss: Loss | None = None,
 ) -> torch.optim.Optimizer:
     """Return an optimizer for `model`, and for what is trained of `loss`.
@@ -89,6 +96,7 @@ def build_optimizer(
 
     cls = _optimizer_class(name)
     _check_rate(lr)
+    _check_layer_decay(layer_decay)
     takes = inspect.signature(cls).parameters
     given: dict[str, Any] = {"lr": lr}
     if "weight_decay" in takes:
@@ -96,7 +104,8 @@ def build_optimizer(
             given["weight_decay"] = weight_decay
     elif weight_decay or any("weight_decay" in group for group in groups) or not decay_bias_and_norm:
         raise OptimizerError(f"optimizer: {name} has no weight decay to set; choose another class, such as AdamW")
-    parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters)
+    rates = {} if layer_decay is None else _layer_rates(model, lr, layer_decay)
+    parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters, rates)
     check_options(cls, options, "optimizer.options", {"params": parameters, **given})
     for group in groups:
         # torch.optim keeps any key of a group, a misspelt one too.
@@ -111,6 +120,25 @@ def build_optimizer(
 def _check_rate(lr: float) -> None:
     if not 0 < lr < math.inf:
         raise OptimizerError(f"optimizer.lr: got {lr}, expected more than 0")
+
+
+def _check_layer_decay(layer_decay: float | None) -> None:
+    if layer_decay is not None and not 0 < layer_decay <= 1:
+        raise OptimizerError(f"optimizer.layer_decay: got {layer_decay}, expected more than 0 and at most 1, or None")
+
+
+def _layer_rates(model: nn.Module, lr: float, layer_decay: float) -> dict[str, float]:
+    """Return the learning rate of each parameter by name: that of the last layer is `lr`; log those of the layers.
+
+    Source: Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555; Bao et al., BEiT, https://arxiv.org/abs/2106.08254
+    """
+    from ingredients.models.layers import layers_of
+
+    layers = layers_of(model)
+    rates = [lr * layer_decay**distance for distance in reversed(range(len(layers)))]
+    shown = ", ".join(f"{name} {rate:.3g}" for (name, _), rate in zip(layers, rates, strict=True))
+    _log.info("lr by layer: %s", shown)
+    return {name: rate for (_, names), rate in zip(layers, rates, strict=True) for name in names}
 
 
 def _optimizer_class(name: str) -> type:
@@ -135,15 +163,19 @@ def parameter_groups(
     groups: Sequence[Mapping[str, Any]] = (),
     decay_bias_and_norm: bool = True,
     of_loss: Mapping[str, nn.Parameter] = {},
+    rates: Mapping[str, float] = {},
 ) -> list[dict[str, Any]]:
     """Return the parameters of `model` in groups for an optimizer.
 
     Args:
-        model: The model; parameters that require no gradient are left out.
+        model: The model; parameters that are frozen for good are left out. Those that `model.unfreeze` trains from a
+            later epoch on are here from the beginning, so that schedules reach them: no optimizer changes parameters,
+            or anything it keeps of them, as long as they have no gradient.
         groups: Mappings with `match`, a glob on parameter names such as `encoder.*` or `*.bias`, and the group's own
             `lr`, `weight_decay` or other options. A parameter goes to the first group that it matches.
         decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay like the rest.
         of_loss: Parameters of the loss by name, which are called `loss.NAME` here.
+        rates: Learning rates by names of parameters; that of a group in `groups` comes first.
 
     Returns:
         Dicts with `params`, their `names`, and what is special to the group; none is empty. The
@@ -153,29 +185,37 @@ def parameter_groups(
         OptimizerError: If a group has no `match` or matches no parameter, or there is nothing to train.
     """
     from ingredients.models.compiled import plain_name
+    from ingredients.models.freezing import will_train
 
-    named = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    named = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if will_train(parameter)]
     named += [(f"loss.{name}", parameter) for name, parameter in of_loss.items()]
     if not named:
         raise OptimizerError(
             "optimizer: the model has no parameters that require gradients, so there is nothing to train"
         )
     undecayed = set() if decay_bias_and_norm else _biases_and_norms(model)
-    buckets: dict[tuple[int, bool], list] = {}
+    buckets: dict[tuple[int, bool, float | None], list] = {}
     for name, parameter in named:
         matching = (place for place, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group)))
-        buckets.setdefault((next(matching, len(groups)), name in undecayed), []).append((name, parameter))
-    for position, group in enumerate(groups):
-        if (position, False) not in buckets and (position, True) not in buckets:
-            names = ", ".join(name for name, _ in named[:6])
-            raise OptimizerError(f"optimizer.groups: {_pattern(group)!r} matches no parameter; there are {names}, ...")
+        position = next(matching, len(groups))
+        has_rate = position < len(groups) and "lr" in groups[position]
+        key = (position, name in undecayed, None if has_rate else rates.get(name))
+        buckets.setdefault(key, []).append((name, parameter))
+    for position in set(range(len(groups))) - {position for position, _, _ in buckets}:
+        names = ", ".join(name for name, _ in named[:6])
+        raise OptimizerError(
+            f"optimizer.groups: {_pattern(groups[position])!r} matches no parameter; there are {names}, ..."
+        )
     made = []
-    for position, without_decay in sorted(buckets, key=lambda bucket: (bucket[0] < len(groups), bucket)):
-        params = buckets[position, without_decay]
+    # The highest rate of the parameters that match nothing comes first: it is the config's.
+    for key in sorted(buckets, key=lambda key: (key[0] < len(groups), key[0], -(key[2] or math.inf), key[1])):
+        position, without_decay, rate = key
         special = {k: v for k, v in groups[position].items() if k != "match"} if position < len(groups) else {}
         if without_decay:
             special = {**special, "weight_decay": 0.0}
-        own = {"params": [parameter for _, parameter in params], "names": [name for name, _ in params]}
+        if rate is not None:
+            special = {**special, "lr": rate}
+        own = {"params": [parameter for _, parameter in buckets[key]], "names": [name for name, _ in buckets[key]]}
         made.append({**own, **special})
     return made
 
@@ -189,14 +229,12 @@ def _pattern(group: Mapping[str, Any]) -> str:
 
 
 def _biases_and_norms(model: nn.Module) -> set[str]:
-    from torch import nn
-
-    norms = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
     from ingredients.models.compiled import plain_name
+    from ingredients.models.layers import NORMS
 
     return {
         plain_name(f"{prefix}.{name}" if prefix else name)
         for prefix, module in model.named_modules()
         for name, _ in module.named_parameters(recurse=False)
-        if name == "bias" or name.endswith("_bias") or isinstance(module, norms)
+        if name == "bias" or name.endswith("_bias") or isinstance(module, NORMS)
     }

@@ -42,7 +42,7 @@ def check_config(config: Map) -> None:
     """Refuse what no training can do, and a monitored metric that is misspelt."""
     check_lengths(config.epochs, config.val_interval, config.log_interval)
     check_patience(config.patience, config.min_delta)
-    near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.85)
+    near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.88)
     if config.monitor not in _MEASURED and near:
         raise ConfigError(
             f"training.monitor: got {config.monitor!r}, which is not measured; did you mean {near[0]}? There are: "

@@ -2,56 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from experiments.training.metrics import metric_names
 from experiments.training.modes import evaluating
 from experiments.training.monitor import Monitor
+from experiments.training.tasks import Supervised, Task
+from experiments.training.trainer import Trainer
 from ingredients.datasets.batches import Data
-from ingredients.errors import ConfigError, LossError, ModelError
-from ingredients.losses.building import Loss, check_loss
-from ingredients.scheduler import Schedule
+from ingredients.errors import ConfigError, ModelError
 
 __all__ = ["check_parts"]
 
 
-def _check_trained(loss: Loss, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer that leaves out what of the loss is to be trained."""
-    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    left = [name for name, parameter in loss.parameters.items() if id(parameter) not in held]
-    if left:
-        raise LossError(
-            f"loss: {type(loss.module).__name__} has parameters of its own ({', '.join(left)}) that the optimizer does "
-            "not have; give it the loss, too: make_optimizer(network, criterion)"
-        )
-
-
-def check_parts(
-    model: nn.Module,
-    data: Data,
-    loss: Loss,
-    optimizer: torch.optim.Optimizer,
-    monitor: Monitor,
-    scheduler: Schedule | None,
-) -> None:
+def check_parts(trainer: Trainer, task: Task, monitor: Monitor, added: Sequence[str]) -> None:
     """Refuse, before the first step, what would fail or surprise later.
+
+    Args:
+        trainer: The training.
+        task: Its task.
+        monitor: Its monitor.
+        added: Names of metrics that callbacks add to those of the task.
 
     Raises:
         LabError: If the parts do not fit together.
     """
-    _check_trained(loss, optimizer)
+    trainer.check_optimizers()
+    data = trainer.data
     if not data.val.num_samples and monitor.patience is not None:
         raise ConfigError(
             "training.patience: got a number, but there is no validation part; set data.val_fraction above 0"
         )
-    measured = [f"val/{name}" for name in metric_names(loss)] if data.val.num_samples else []
+    if isinstance(task, Supervised):
+        _check_batch_norms(trainer.model, data)
+    measured = [f"val/{name}" for name in task.check(trainer.model, data, trainer.amp)]
     if measured:
+        measured += added
         monitor.check(measured)
-    if scheduler is not None:
-        scheduler.check(measured)
-    _check_batch_norms(model, data)
-    check_loss(loss, model, data)
+    for schedule in trainer.schedules.values():
+        schedule.check(measured)
 
 
 def _check_batch_norms(model: nn.Module, data: Data) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from experiments.training.tasks import Task
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.training_state import Place
 from ingredients.errors import ConfigError, TrainingError
-from ingredients.losses.building import Loss
 from ingredients.models.compiled import plain_name
 
 __all__ = ["DivergenceCheck", "non_finite_parameters"]
@@ -27,7 +27,7 @@ class DivergenceCheck:
 
     Args:
         model: The model that is trained.
-        loss: Its loss. One that may ignore every target of a batch is NaN there, which harms nothing.
+        task: What it is trained for.
         keeper: Keeps the states of the training, to name the last good one.
         accumulate: Micro-batches in a step.
         on_nan: `stop`, or `ignore`, which never raises.
@@ -36,17 +36,16 @@ class DivergenceCheck:
         ConfigError: If `on_nan` is something else.
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, keeper: Checkpointer, accumulate: int, on_nan: str) -> None:
+    def __init__(self, model: nn.Module, task: Task, keeper: Checkpointer, accumulate: int, on_nan: str) -> None:
         if on_nan not in ("stop", "ignore"):
             raise ConfigError(f"training.on_nan: got {on_nan!r}, expected stop or ignore")
         self._ignores = on_nan == "ignore"
-        self._trained = [model] if not loss.parameters else [model, loss.module]
+        self._trained = task.modules(model) if task.parameters else (model,)
         self._keeper = keeper
         self._accumulate = accumulate
         # The step up to which all losses have been checked.
         self._seen = 0
-        ignored = getattr(loss.module, "ignore_index", None)
-        self._may_ignore_all = ignored is not None and ignored >= 0
+        self._may_be_nan = task.may_be_nan
 
     def losses(self, place: Place, mean: float | None = None) -> None:
         """Check the losses since the last look; `place` is within the epoch that they are of.
@@ -66,7 +65,7 @@ class DivergenceCheck:
         bad = next((number for number, value in enumerate(values) if not math.isfinite(value)), None)
         if bad is None:
             return
-        if self._may_ignore_all and math.isnan(values[bad]) and not non_finite_parameters(*self._trained):
+        if self._may_be_nan and math.isnan(values[bad]) and not non_finite_parameters(*self._trained):
             return
         raise self._error(f"the loss is {values[bad]}", place, place.step - count + bad + 1)
 
@@ -107,12 +106,14 @@ class DivergenceCheck:
         return f"epoch {place.epoch + 1}, " + (f"batch {first}" if first == last else f"batches {first} to {last}")
 
 
-def _fetched(losses: Sequence[Tensor | float]) -> list[float]:
-    """Return losses as numbers; those on a device are fetched at once."""
-    numbers = [loss for loss in losses if isinstance(loss, float)]
-    if len(numbers) == len(losses):
+def _fetched(losses: Sequence[Tensor | float | None]) -> list[float]:
+    """Return losses as numbers, those on a device fetched at once; 0 for a step that was skipped."""
+    known = [0.0 if loss is None else loss for loss in losses]
+    numbers = [loss for loss in known if isinstance(loss, float)]
+    if len(numbers) == len(known):
         return numbers
-    return torch.stack([torch.as_tensor(loss).float() for loss in losses]).tolist()
+    device = next(loss.device for loss in known if isinstance(loss, Tensor))
+    return torch.stack([torch.as_tensor(loss, device=device).float() for loss in known]).tolist()
 
 
 def non_finite_parameters(*modules: nn.Module) -> list[str]:

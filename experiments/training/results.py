@@ -6,12 +6,14 @@ import csv
 import logging
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.training.cases import cases_table
 from ingredients.errors import DataError
+from observers.media.kinds import Image
+from observers.media.table import Table
 
 if TYPE_CHECKING:
     import torch
@@ -39,9 +41,10 @@ def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: to
     counts = (f"{part:,} {name}" for name in ("train", "val", "test") if (part := getattr(data, name).num_samples))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     _log.info(
-        "%s (%s samples), %s (%s parameters), %s",
+        "%s (%s samples%s), %s (%s parameters), %s",
         of_data.get("path") or of_data.get("name") or "data",
         ", ".join(counts),
+        f"; {data.placement}" if data.placement else "",
         of_model.get("name") or type(model).__name__,
         f"{num_parameters:,}",
         device,
@@ -58,7 +61,21 @@ def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float 
         return None
     run.info["test"] = dict(metrics)
     _log.info("test  %s", "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    if loss.measures is not None:
+        for name, matrix in loss.measures.matrices().items():
+            _report_matrix(run, f"test/{name}", matrix, loss.measures.classes)
     return metrics[loss.metric]
+
+
+def _report_matrix(run: LabRun, name: str, matrix: Tensor, classes: Sequence[str]) -> None:
+    """Log a matrix of true by predicted classes, as a table, and as a picture whose rows are shares of a true class."""
+    labels = list(classes) if len(classes) == len(matrix) else [str(number) for number in range(len(matrix))]
+    rows = [[label, *row] for label, row in zip(labels, matrix.tolist(), strict=True)]
+    run.log_media(name, Table(["true \\ predicted", *labels], rows))
+    shares = matrix.double() / matrix.double().sum(1, keepdim=True).clamp(min=1)
+    cell = max(1, 256 // len(matrix))
+    picture = (255 * (1 - shares)).round().byte().repeat_interleave(cell, 0).repeat_interleave(cell, 1)
+    run.log_media(f"{name}/picture", Image(picture.numpy()))
 
 
 def report_cases(run: LabRun, found: Mapping[str, Tensor], data: Data, loss: Loss) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "load_weights",
     "other_data",
     "preparation_of",
+    "read_file",
     "save_checkpoint",
     "split_of",
 ]
@@ -59,6 +60,39 @@ def _cause(error: BaseException) -> BaseException:
     return cause or error
 
 
+def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "checkpoint.path") -> Any:
+    """Return what `torch.save` wrote to a file, its tensors on the CPU. Runs no code, whatever the file holds.
+
+    Args:
+        path: The file.
+        check: Whether to compare it with its seal.
+        mmap: Whether to read tensors when they are used; older formats of torch cannot.
+        entry: The setting that names the file, for messages.
+
+    Raises:
+        CheckpointError: If it is missing or damaged, or holds more than tensors and plain values.
+    """
+    if not path.is_file():
+        near = sorted(str(other) for other in path.parent.glob("*.pt")) if path.parent.is_dir() else []
+        hint = f"there are: {', '.join(near)}" if near else "check the path"
+        raise CheckpointError(f"{entry}: there is no file {path}; {hint}")
+    try:
+        # torch itself compares no checksums, and would load weights with flipped bits.
+        if check:
+            check_seal(path)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); try again when it can") from error
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: is damaged, or holds more than tensors and plain values; it is not loaded, as that could run code"
+        ) from error
+    except Exception as error:
+        # Damage shows as any exception of the unpickler, whose words help nobody.
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: is damaged, or no checkpoint: {reason[:200]}") from error
+
+
 def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     """Return the state in a checkpoint, its tensors on the CPU. Runs no code, whatever the file holds.
 
@@ -70,25 +104,7 @@ def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     Raises:
         CheckpointError: If it is missing, damaged, or no checkpoint of the lab.
     """
-    if not path.is_file():
-        near = sorted(str(other) for other in path.parent.glob("*.pt")) if path.parent.is_dir() else []
-        hint = f"there are: {', '.join(near)}" if near else "check the path"
-        raise CheckpointError(f"checkpoint.path: there is no file {path}; {hint}")
-    try:
-        # torch itself compares no checksums, and would load weights with flipped bits.
-        if check:
-            check_seal(path)
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=not check)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); try again when it can") from error
-    except pickle.UnpicklingError as error:
-        raise CheckpointError(
-            f"{path}: is damaged, or holds more than tensors and plain values; it is not loaded, as that could run code"
-        ) from error
-    except Exception as error:
-        # Damage shows as any exception of the unpickler, whose words help nobody.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path}: is damaged, or no checkpoint: {reason[:200]}") from error
+    state = read_file(path, check=check, mmap=not check)
     if not isinstance(state, dict) or "model" not in state or "format" not in state:
         raise CheckpointError(f"{path}: is no checkpoint of this lab; expected one of my_runs/ID/checkpoints")
     if state["format"] != FORMAT:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ingredients.checkpoints.files import check_weights
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError
-from ingredients.models.compiled import load_plain_state_dict, plain_state_dict
+from ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
 
 __all__ = [
     "Place",
@@ -37,9 +37,25 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 # Settings of the data that change how they are read, and nothing of what is read.
-_OF_READING = ("num_workers", "pin_memory")
+_OF_READING = ("num_workers", "pin_memory", "in_memory")
 # Settings that states of earlier versions lack, with the value that is like theirs.
-_LATER = {"columns": None, "categorical": None, "dtype": "float32", "new_split": False}
+_LATER: dict[str, Any] = {
+    "columns": None,
+    "categorical": None,
+    "dtype": "float32",
+    "new_split": False,
+    "weights": None,
+    "strict": True,
+    "rename": [],
+    "freeze": [],
+    "unfreeze": [],
+    "frozen_eval": "norm",
+    "layer_decay": None,
+    "collate": None,
+    "collate_options": {},
+    "sampler": None,
+    "epoch_samples": None,
+}
 
 
 @dataclasses.dataclass
@@ -50,13 +66,17 @@ class Place:
         epoch: Epochs completed.
         batch: Batches done of the epoch after them.
         step: Optimizer steps done.
-        losses: Losses since the last logged one: numbers, or scalars on the device.
+        losses: Losses since the last logged one: numbers, or scalars on the device; None for a step that was skipped.
+        scalars: What a task gave beside its losses, by name, since the last logged one.
+        stopped: Whether a callback or a task ended the training.
     """
 
     epoch: int = 0
     batch: int = 0
     step: int = 0
     losses: list = dataclasses.field(default_factory=list)
+    scalars: dict[str, list] = dataclasses.field(default_factory=dict)
+    stopped: bool = False
 
 
 def snapshot(value: Any) -> Any:
@@ -88,7 +108,42 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         parts: By name, what has a `state_dict`; None stands for what there is none of.
     """
     states = {name: None if part is None else state_of(part) for name, part in parts.items()}
-    return {**states, **vars(place), "losses": snapshot(place.losses), "streams": global_states()}
+    names = {id(parameter): name for name, parameter in _parameters(parts).items()}
+    for name, state in states.items():
+        if name.partition(".")[0] == "optimizer" and state is not None:
+            _name_groups(state["param_groups"], parts[name].param_groups, names)
+    far = {**vars(place), "losses": snapshot(place.losses), "scalars": snapshot(place.scalars)}
+    return {**states, **far, "streams": global_states()}
+
+
+def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return what an optimizer may train, by name."""
+    modules = {"": parts.get("model"), "loss.": parts.get("loss")}
+    return {
+        f"{prefix}{plain_name(name)}": parameter
+        for prefix, module in modules.items()
+        if module is not None
+        for name, parameter in module.named_parameters()
+    }
+
+
+def _name_groups(saved: list[dict[str, Any]], groups: list[dict[str, Any]], names: Mapping[int, str]) -> None:
+    """Note in saved groups of an optimizer which parameters they are of, where the groups do not say it."""
+    for kept, group in zip(saved, groups, strict=True):
+        found = [names.get(id(parameter)) for parameter in group["params"]]
+        if "names" not in kept and "param_names" not in kept and None not in found:
+            kept["names"] = found
+
+
+def _add_groups(optimizer: Any, saved: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Add the groups that a training added to its optimizer in its course, to one that is as at the beginning."""
+    later = saved["param_groups"][len(optimizer.param_groups) :]
+    known = _parameters(parts)
+    for group in later:
+        names = group.get("names", group.get("param_names"))
+        if not names or not known.keys() >= set(names):
+            return  # loading says that the groups differ
+        optimizer.add_param_group({**group, "params": [known[name] for name in names]})
 
 
 def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) -> None:
@@ -108,8 +163,8 @@ def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) 
 
 
 def _may_be_missing(name: str, part: Any) -> bool:
-    """Tell whether states of earlier versions lack it: statistics of a loss were not kept."""
-    return name == "loss" and not any(True for _ in part.parameters())
+    """Tell whether a state may lack it: earlier versions kept no statistics of a loss, and callbacks may be new."""
+    return name == "callbacks" or (name == "loss" and not any(True for _ in part.parameters()))
 
 
 def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Place:
@@ -120,7 +175,11 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
     """
     for name, part in parts.items():
         if part is not None and state.get(name) is not None:
+            if name.partition(".")[0] == "optimizer":
+                _add_groups(part, state[name], parts)
             _load(part, state[name], name, path)
+        elif part is not None and name == "callbacks":
+            _log.warning("%s holds no callbacks: those of this training start anew", path)
     set_global_states(state["streams"])
     return _place_of(state, parts)
 
@@ -140,9 +199,10 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     check_weights(model, state, path, config)
     load_plain_state_dict(model, state["model"])
     place = _place_of(state, parts)
+    place.stopped = False
     if differ(saved, config, "data", "seed", "amp.accumulate") and place.batch:
         _log.warning("data, seed or amp.accumulate are others than in %s: epoch %d starts anew", path, place.epoch + 1)
-        place.batch, place.losses = 0, []
+        place.batch, place.losses, place.scalars = 0, [], {}
     if not differ(saved, config, "seed"):
         set_global_states(state["streams"])
     kept = {
@@ -151,11 +211,22 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
         "loss": not differ(saved, config, "loss") and state.get("loss") is not None,
     }
     for name, part in parts.items():
-        if name not in ("model", "optimizer", "scheduler") and part is not None and kept.get(name, True):
+        kind, dot, which = name.partition(".")
+        if kind == "optimizer" and part is not None:
+            _branch_rates(name, f"scheduler{dot}{which}", parts, state, place, path, config)
+        elif kind == "callbacks":
+            _branch_callbacks(part, state.get(name), path)
+        elif kind not in ("model", "scheduler") and part is not None and kept.get(name, True):
             _load(part, state[name], name, path)
-    if parts.get("optimizer") is not None:
-        _branch_rates(parts["optimizer"], parts.get("scheduler"), state, place, path, config)
     return place
+
+
+def _branch_callbacks(callbacks: Any, state: Any, path: Path) -> None:
+    """Put back the callbacks, if they are those of the state; others start anew."""
+    try:
+        callbacks.load_state_dict(state or {})
+    except CheckpointError as error:
+        _log.warning("%s: %s; those of this training start anew", path, error)
 
 
 def keeps_monitor(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
@@ -164,19 +235,27 @@ def keeps_monitor(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
 
 
 def _branch_rates(
-    optimizer: Any, schedule: Any, state: Mapping[str, Any], place: Place, path: Path, config: Mapping[str, Any]
+    name: str,
+    of_schedule: str,
+    parts: Mapping[str, Any],
+    state: Mapping[str, Any],
+    place: Place,
+    path: Path,
+    config: Mapping[str, Any],
 ) -> None:
-    """Put back optimizer and schedule; where the config of either changed, its rates at the place count."""
+    """Put back an optimizer and its schedule; where the config of either changed, its rates at the place count."""
     saved = state.get("config", {})
+    optimizer, schedule = parts[name], parts.get(of_schedule)
     is_changed = differ(saved, config, "optimizer", "model", "scheduler", "data", "amp.accumulate")
     if schedule is None or schedule.has_length:
         is_changed = is_changed or differ(saved, config, "training.epochs")
     if differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name is another than in %s: the optimizer starts without momenta", path)
     elif is_changed:
-        _load(optimizer, _regrouped(state["optimizer"], optimizer.state_dict()["param_groups"]), "optimizer", path)
+        _load(optimizer, _regrouped(state[name], optimizer.state_dict()["param_groups"]), name, path)
     else:
-        _load(optimizer, state["optimizer"], "optimizer", path)
+        _add_groups(optimizer, state[name], parts)
+        _load(optimizer, state[name], name, path)
     if schedule is None:
         return
     if is_changed:
@@ -185,7 +264,7 @@ def _branch_rates(
             warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
             schedule.advance(place.step, place.epoch)
     else:
-        _load(schedule, state["scheduler"], "scheduler", path)
+        _load(schedule, state[of_schedule], of_schedule, path)
 
 
 def _regrouped(state: Mapping[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -208,8 +287,14 @@ def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
 
 def _place_of(state: Mapping[str, Any], parts: Mapping[str, Any]) -> Place:
     device = next(parts["model"].parameters()).device
-    losses = [value.to(device) if isinstance(value, Tensor) else value for value in state["losses"]]
-    return Place(state["epoch"], state["batch"], state["step"], losses)
+    # States of earlier versions have neither scalars nor an end.
+    kept = {"losses": state["losses"], **state.get("scalars", {})}
+    found = {
+        name: [value.to(device) if isinstance(value, Tensor) else value for value in values]
+        for name, values in kept.items()
+    }
+    losses = found.pop("losses")
+    return Place(state["epoch"], state["batch"], state["step"], losses, found, state.get("stopped", False))
 
 
 def _load(part: Any, state: Any, name: str, path: Path) -> None:

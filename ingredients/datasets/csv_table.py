@@ -37,6 +37,7 @@ def read_csv(
     columns: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
     dtype: str = "float32",
+    weights: str | None = None,
     needs_targets: bool = True,
 ) -> Source:
     """Read a table with a header.
@@ -49,6 +50,7 @@ def read_csv(
         columns: Columns to take for inputs; None takes all but the targets.
         categorical: Columns of categories, `auto` for those of text.
         dtype: `float32`, or `int64` for whole numbers.
+        weights: Column of the weights of the samples, which is no input; it may be missing where nothing is trained.
         needs_targets: Whether the target columns have to be there, and full.
 
     Raises:
@@ -56,6 +58,12 @@ def read_csv(
     """
     where = f"data.path={path}"
     frame = _without_index(read_frame(path), trained, path)
+    weighed = None
+    if weights is not None and (weights in frame.columns or trained is None):
+        if weights not in frame.columns:
+            _refuse_column("data.weights", path, [weights], list(frame.columns))
+        weighed = _numbers(frame[weights], path)
+        frame = frame.drop(columns=weights)
     if frame.shape[1] < (2 if needs_targets else 1):
         raise DataError(
             f"data.path: {path} has {frame.shape[1]} columns, expected inputs and a target, split by commas"
@@ -84,7 +92,7 @@ def read_csv(
     encoded = table.encode(inputs, dtype, where, strict=needs_targets)
     targets = None if names is None else _targets(frame, names, path, needs_targets=needs_targets)
     target_names = None if names is None else tuple(names)
-    return Source(encoded, targets, features=table.features, target_names=target_names, table=table)
+    return Source(encoded, targets, features=table.features, target_names=target_names, table=table, weights=weighed)
 
 
 def read_frame(path: Path) -> pandas.DataFrame:
@@ -130,6 +138,12 @@ def _chosen(frame: pandas.DataFrame, columns: Sequence[str] | None, targets: set
     if not columns:
         raise DataError("data.columns: got no column, expected at least one, or None for all")
     return frame[list(dict.fromkeys(columns))]
+
+
+def _numbers(column: pandas.Series, path: Path) -> np.ndarray:
+    if column.dtype.kind not in "biuf":
+        raise DataError(f"data.weights: the column {column.name!r} of {path} holds text, expected numbers")
+    return column.to_numpy(np.float64)
 
 
 def _target_candidates(

@@ -15,7 +15,8 @@ __all__ = ["describe"]
 def describe(prepared: Prepared) -> dict[str, Any]:
     """Return what `data.stats` shows: per split the count, shape, type, targets, mean, deviation, missing values.
 
-    Means and deviations are those of the inputs as trained on, over all their values.
+    Means and deviations are those of the inputs as trained on, over all their values; samples of any structure have
+    none.
     """
     by = prepared.preparation
     return {
@@ -30,8 +31,9 @@ def describe(prepared: Prepared) -> dict[str, Any]:
 
 def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
     missing, count, total, squares = 0, 0, 0.0, 0.0
-    for part in np.array_split(index, max(1, math.ceil(len(index) / 256))):
-        values = _normalized(prepared, part)
+    read = index[:0] if prepared.preparation.task == "custom" else index
+    for part in np.array_split(read, max(1, math.ceil(len(read) / 256))):
+        values = prepared.values(part) if len(part) else np.zeros(0)
         good = values[np.isfinite(values)].astype(np.float64)
         missing += values.size - good.size
         count, total, squares = count + good.size, total + float(good.sum()), squares + float((good**2).sum())
@@ -39,8 +41,9 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
     std = math.sqrt(max(squares / count - mean**2, 0)) if count else math.nan
     row: dict[str, Any] = {"count": len(index), "mean": mean, "std": std, "missing": missing}
     targets, by = prepared.targets[index], prepared.preparation
-    if by.task == "classification":
-        row["classes"] = np.bincount(targets, minlength=len(by.classes)).tolist()
+    if by.task in ("classification", "segmentation", "custom"):
+        if by.classes and prepared.has_targets:
+            row["classes"] = np.bincount(targets[targets >= 0], minlength=len(by.classes)).tolist()
     elif by.task == "multilabel":
         row["classes"] = targets.sum(0).astype(int).tolist()
     elif len(index):
@@ -48,11 +51,3 @@ def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
             targets = targets * by.target_std + by.target_mean
         row["targets"] = [float(targets.min()), float(targets.max())]
     return row
-
-
-def _normalized(prepared: Prepared, index: np.ndarray) -> np.ndarray:
-    if isinstance(prepared.inputs, np.ndarray):
-        return prepared.inputs[index]
-    by = prepared.preparation
-    values = np.array([prepared.inputs[i][0] for i in index]) if len(index) else np.zeros((0, *by.input_shape))
-    return values if by.mean is None else (values - by.mean) / by.std

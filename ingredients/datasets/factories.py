@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,21 @@ import numpy as np
 from ingredients.config.construct import build, require
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
+from ingredients.datasets.items import Joined
 from ingredients.datasets.samples import Source, as_samples, from_arrays
-from ingredients.datasets.splitting import PARTS, TEST, TRAIN
+from ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
+from ingredients.datasets.structured import ArrayStructure, array_structure, is_dataset, structured_source, weights_of
 from ingredients.datasets.whole_numbers import EXACT, check_whole, tell_merged
 from ingredients.errors import DataError
 
-__all__ = ["Items", "Joined", "from_factory", "from_torchvision"]
+__all__ = ["Items", "from_factory", "from_torchvision"]
+
+Collate = Callable[[list], Any]
 
 
-def from_torchvision(name: str, path: str | None, options: Mapping[str, Any], dtype: str = "float32") -> Source:
+def from_torchvision(
+    name: str, path: str | None, options: Mapping[str, Any], dtype: str = "float32", **how: Any
+) -> Source:
     """Return the data of a class of `torchvision.datasets`, its training and its test part.
 
     Args:
@@ -28,6 +34,7 @@ def from_torchvision(name: str, path: str | None, options: Mapping[str, Any], dt
         path: The folder that it reads; by default `my_data`.
         options: Further arguments of the class.
         dtype: What inputs become: `float32`, or `int64` for whole numbers.
+        **how: Further arguments of `from_factory`.
 
     Raises:
         DataError: If there is no such class, or it cannot be built.
@@ -39,7 +46,8 @@ def from_torchvision(name: str, path: str | None, options: Mapping[str, Any], dt
         raise DataError(f"data.name: torchvision has no data set {name!r}{hint}")
     cls, root = getattr(datasets, name), path or "my_data"
     both = [build(cls, options, "data.options", DataError, root=root, train=train) for train in (True, False)]
-    if all(hasattr(part, "data") and hasattr(part, "targets") for part in both):
+    is_plain = how.get("collate") is None and how.get("task") != "custom"
+    if is_plain and all(hasattr(part, "data") and hasattr(part, "targets") for part in both):
         parts = [
             (code, np.asarray(part.data), np.asarray(part.targets))
             for code, part in zip((TRAIN, TEST), both, strict=True)
@@ -47,26 +55,7 @@ def from_torchvision(name: str, path: str | None, options: Mapping[str, Any], dt
         source = from_arrays(parts, f"data.name=torchvision:{name}", dtype)
         classes = tuple(getattr(both[0], "classes", ())) or None
         return dataclasses.replace(source, classes=classes)
-    joined = Joined(both)
-    part = np.repeat(np.array([TRAIN, TEST], np.int8), [len(part) for part in both])
-    return dataclasses.replace(from_factory(joined, f"data.name=torchvision:{name}", dtype), part=part)
-
-
-class Joined:
-    """Map-style datasets one behind the other."""
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = parts
-
-    def __len__(self) -> int:
-        return sum(len(part) for part in self.parts)
-
-    def __getitem__(self, index: int) -> Any:
-        for part in self.parts:
-            if index < len(part):
-                return part[index]
-            index -= len(part)
-        raise IndexError(index)
+    return from_factory({"train": both[0], "test": both[1]}, f"data.name=torchvision:{name}", dtype, **how)
 
 
 class Items:
@@ -98,33 +87,117 @@ class Items:
         return np.ascontiguousarray(values, self.dtype), target
 
 
-def from_factory(made: Any, where: str, dtype: str = "float32") -> Source:
-    """Return what a factory made as a source; `where` names the factory, inputs become `dtype`.
+def from_factory(
+    made: Any,
+    where: str,
+    dtype: str = "float32",
+    *,
+    task: str = "auto",
+    target: str | None = None,
+    collate: Collate | None = None,
+    weights: str | None = None,
+) -> Source:
+    """Return what a factory made as a source.
+
+    Arrays and datasets of pairs (numbers, target) become inputs and targets. All else stays as it is, as samples of any
+    structure, and so do those where a collate function is given, or the task is `custom`.
+
+    Args:
+        made: Arrays, datasets, or a dict of either for train, val and test.
+        where: The setting that names the factory, for messages.
+        dtype: What inputs become: `float32`, or `int64` for whole numbers.
+        task: As in the config of the data ingredient.
+        target: The key of the label in samples that are dicts.
+        collate: What makes a batch of samples, if it is given.
+        weights: The key of the weight in samples that are dicts, or an attribute of a dataset with all of them.
 
     Raises:
-        DataError: If it is no pair of arrays, no dict of such pairs, and no dataset.
+        DataError: If it is none of these.
     """
     if isinstance(made, Source):
         return dataclasses.replace(made, inputs=as_samples(made.inputs, where, dtype)) if made.in_memory else made
-    if isinstance(made, Mapping):
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[1]) and not is_dataset(made[1]):
+        made, collate = made[0], made[1] if collate is None else collate
+    parts = _parts(made, where)
+    keeps_structure = task == "custom" or collate is not None
+    if not keeps_structure and all(_is_pair_of_arrays(part) for part in parts.values()):
+        return from_arrays([(code, *_pair(pair, where)) for code, pair in parts.items()], where, dtype)
+    datasets = {code: _dataset(part, where) for code, part in parts.items()}
+    if not keeps_structure and all(map(_has_ordinary_items, datasets.values())):
+        source = _from_dataset(Items(_joined(list(datasets.values())), where, dtype), next(iter(datasets.values())))
+        sizes = [len(dataset) for dataset in datasets.values()]
+        part = None if None in datasets else np.repeat(np.array(list(datasets), np.int8), sizes)
+        return dataclasses.replace(source, part=part, weights=weights_of(list(datasets.values()), weights))
+    return structured_source(datasets, where, target, collate, weights)
+
+
+def _joined(datasets: list[Any]) -> Any:
+    return datasets[0] if len(datasets) == 1 else Joined(datasets)
+
+
+def _parts(made: Any, where: str) -> dict[int | None, Any]:
+    """Return what a factory made by the code of its part; None stands for a whole that the lab splits."""
+    if isinstance(made, Mapping) and (set(made) & set(PARTS) or any(map(_holds_others, made.values()))):
         unknown = sorted(set(made) - set(PARTS))
         if unknown or "train" not in made:
             raise DataError(f"{where}: got parts {sorted(made)}, expected train and, if there are any, val and test")
-        return from_arrays([(PARTS[word], *_pair(pair, where)) for word, pair in made.items()], where, dtype)
-    if isinstance(made, tuple | list) and len(made) == 2:
-        return from_arrays([(None, *_pair(made, where))], where, dtype)
-    if hasattr(made, "__len__") and hasattr(made, "__getitem__"):
-        return _from_dataset(Items(made, where, dtype), made)
-    raise DataError(
-        f"{where}: made a {type(made).__name__}, expected (inputs, targets), a dict of such pairs for train, "
-        "val, test, or a dataset with len() and [index] -> (input, target)"
-    )
+        return {PARTS[word]: part for word, part in made.items()}
+    is_tuple = isinstance(made, tuple) and 2 <= len(made) <= 3
+    if is_tuple and all(is_dataset(part) and not isinstance(part, list) for part in made):
+        return dict(zip((TRAIN, VAL, TEST), made, strict=False))
+    return {None: made}
+
+
+def _is_pair_of_arrays(part: Any) -> bool:
+    """Tell whether a part is (inputs, targets), each one array."""
+    return isinstance(part, tuple | list) and len(part) == 2 and not any(map(_is_structure, part))
+
+
+def _is_structure(one: Any) -> bool:
+    return isinstance(one, Mapping) or (isinstance(one, tuple) and array_structure(one, "") is not None)
+
+
+def _holds_others(value: Any) -> bool:
+    return isinstance(value, Mapping | tuple | list) or is_dataset(value)
+
+
+def _dataset(part: Any, where: str) -> Any:
+    """Return samples that are read one by one, or the arrays that hold them."""
+    if is_dataset(part):
+        return part
+    arrays = array_structure(part, where)
+    if arrays is None:
+        raise DataError(
+            f"{where}: got a {type(part).__name__}, expected a pair (inputs, targets), a dict or tuple of arrays, a "
+            "dataset with len() and [index], or a dict of such for train, val, test"
+        )
+    return arrays
+
+
+def _has_ordinary_items(dataset: Any) -> bool:
+    """Tell whether the items of a dataset are pairs (numbers, target), by the first of them."""
+    if isinstance(dataset, ArrayStructure):
+        return False
+    if not len(dataset):
+        return True
+    with global_stream(0, "fingerprint"):
+        item = dataset[0]
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        return False
+    try:
+        values, target = np.asarray(item[0]), np.asarray(item[1])
+    except (ValueError, TypeError):
+        return False
+    return values.dtype.kind in "biuf" and target.dtype.kind in "biufU"
 
 
 def _pair(pair: Any, where: str) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise DataError(f"{where}: got a {type(pair).__name__}, expected a pair (inputs, targets)")
-    return np.asarray(pair[0]), np.asarray(pair[1])
+    try:
+        return np.asarray(pair[0]), np.asarray(pair[1])
+    except ValueError as error:
+        raise DataError(
+            f"{where}: got rows of different lengths, expected arrays; return a dataset, and join by data.collate=pad"
+        ) from error
 
 
 def _from_dataset(items: Items, dataset: Any) -> Source:
@@ -144,7 +217,7 @@ def _from_dataset(items: Items, dataset: Any) -> Source:
         (one, first), (other, second) = list(shapes.items())[:2]
         raise DataError(
             f"{items.where}: the items {first} and {second} have (inputs, targets) of shapes {one} and {other}, "
-            "expected one shape of each"
+            "expected one shape of each; pad sequences with data.collate=pad, or keep lists with data.collate=list"
         )
     tell_merged(np.array([EXACT, *items.large]), items.where)
     items.large = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import math
 import zlib
@@ -11,7 +12,7 @@ import numpy as np
 
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source, from_arrays
-from ingredients.datasets.splitting import PARTS, TEST
+from ingredients.datasets.splitting import PARTS, TEST, TRAIN
 from ingredients.errors import DataError
 
 __all__ = ["load_arrays", "read_idx", "read_idx_array", "read_image_folder", "read_npz"]
@@ -21,18 +22,35 @@ __all__ = ["load_arrays", "read_idx", "read_idx_array", "read_image_folder", "re
 _ARRAYS = (("x", "y"), ("X", "y"), ("inputs", "targets"), ("data", "target"), ("images", "labels"))
 
 
-def read_npz(path: Path, *, needs_targets: bool = True, dtype: str = "float32") -> Source:
+def read_npz(path: Path, *, needs_targets: bool = True, dtype: str = "float32", weights: str | None = None) -> Source:
     """Read arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others that are called alike.
 
     Args:
         path: The file.
         needs_targets: Whether there have to be targets; else `x`, or `x_test`, may stand alone.
         dtype: `float32`, or `int64` for whole numbers.
+        weights: Name of an array (samples,) of weights; with parts, that of the training part.
 
     Raises:
         DataError: If the file cannot be read, or has no such arrays.
     """
     arrays = load_arrays(path)
+    source = _source_of(arrays, path, needs_targets=needs_targets, dtype=dtype)
+    given = arrays.get(str(weights))
+    if given is None:
+        return source
+    is_train = np.ones(source.num_samples, bool) if source.part is None else source.part == TRAIN
+    if given.shape != (is_train.sum(),) or given.dtype.kind not in "biuf":
+        raise DataError(
+            f"data.weights={weights}: got an array of shape {given.shape} and type {given.dtype}, expected "
+            f"{is_train.sum()} numbers, one per sample"
+        )
+    weighed = np.zeros(source.num_samples)
+    weighed[is_train] = given
+    return dataclasses.replace(source, weights=weighed)
+
+
+def _source_of(arrays: dict[str, np.ndarray], path: Path, *, needs_targets: bool, dtype: str) -> Source:
     for inputs, targets in _ARRAYS:
         if inputs in arrays and targets in arrays:
             return from_arrays([(None, arrays[inputs], arrays[targets])], f"data.path: {path}", dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ingredients.datasets.moments import Moments
 
-__all__ = ["ByteImages", "Subset", "subset"]
+__all__ = ["ByteImages", "Joined", "Subset", "subset"]
 
 
 @runtime_checkable
@@ -25,6 +25,23 @@ class ByteImages(Protocol):
 
     def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
         """Yield the moments of images, as `[index]` gives them."""
+
+
+class Joined:
+    """Map-style datasets one behind the other."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+
+    def __len__(self) -> int:
+        return sum(len(part) for part in self.parts)
+
+    def __getitem__(self, index: int) -> Any:
+        for part in self.parts:
+            if index < len(part):
+                return part[index]
+            index -= len(part)
+        raise IndexError(index)
 
 
 class Subset:
@@ -56,6 +73,8 @@ class _ByteSubset(Subset):
         return self.dataset.moments(self.indices[indices])
 
 
-def subset(dataset: Any, indices: np.ndarray) -> Subset:
+def subset(dataset: Any, indices: np.ndarray) -> Any:
     """Return some items of a dataset, which can do what that can."""
+    if hasattr(dataset, "rows_at"):
+        return dataset.rows_at(indices)
     return (_ByteSubset if isinstance(dataset, ByteImages) else Subset)(dataset, indices)

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ingredients.datasets.samples import as_floats
+
 __all__ = ["Moments", "moments_of", "statistics"]
 
 # Of each channel of images, or each feature: how many values, their mean, the sum of squared differences from it.
@@ -57,7 +59,7 @@ def moments_of(block: np.ndarray) -> Moments:
 def _moments(inputs: Any, chosen: np.ndarray) -> Iterator[Moments]:
     if isinstance(inputs, np.ndarray):
         blocks = np.array_split(chosen, math.ceil(len(chosen) / 256))
-        yield from (moments_of(inputs[part]) for part in blocks)
+        yield from (moments_of(as_floats(inputs[part])) for part in blocks)
     elif hasattr(inputs, "moments"):
         yield from inputs.moments(chosen)
     else:

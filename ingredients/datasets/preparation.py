@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,15 @@ from ingredients.config.seed import global_stream, numpy_stream
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.items import subset
 from ingredients.datasets.moments import statistics
-from ingredients.datasets.samples import Source
+from ingredients.datasets.samples import Source, as_floats
 from ingredients.datasets.splitting import SPLITS, TEST, Split
 from ingredients.datasets.targets import known_targets, resolve_task
 from ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
+
+# Samples whose bytes become floats at once.
+_BLOCK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,13 +29,18 @@ class Prepared:
     """Data ready for batching.
 
     Attributes:
-        inputs: Array (samples, *shape), normalised, or a map-style dataset that is normalised when read.
-        targets: int64 (samples,) for classification, else float32 (samples, outputs), normalised for regression.
+        inputs: Array (samples, *shape), normalised, or of bytes, which `values` normalises, or a map-style dataset that
+            is normalised when read; of the task `custom`, a dataset of samples of any structure, as they are.
+        targets: int64 (samples,) for classification, int16 (samples, *places) for segmentation, else float32 (samples,
+            outputs), normalised for regression; of the task `custom`, int64 labels (samples,), 0 where it has none.
         indices: Indices of the samples of `train`, `val` and `test`.
         preparation: What they were prepared by.
         fingerprint: SHA-256 of the content, before splitting and normalising.
         names: What each sample is called: its file, or its place (an int) in the source, or in that part of it.
         has_targets: Whether there were targets; without any, `targets` is -1, and NaN for regression.
+        collate: What makes a batch of samples of any structure; None stacks them.
+        lengths: Lengths of the sequences in the samples, (samples,); None if there are none.
+        weights: How often samples are to be drawn, in proportion, (samples,); None if it is not known.
     """
 
     inputs: Any
@@ -42,6 +50,19 @@ class Prepared:
     fingerprint: str
     names: tuple[str, ...] | tuple[int, ...]
     has_targets: bool = True
+    collate: Callable[[list], Any] | None = None
+    lengths: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+    def values(self, indices: np.ndarray) -> np.ndarray:
+        """Return inputs (samples, *shape) as a model gets them, read here and now."""
+        by = self.preparation
+        if isinstance(self.inputs, np.ndarray):
+            return (
+                _scaled(as_floats(self.inputs[indices]), by) if self.inputs.dtype == np.uint8 else self.inputs[indices]
+            )
+        found = [self.inputs[int(index)][0] for index in indices]
+        return _scaled(np.array(found) if found else np.zeros((0, *by.input_shape)), by)
 
 
 def fingerprint(source: Source) -> str:
@@ -53,8 +74,13 @@ def fingerprint(source: Source) -> str:
     if targets is not None and targets.dtype.kind not in "biufS":
         targets = np.char.encode(targets.astype(str), "utf-8")
     for array in (source.inputs,) if targets is None else (source.inputs, targets):
-        total.update(f"{array.dtype.str} {array.shape}".encode())
-        total.update(np.ascontiguousarray(array).data)
+        # Bytes count as the floats that they become, block by block.
+        is_bytes = array is source.inputs and array.dtype == np.uint8
+        total.update(f"{np.dtype(np.float32).str if is_bytes else array.dtype.str} {array.shape}".encode())
+        for first in range(0, len(array), _BLOCK) if is_bytes else ():
+            total.update(as_floats(array[first : first + _BLOCK]).data)
+        if not is_bytes:
+            total.update(np.ascontiguousarray(array).data)
     return total.hexdigest()
 
 
@@ -76,21 +102,23 @@ def prepare(
     split = split or Split.of(config, seed)
     _refuse_empty(source, f"data.name={config['name']}")
     content = fingerprint(source)
+    _refuse_custom(source, config)
     task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
+    has_labels = source.targets is not None
     names = _names(source)
     source, kept = _limited(dataclasses.replace(source, targets=targets), split)
     targets = targets[kept]
     if strict:
         _refuse_unusable(source, f"data.name={config['name']}")
         _refuse_one_class(targets, task, config["name"])
-    indices = split.indices(targets, source.part, task)
+    indices = split.indices(targets, source.part, _stratified_as(task, has_labels))
     if strict and task == "classification" and len(np.unique(targets[indices["train"]])) < 2:
         raise DataError(
             f"data.name={config['name']}: the training part has one class only, expected at least two; "
             "change data.split_seed or data.stratify, or the data"
         )
     mean = std = target_mean = target_std = None
-    if config["normalize"] == "standard" and source.dtype == "float32":
+    if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
             mean, std = statistics(source.inputs, indices["train"])
     if task == "regression" and config["normalize_targets"]:
@@ -99,21 +127,23 @@ def prepare(
         task=task,
         input_shape=_input_shape(source),
         classes=classes,
-        class_counts=_class_counts(targets[indices["train"]], task, len(classes)),
+        class_counts=_class_counts(targets[indices["train"]], task, len(classes)) if has_labels else (),
         features=source.features,
         target_names=source.target_names,
         mean=mean,
         std=std,
         target_mean=target_mean,
         target_std=target_std,
-        num_targets=len(classes) or targets.shape[1],
+        num_targets=len(classes) if source.is_structured else len(classes) or targets.shape[1],
         image_size=config["image_size"] if config["name"] == "image_folder" else None,
         split=split.drawn(content, indices),
         dtype=source.dtype,
         table=source.table,
     )
     inputs, targets = _normalized(source, targets, preparation)
-    return Prepared(inputs, targets, indices, preparation, content, tuple(names[place] for place in kept.tolist()))
+    kept_names = tuple(names[place] for place in kept.tolist())
+    prepared = Prepared(inputs, targets, indices, preparation, content, kept_names, has_labels)
+    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths, weights=source.weights)
 
 
 def prepare_alike(
@@ -142,17 +172,23 @@ def prepare_alike(
     if source.in_memory and source.features and trained.features:
         order = trained.column_order(source.features, where)
         source = dataclasses.replace(source, inputs=source.inputs[:, order], features=trained.features)
-    trained.check_shape(_input_shape(source), where)
+    if source.is_structured != (trained.task == "custom"):
+        kinds = ("samples of any structure", "inputs and targets")
+        got, expected = kinds if source.is_structured else reversed(kinds)
+        raise DataError(f"{where}: got {got}, expected {expected} as the checkpoint was trained on")
+    if not source.is_structured:
+        trained.check_shape(_input_shape(source), where)
     content = fingerprint(source)
     is_same = content == trained.split.data
     targets = known_targets(source, trained, where, needed=needs_targets)
     names, has_targets = _names(source), source.targets is not None
+    stratified_as = _stratified_as(trained.task, has_targets)
     source, kept = _limited(source, trained.split if is_same else Split.of(config, seed))
     targets = targets[kept]
     _refuse_unusable(source, where)
     indices = {name: np.zeros(0, np.int64) for name in SPLITS}
     if is_same:
-        drawn = trained.split.indices(targets, source.part, trained.task)
+        drawn = trained.split.indices(targets, source.part, stratified_as)
         if trained.split.drawn(content, drawn).digest != trained.split.digest:
             raise DataError(
                 f"{where}: the test part cannot be told from the samples that the checkpoint was trained on: they are "
@@ -165,7 +201,21 @@ def prepare_alike(
         indices["test"] = np.arange(source.num_samples)
     inputs, targets = _normalized(source, targets, trained)
     kept_names = tuple(names[place] for place in kept.tolist())
-    return Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
+    prepared = Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
+    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths, weights=source.weights)
+
+
+def _refuse_custom(source: Source, config: Mapping[str, Any]) -> None:
+    if config["task"] == "custom" and not source.is_structured:
+        raise DataError(
+            f"data.task=custom: data.name={config['name']} gives inputs and targets, and no samples of any structure; "
+            "leave data.task out, or write a package.module:factory"
+        )
+
+
+def _stratified_as(task: str, has_labels: bool) -> str:
+    """Return the task that a split is drawn for: samples of any structure with labels are stratified by those."""
+    return "classification" if task == "custom" and has_labels else task
 
 
 def _refuse_empty(source: Source, where: str) -> None:
@@ -174,6 +224,8 @@ def _refuse_empty(source: Source, where: str) -> None:
 
 
 def _input_shape(source: Source) -> tuple[int, ...]:
+    if source.is_structured:
+        return source.item_shape
     if source.in_memory:
         return source.inputs.shape[1:]
     with global_stream(0, "fingerprint"):
@@ -193,21 +245,28 @@ def _names(source: Source) -> tuple[str, ...] | tuple[int, ...]:
 
 
 def _class_counts(targets: np.ndarray, task: str, num_classes: int) -> tuple[int, ...]:
-    """Return how often each class, or label, is among the targets of the training part."""
+    """Return how often each class, or label, is among the targets of the training part; of dense ones, in places."""
     if task == "regression":
         return ()
-    counts = np.bincount(targets, minlength=num_classes) if task == "classification" else targets.sum(0)
+    if task == "multilabel":
+        counts = targets.sum(0)
+    else:
+        counts = np.bincount(targets[targets >= 0], minlength=num_classes)
     return tuple(int(count) for count in counts)
 
 
 def _normalized(source: Source, targets: np.ndarray, by: Preparation) -> tuple[Any, np.ndarray]:
-    """Return inputs and targets, normalised; items of a dataset are when they are read."""
+    """Return inputs and targets, normalised; bytes, and items of a dataset, are when they are read."""
     inputs = source.inputs
-    if source.in_memory and by.mean is not None:
-        inputs = (inputs - by.mean) / by.std
+    if source.in_memory and inputs.dtype != np.uint8:
+        inputs = _scaled(inputs, by)
     if by.target_mean is not None:
         targets = (targets - by.target_mean) / by.target_std
     return inputs, targets
+
+
+def _scaled(inputs: np.ndarray, by: Preparation) -> np.ndarray:
+    return inputs if by.mean is None else (inputs - by.mean) / by.std
 
 
 def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
@@ -218,16 +277,15 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
     if split.limit < 1:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
     kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
-    targets, part, missing = (
-        None if array is None else array[kept] for array in (source.targets, source.part, source.missing)
-    )
+    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths", "weights")}
+    chosen: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
     inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
-    return dataclasses.replace(source, inputs=inputs, targets=targets, part=part, missing=missing, names=None), kept
+    return dataclasses.replace(source, inputs=inputs, names=None, **chosen), kept
 
 
 def _refuse_unusable(source: Source, where: str) -> None:
     missing, named = source.missing, ""
-    if source.in_memory:
+    if source.in_memory and source.inputs.dtype != np.uint8:
         bad = ~np.isfinite(source.inputs)
         missing = np.count_nonzero(bad.reshape(len(bad), -1), axis=1)
         if source.features is not None:

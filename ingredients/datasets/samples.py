@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,9 +14,9 @@ from ingredients.errors import DataError
 if TYPE_CHECKING:
     from ingredients.datasets.table_columns import TableColumns
 
-__all__ = ["Source", "Task", "as_samples", "from_arrays"]
+__all__ = ["Source", "Task", "as_floats", "as_samples", "from_arrays"]
 
-Task = Literal["auto", "classification", "regression", "multilabel"]
+Task = Literal["auto", "classification", "regression", "multilabel", "segmentation", "custom"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +24,10 @@ class Source:
     """Raw data, before splitting and normalising.
 
     Attributes:
-        inputs: Array (samples, *shape), or a map-style dataset of (input, target).
+        inputs: Array (samples, *shape) of float32, int64, or bytes that become float32 (see `as_floats`), or a
+            map-style dataset of (input, target), or of samples of any structure.
         targets: Array (samples,) or (samples, outputs): class labels of any type, or numbers; None for no targets.
+            Of samples of any structure, labels (samples,) to stratify and balance by, or None.
         classes: Names of the classes by label 0, 1, ...; None to read them off the targets.
         part: Array (samples,) of TRAIN, VAL, TEST where the source itself says so, else None.
         features: Names of the inputs' columns, if they have any.
@@ -35,6 +37,11 @@ class Source:
         table: The columns that the inputs are made of, if they come from a table.
         missing: Array (samples,) of how many values of a dataset's inputs are NaN or infinite; arrays are counted as
             they are.
+        is_structured: Whether samples are of any structure, and left as they are.
+        collate: What makes a batch of samples of any structure.
+        lengths: Array (samples,) of lengths of sequences, if samples have any.
+        weights: Array (samples,) of how often samples are to be drawn, in proportion, if there are any.
+        item_shape: Shape of the first tensor of every sample of any structure; () where they differ.
     """
 
     inputs: Any
@@ -47,11 +54,17 @@ class Source:
     digest: str | None = None
     missing: np.ndarray | None = None
     table: TableColumns | None = None
+    is_structured: bool = False
+    collate: Callable[[list], Any] | None = None
+    lengths: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    item_shape: tuple[int, ...] = ()
 
     @property
     def dtype(self) -> str:
-        """Type of the inputs: `float32`, or `int64` for whole numbers, which are not normalised."""
-        return np.dtype(getattr(self.inputs, "dtype", np.float32)).name
+        """Type that inputs become: `float32`, or `int64` for whole numbers, which are not normalised."""
+        found = np.dtype(getattr(self.inputs, "dtype", np.float32))
+        return "float32" if found == np.uint8 else found.name
 
     @property
     def in_memory(self) -> bool:
@@ -96,7 +109,7 @@ def from_arrays(
 
 
 def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.ndarray:
-    """Return inputs as `dtype`, images as (samples, channels, height, width), and their bytes as 0 to 1 in float32."""
+    """Return inputs as `dtype`, images as (samples, channels, height, width); bytes for float32 stay bytes."""
     if inputs.dtype.kind not in "biuf":
         raise DataError(f"{where}: got inputs of type {inputs.dtype}, expected numbers; encode text as numbers first")
     check_whole(inputs.dtype, where, dtype)
@@ -110,5 +123,12 @@ def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.nda
     if dtype == "int64":
         return np.ascontiguousarray(inputs, np.int64)
     tell_merged(inputs, where)
-    inputs = np.ascontiguousarray(inputs, np.float32)
-    return inputs / np.float32(255) if is_bytes and inputs.ndim == 4 else inputs
+    return np.ascontiguousarray(inputs, np.uint8 if is_bytes else np.float32)
+
+
+def as_floats(inputs: np.ndarray) -> np.ndarray:
+    """Return inputs of which some are bytes as float32; those of images (samples, channels, height, width) 0 to 1."""
+    if inputs.dtype != np.uint8:
+        return inputs
+    floats = inputs.astype(np.float32)
+    return floats / np.float32(255) if inputs.ndim == 4 else floats

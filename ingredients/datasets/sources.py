@@ -28,13 +28,14 @@ BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
 FILES = ("npz", "csv", "idx", "image_folder")
 # Settings that only some kinds of data read.
 _READ = {
-    "npz": ("path", "dtype"),
-    "csv": ("path", "target", "columns", "categorical", "dtype"),
+    "npz": ("path", "dtype", "weights"),
+    "csv": ("path", "target", "columns", "categorical", "dtype", "weights"),
     "idx": ("path", "dtype"),
     "image_folder": ("path", "image_size"),
 }
 _OF_CODE = ["torchvision:NAME", "package.module:factory"]
-_READ_OF_CODE = {"path": _OF_CODE[:1], "options": _OF_CODE, "dtype": _OF_CODE}
+_READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
+_READ_OF_CODE |= {"path": _OF_CODE[:1], "target": _OF_CODE[1:], "weights": _OF_CODE[1:]}
 # Values of settings that ask for nothing.
 _UNSET: tuple = (None, {}, [], "float32")
 
@@ -58,7 +59,7 @@ def check_options(name: str, **given: Any) -> None:
 
     Args:
         name: As in the config of the data ingredient.
-        **given: `path`, `target`, `columns`, `categorical`, `dtype`, `options` and `image_size`.
+        **given: `path`, `target`, `columns`, `categorical`, `dtype`, `options`, `image_size`, `collate` and `weights`.
 
     Raises:
         DataError: If one of them is set in vain.
@@ -66,9 +67,9 @@ def check_options(name: str, **given: Any) -> None:
     if name in BUNDLED:
         read: tuple[str, ...] = ()
     elif name.startswith("torchvision:"):
-        read = ("path", "options", "dtype")
+        read = ("path", "options", "dtype", "collate")
     else:
-        read = _READ.get(name, ("options", "dtype"))
+        read = _READ.get(name, ("options", "dtype", "collate", "target", "weights"))
     for key, value in given.items():
         if key in read or value in _UNSET:
             continue
@@ -91,6 +92,9 @@ def load_source(
     columns: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
     dtype: str = "float32",
+    task: str = "auto",
+    collate: Callable[[list], Any] | None = None,
+    weights: str | None = None,
     needs_targets: bool = True,
 ) -> Source:
     """Load the data called `name`.
@@ -101,7 +105,8 @@ def load_source(
         name, path, target, image_size, options: As in the config of the data ingredient.
         seed: Seed of the experiment.
         trained: What the data of a model were prepared by that these are for, too.
-        columns, categorical, dtype: As in the config; what a model was trained on goes before them.
+        columns, categorical, dtype, task, weights: As in the config; what a model was trained on goes before them.
+        collate: What makes a batch of samples of any structure, if it is given.
         needs_targets: Whether files have to hold targets.
 
     Raises:
@@ -110,11 +115,12 @@ def load_source(
     if name in BUNDLED:
         return _bundled(name)
     check_source(name, path)
-    dtype = dtype if trained is None else trained.dtype
+    if trained is not None:
+        dtype, task = trained.dtype, trained.task
     if name in FILES:
         where = Path(str(path)).expanduser()
         readers: dict[str, Callable[[], Source]] = {
-            "npz": lambda: read_npz(where, needs_targets=needs_targets, dtype=dtype),
+            "npz": lambda: read_npz(where, needs_targets=needs_targets, dtype=dtype, weights=weights),
             "csv": lambda: read_csv(
                 where,
                 target,
@@ -122,6 +128,7 @@ def load_source(
                 columns=columns,
                 categorical=categorical,
                 dtype=dtype,
+                weights=weights,
                 needs_targets=needs_targets,
             ),
             "idx": lambda: read_idx(where, needs_targets=needs_targets, dtype=dtype),
@@ -129,10 +136,11 @@ def load_source(
         }
         return readers[name]()
     if name.startswith("torchvision:"):
-        return from_torchvision(name.partition(":")[2], path, options, dtype)
+        return from_torchvision(name.partition(":")[2], path, options, dtype, task=task, collate=collate)
     with global_stream(seed, "factory"):
         made = build(import_object(name, "data.name"), options, "data.options", DataError)
-    return from_factory(made, f"data.name={name}", dtype)
+    key = target if isinstance(target, str) else None
+    return from_factory(made, f"data.name={name}", dtype, task=task, target=key, collate=collate, weights=weights)
 
 
 def check_source(name: str, path: str | None) -> None:

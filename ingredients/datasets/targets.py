@@ -11,9 +11,15 @@ from ingredients.datasets.samples import Source, Task
 from ingredients.datasets.whole_numbers import tell_merged
 from ingredients.errors import DataError
 
-__all__ = ["UNKNOWN", "known_targets", "resolve_task"]
+__all__ = ["UNKNOWN", "VOID", "known_targets", "resolve_task"]
 
 _log = logging.getLogger(__name__)
+
+# What whole numbers are taken for, by the dimensions of all targets.
+_TASKS: dict[int, Task] = {1: "classification", 2: "multilabel"}
+# What places of dense targets have that belong to no class; as labels they are `VOID`, which losses of torch ignore.
+_NO_CLASS = 255
+VOID = -100
 
 # The label of a sample that has none, or one that the model does not know; values that are not there are NaN.
 UNKNOWN = -1
@@ -22,11 +28,14 @@ UNKNOWN = -1
 def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[str, np.ndarray, tuple[str, ...]]:
     """Return the task, the targets as numbers, and the names of the classes.
 
-    A target of text, bools or ints is a class, one of floats a number; a matrix of zeros and ones is a set of labels.
+    A target of text, bools or ints is a class, one of floats a number; a matrix of zeros and ones is a set of labels;
+    an array of ints for each sample, such as (height, width), has a class for each of its places.
 
     Raises:
         DataError: If the targets do not fit the task, are missing, or are labels out of range.
     """
+    if source.is_structured:
+        return "custom", *_free_labels(source)
     targets = source.targets
     if targets is None:
         raise DataError("data.target: there are no targets to train on; add them")
@@ -42,7 +51,9 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
         bad = int((~np.isfinite(targets)).sum())
         raise DataError(f"data.target: {bad} of the {targets.size} targets are NaN or infinite; remove those samples")
     if task == "auto":
-        task = "regression" if targets.dtype.kind == "f" else "classification" if targets.ndim == 1 else "multilabel"
+        task = "regression" if targets.dtype.kind == "f" else _TASKS.get(targets.ndim, "segmentation")
+    if task == "segmentation":
+        return task, *_dense_labels(targets, source.classes, num_classes)
     if task == "classification":
         return task, *_labels(targets, source.classes, num_classes)
     if targets.dtype.kind not in "biuf":
@@ -54,6 +65,38 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
             raise DataError("data.task=multilabel: got targets other than 0 and 1; use data.task=regression")
         return task, matrix, source.classes or source.target_names or tuple(map(str, range(matrix.shape[1])))
     return task, matrix, ()
+
+
+def _free_labels(source: Source) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels and classes of samples of any structure; 0 and no classes where they have no labels."""
+    if source.targets is None:
+        return np.zeros(source.num_samples, np.int64), source.classes or ()
+    values, labels = np.unique(source.targets, return_inverse=True)
+    if source.classes is not None and source.targets.dtype.kind in "biu":
+        return source.targets.astype(np.int64), source.classes
+    return labels.astype(np.int64).reshape(-1), tuple(map(_class_name, values))
+
+
+def _dense_labels(
+    targets: np.ndarray, classes: tuple[str, ...] | None, num_classes: int | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return a class for each place; 255 and negative numbers, which stand for none, become `VOID`."""
+    if targets.dtype.kind not in "biu" or targets.ndim < 2:
+        raise DataError(
+            f"data.task=segmentation: got targets of type {targets.dtype} and shape {targets.shape}, expected a whole "
+            "number for each place, such as (samples, height, width)"
+        )
+    is_void = (targets < 0) | (targets == _NO_CLASS)
+    highest = int(np.max(targets, initial=0, where=~is_void))
+    count = num_classes or (len(classes) if classes else max(highest + 1, 2))
+    if highest >= count:
+        raise DataError(
+            f"data.num_classes: label out of range: got {highest}, expected 0 to {count - 1}, or 255 for no class; "
+            "correct the targets, or data.num_classes"
+        )
+    names = classes or ()
+    labels = np.where(is_void, np.int16(VOID), targets.astype(np.int16))
+    return labels, (*names[:count], *map(str, range(len(names), count)))
 
 
 def _labels(
@@ -113,18 +156,24 @@ def known_targets(source: Source, trained: Preparation, where: str, *, needed: b
         needed: Whether every sample has to have a target that the model knows.
 
     Returns:
-        int64 (samples,) for classification, else float32 (samples, outputs).
+        int64 (samples,) for classification, int16 for segmentation, else float32 (samples, outputs).
 
     Raises:
         DataError: If the targets do not fit those that the model was trained on.
     """
+    if source.is_structured:
+        return _free_labels(source)[0]
     if source.targets is None:
         shape = (source.num_samples, trained.num_targets)
+        if trained.task == "segmentation":
+            return np.full((shape[0], *trained.input_shape[1:]), VOID, np.int16)
         if trained.task == "classification":
             return np.full(shape[0], UNKNOWN, np.int64)
         return np.full(shape, np.nan if trained.task == "regression" else UNKNOWN, np.float32)
     if trained.task == "classification":
         return _known_labels(source, trained, where, needed=needed)
+    if trained.task == "segmentation":
+        return _dense_labels(source.targets, trained.classes, None)[0]
     return _known_values(source.targets, trained, where, needed=needed)
 
 

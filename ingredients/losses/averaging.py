@@ -40,7 +40,8 @@ def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tens
         return weight[targets if ignored is None else targets[targets != ignored]].sum()
     if ignored is not None and ignored >= 0:
         return (targets != ignored).sum()
-    return len(targets)
+    # Of a class for each pixel the mean is over pixels, whose number may differ from batch to batch.
+    return targets.numel() if targets.ndim > 1 and not targets.is_floating_point() else len(targets)
 
 
 @torch.no_grad()

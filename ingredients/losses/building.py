@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path
 from ingredients.config.nearest import nearest
@@ -19,43 +18,17 @@ from ingredients.datasets.batches import Data
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import LossError
 from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
+from ingredients.losses.measures import Measures
+from ingredients.losses.modules import BinaryCrossEntropy, BinaryFocalLoss, FocalLoss, WeightedLosses
 
-__all__ = ["LOSSES", "BinaryCrossEntropy", "FocalLoss", "Loss", "build_loss", "check_loss", "reading"]
-
-
-class FocalLoss(nn.Module):
-    """Cross entropy that fades out for what is classified well already: outputs (B, K), targets (B,) -> scalar.
-
-    The mean of -weight[y] (1 - p[y])^gamma log p[y]. Source: Lin et al., https://arxiv.org/abs/1708.02002
-
-    Args:
-        gamma: Focusing strength, at least 0; 0 is cross entropy.
-        weight: Weights of the classes (K,), or None.
-    """
-
-    weight: Tensor | None
-
-    def __init__(self, gamma: float = 2.0, weight: Tensor | None = None) -> None:
-        super().__init__()
-        if gamma < 0:
-            raise ValueError(f"gamma is {gamma}, expected at least 0")
-        self.gamma = gamma
-        self.register_buffer("weight", weight)
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        log_p = functional.log_softmax(outputs.float(), -1).gather(1, targets[:, None])[:, 0]
-        losses = -((1 - log_p.exp()) ** self.gamma) * log_p
-        if self.weight is None:
-            return losses.mean()
-        weights = self.weight[targets]
-        return (weights * losses).sum() / weights.sum()
-
-
-class BinaryCrossEntropy(nn.BCEWithLogitsLoss):
-    """`torch.nn.BCEWithLogitsLoss` on labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K)."""
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return super().forward(outputs, targets.to(outputs.dtype).reshape(outputs.shape))
+__all__ = [
+    "LOSSES",
+    "Loss",
+    "build_loss",
+    "build_losses",
+    "check_loss",
+    "reading",
+]
 
 
 # name -> (class, tasks it fits, names of its options that are tensors)
@@ -64,11 +37,14 @@ LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
     "focal": (FocalLoss, ("classification",), ("weight",)),
     "nll": (nn.NLLLoss, ("classification",), ("weight",)),
     "bce": (BinaryCrossEntropy, ("classification", "multilabel"), ("pos_weight", "weight")),
+    "binary_focal": (BinaryFocalLoss, ("classification", "multilabel"), ()),
     "mse": (nn.MSELoss, ("regression",), ()),
     "l1": (nn.L1Loss, ("regression",), ()),
     "smooth_l1": (nn.SmoothL1Loss, ("regression",), ()),
 }
 
+# Of these a classifier of two classes has one output.
+_BINARY = ("bce", "binary_focal")
 _DEFAULTS = {"classification": "cross_entropy", "multilabel": "bce", "regression": "mse"}
 
 
@@ -78,11 +54,13 @@ class Loss:
 
     Attributes:
         module: Called as `module(outputs, targets)`; returns a scalar.
-        kind: `classes` (argmax over K scores), `binary` (one score above 0), `labels` (each of K scores above 0) or
-            `values`.
+        kind: `classes` (argmax over K scores; of (B, K, ...) for each pixel), `binary` (one score above 0), `labels`
+            (each of K scores above 0) or `values`.
         num_outputs: Outputs that the model must have.
         target_mean, target_std: What regression targets were normalised by (D,), or None.
         averaging: How it joins the samples of a batch; None takes what its attributes say.
+        measures: What is measured beside it, or None.
+        measures_training: Whether training batches are measured, too.
     """
 
     module: nn.Module
@@ -91,6 +69,8 @@ class Loss:
     target_mean: Tensor | None = None
     target_std: Tensor | None = None
     averaging: Averaging | None = None
+    measures: Measures | None = None
+    measures_training: bool = False
 
     def __post_init__(self) -> None:
         if self.averaging is None:
@@ -127,7 +107,7 @@ class Loss:
     def predict(self, outputs: Tensor) -> Tensor:
         """Return classes (B,), labels (B, K) as 0 and 1, or values (B, D) in the targets' own unit."""
         if self.kind == "classes":
-            return outputs.argmax(-1)
+            return outputs.argmax(1)
         if self.kind == "binary":
             return outputs.gt(0).long()[:, 0]
         if self.kind == "labels":
@@ -146,11 +126,54 @@ class Loss:
         """Return probabilities (B, K), None for values; of a binary loss both classes'."""
         if self.kind == "classes":
             # Of log-probabilities, too, this gives the probabilities.
-            return outputs.float().softmax(-1)
+            return outputs.float().softmax(1)
         if self.kind == "values":
             return None
         positive = outputs.float().sigmoid()
         return torch.cat([1 - positive, positive], -1) if self.kind == "binary" else positive
+
+
+def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | str) -> Loss:
+    """Return the weighted sum of several losses.
+
+    Args:
+        parts: By the name that each is logged by, `name`, `weight` (1 by default), `options` and `class_weights`.
+        data: The data they are for.
+        device: Where their tensors live.
+
+    Raises:
+        LossError: If one cannot be, or they read the outputs, or join the samples of a batch, in different ways.
+    """
+    losses, weights = {}, {}
+    for name, part in parts.items():
+        unknown = [] if isinstance(part, Mapping) else [repr(part)]
+        unknown = unknown or [key for key in part if key not in ("name", "weight", "options", "class_weights")]
+        if unknown or not name.isidentifier() or name == "loss":
+            raise LossError(
+                f"loss.parts: got {', '.join(unknown) or 'the name ' + repr(name)}; expected a mapping from a name, "
+                "such as dice, to name, weight, options and class_weights"
+            )
+        losses[name] = build_loss(part.get("name"), part.get("options", {}), part.get("class_weights"), data, device)
+        weights[name] = float(part.get("weight", 1.0))
+    first, *others = losses.values()
+    for other in others:
+        if (other.kind, other.num_outputs) != (first.kind, first.num_outputs):
+            raise LossError(f"loss.parts: they read the outputs as {first.kind} and as {other.kind}; give losses alike")
+        if other.averaging != first.averaging or _class_weights(other) != _class_weights(first):
+            raise LossError(
+                "loss.parts: they join the samples of a batch in different ways (a mean, a sum, weights of classes); "
+                "give them the same reduction and the same class_weights"
+            )
+    module = WeightedLosses({name: loss.module for name, loss in losses.items()}, weights)
+    for name in ("weight", "ignore_index", "reduction"):
+        if hasattr(first.module, name) and not isinstance(getattr(first.module, name), nn.Parameter):
+            setattr(module, name, getattr(first.module, name))
+    return Loss(module, first.kind, first.num_outputs, first.target_mean, first.target_std, first.averaging)
+
+
+def _class_weights(loss: Loss) -> list[float] | None:
+    weight = getattr(loss.module, "weight", None)
+    return weight.tolist() if loss.averaging == "weights" and isinstance(weight, Tensor) else None
 
 
 def build_loss(
@@ -176,9 +199,9 @@ def build_loss(
             raise LossError(
                 f"loss.name: {name} is for {' or '.join(tasks)}, but the data are for {data.task}; use {fitting}"
             )
-        if name == "bce" and data.task == "classification" and data.num_targets != 2:
+        if name in _BINARY and data.task == "classification" and data.num_targets != 2:
             raise LossError(
-                f"loss.name: bce needs two classes, but the data have {data.num_targets}; use cross_entropy"
+                f"loss.name: {name} needs two classes, but the data have {data.num_targets}; use cross_entropy"
             )
     else:
         check_loss_name(name)
@@ -220,7 +243,7 @@ def reading(name: str | None, data: Data | Preparation) -> tuple[str, int]:
         return "values", data.num_targets
     if data.task == "multilabel":
         return "labels", data.num_targets
-    return ("binary", 1) if name == "bce" else ("classes", data.num_targets)
+    return ("binary", 1) if name in _BINARY else ("classes", data.num_targets)
 
 
 def _weights(
@@ -228,7 +251,7 @@ def _weights(
 ) -> dict[str, Any]:
     if class_weights is None:
         return {}
-    if data.task != "classification" or name == "bce" or "weight" not in tensors:
+    if data.task != "classification" or name in _BINARY or "weight" not in tensors:
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
         raise LossError("loss: got class_weights and options.weight, which are one thing; give one of them")

@@ -1,4 +1,4 @@
-"""Building, initialising and describing models, without Sacred."""
+"""Building and describing models, without Sacred."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ingredients.config.construct import build, check_options, import_object, is
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
 from ingredients.errors import ModelError
+from ingredients.models.initialising import initialize
 from ingredients.models.networks import CNN, MLP, ViT
 
-__all__ = ["NETWORKS", "build_model", "check_model", "initialize", "summarize"]
+__all__ = ["NETWORKS", "build_model", "check_model", "summarize"]
 
 NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
@@ -26,7 +27,7 @@ NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 def build_model(
     name: str,
     options: Mapping[str, Any],
-    init: str,
+    init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]],
     input_shape: Sequence[int],
     num_outputs: int,
     seed: int,
@@ -116,29 +117,6 @@ def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_output
         raise ModelError(
             f"model.name={name} returns {outputs.shape[1]} outputs, expected {num_outputs} for these data and loss"
         )
-
-
-def initialize(model: nn.Module, init: str) -> None:
-    """Draw the weights of linear and convolution layers anew and zero their biases; `default` leaves all as built.
-
-    Args:
-        model: The model, changed in place.
-        init: `default`, `xavier` (Glorot and Bengio 2010), `kaiming` (He et al. 2015) or `orthogonal` (Saxe et al.
-            2013), with the functions of `torch.nn.init`.
-    """
-    if init == "default":
-        return
-    draw = {
-        "xavier": nn.init.xavier_uniform_,
-        "kaiming": lambda weight: nn.init.kaiming_normal_(weight, nonlinearity="relu"),
-        "orthogonal": nn.init.orthogonal_,
-    }[init]
-    layers = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-    for module in model.modules():
-        if isinstance(module, layers):
-            draw(module.weight)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
 
 
 def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:

@@ -25,11 +25,16 @@ def plain_state_dict(module: nn.Module) -> dict[str, Any]:
     return plain_names(module.state_dict())
 
 
-def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any]) -> None:
+def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
     """Load a state dict into a module, whether or not either of them is that of a compiled one.
+
+    Args:
+        module: The module.
+        state: The state dict.
+        strict: Whether their names must be the same.
 
     Raises:
         RuntimeError: If it does not fit.
     """
     own = {plain_name(name): name for name in module.state_dict()}
-    module.load_state_dict({own.get(name, name): value for name, value in plain_names(state).items()})
+    module.load_state_dict({own.get(name, name): value for name, value in plain_names(state).items()}, strict=strict)

@@ -76,7 +76,9 @@ def test_first_line_says_what_is_trained_and_the_last_where_it_is_recorded(train
     _, done = trained
     said = [line.partition(" - ")[2] for line in done.stderr.splitlines()]
     lines = [line.partition(" - ")[2] for line in said if not line.startswith("exp - ")]
-    assert lines[0] == "digits (1,258 train, 269 val, 270 test samples), mlp (26,122 parameters), cpu"
+    assert (
+        lines[0] == "digits (1,258 train, 269 val, 270 test samples; 0.5 MiB in memory), mlp (26,122 parameters), cpu"
+    )
     assert said[-1] == "exp - Recorded in my_runs/1"
 
 

@@ -10,10 +10,10 @@ import torch
 import experiments
 import ingredients
 from experiments import Experiment
-from ingredients import amp, data, device, loss, model, optimizer, scheduler, training
+from ingredients import amp, data, device, loss, metrics, model, optimizer, scheduler, training
 from observers import FileObserver, run_folder
 
-PARTS = (device, data, loss, model, optimizer, scheduler, amp, training, ingredients.checkpoint)
+PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, ingredients.checkpoint)
 SETTINGS = {"data.limit": 90, "data.batch_size": 16, "model.options.hidden": [8], "training.epochs": 1, "seed": 0}
 
 

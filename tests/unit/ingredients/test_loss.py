@@ -7,4 +7,5 @@ from ingredients.losses.building import build_loss
 
 
 def test_config_has_the_arguments_of_build_loss():
-    assert [*config()] == [name for name in inspect.signature(build_loss).parameters if name not in ("data", "device")]
+    arguments = [name for name in inspect.signature(build_loss).parameters if name not in ("data", "device")]
+    assert [*config()] == [*arguments, "parts"]

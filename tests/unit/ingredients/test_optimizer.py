@@ -9,6 +9,7 @@ from torch import nn
 
 from ingredients.errors import ConfigError, OptimizerError
 from ingredients.losses.building import Loss
+from ingredients.models.freezing import Freezing
 from ingredients.optimizer import build_optimizer, config, parameter_groups
 
 NAMES = sorted(
@@ -288,3 +289,55 @@ def test_optimizer_has_what_is_trained_of_the_loss(model):
     optimizer = build_optimizer(model, "SGD", 0.1, groups=[{"match": "loss.*", "lr": 0.5}], loss=loss)
     assert names_of(optimizer.param_groups[1]) == ["loss.weight"]
     assert optimizer.param_groups[1]["params"] == [loss.module.weight]
+
+
+def rates_of(optimizer):
+    return {name: group["lr"] for group in optimizer.param_groups for name in names_of(group)}
+
+
+def test_optimizer_with_layer_decay_lowers_the_rate_from_layer_to_layer(caplog):
+    caplog.set_level("INFO", "ingredients.optimizer")
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+    optimizer = build_optimizer(model, "SGD", 0.1, layer_decay=0.5)
+    assert rates_of(optimizer) == {
+        **dict.fromkeys(["0.weight", "0.bias", "1.weight", "1.bias"], 0.025),
+        **dict.fromkeys(["3.weight", "3.bias"], 0.05),
+        **dict.fromkeys(["4.weight", "4.bias"], 0.1),
+    }
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.05, 0.025]
+    assert "lr by layer: 0 0.025, 3 0.05, 4 0.1" in caplog.text
+
+
+def test_optimizer_with_layer_decay_keeps_rates_and_decay_of_groups(model):
+    groups = [{"match": "0.weight", "lr": 0.7}, {"match": "3.*", "weight_decay": 0.2}]
+    optimizer = build_optimizer(model, "SGD", 0.1, 0.3, groups=groups, decay_bias_and_norm=False, layer_decay=0.5)
+    assert rates_of(optimizer) == {
+        "0.weight": 0.7,
+        **dict.fromkeys(["0.bias", "1.weight", "1.bias"], 0.05),
+        **dict.fromkeys(["3.weight", "3.bias"], 0.1),
+    }
+    decays = {name: group["weight_decay"] for group in optimizer.param_groups for name in names_of(group)}
+    assert decays == {
+        **dict.fromkeys(["0.bias", "1.weight", "1.bias", "3.bias"], 0.0),
+        "0.weight": 0.3,
+        "3.weight": 0.2,
+    }
+
+
+@pytest.mark.parametrize("layer_decay", [0.0, -0.5, 1.5, float("nan")])
+def test_optimizer_with_a_wrong_layer_decay_raises(model, layer_decay):
+    with pytest.raises(OptimizerError, match=rf"optimizer.layer_decay: got {layer_decay}, expected more than 0"):
+        build_optimizer(model, "SGD", 0.1, layer_decay=layer_decay)
+
+
+def test_optimizer_has_what_is_unfrozen_later_and_leaves_it_as_it_is_until_then(model):
+    freezing = Freezing(model, ["0"], [{"epoch": 2, "match": "3"}])
+    optimizer = build_optimizer(model, "AdamW", 0.1, weight_decay=0.5)
+    assert names_of(optimizer.param_groups[0]) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    before = model[3].weight.clone()
+    for epoch, is_same in ((1, True), (2, False)):
+        freezing.begin_epoch(epoch)
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+        assert torch.equal(model[3].weight, before) == is_same

@@ -39,16 +39,6 @@ class Uneven(Squares):
         return np.ones(2 + index % 2), 0
 
 
-class Triples(Squares):
-    def __getitem__(self, index):
-        return np.ones(2), 0, "more"
-
-
-class Words(Squares):
-    def __getitem__(self, index):
-        return ["some", "words"], 0
-
-
 class Holes(Squares):
     def __getitem__(self, index):
         return np.where(np.arange(4) < index - 4, np.nan, 1.0), index % 2
@@ -90,8 +80,16 @@ def number():
     return 3
 
 
-def three_arrays():
+def two_arrays_and_a_number():
     return (*arrays(), 1)
+
+
+def uneven_arrays():
+    return {"a": arrays()[0], "b": arrays(4)[0]}
+
+
+def uneven_rows():
+    return [[1.0, 2.0], [3.0]], [0, 1]
 
 
 def parts_without_train():
@@ -188,14 +186,17 @@ def test_factory_of_an_empty_dataset_has_no_samples():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("number", r"made a int, expected \(inputs, targets\), a dict of such pairs"),
-        ("three_arrays", r"item 0 is a ndarray, expected a pair \(input, target\)"),
+        ("number", r"got a int, expected a pair \(inputs, targets\), a dict or tuple of arrays, a dataset with"),
+        ("two_arrays_and_a_number", r"got a tuple, expected a pair \(inputs, targets\)"),
+        ("uneven_arrays", r"got arrays of \[4, 6\] rows, expected one row per sample in each"),
+        ("uneven_rows", r"got rows of different lengths, expected arrays; return a dataset, and join by data.collate"),
         ("parts_without_train", r"got parts \['test'\], expected train and, if there are any, val and test"),
         ("unknown_parts", r"got parts \['holdout', 'train'\], expected train"),
         ("part_that_is_no_pair", r"got a ndarray, expected a pair \(inputs, targets\)"),
-        ("Triples", r"item 0 is a tuple, expected a pair \(input, target\)"),
-        ("Words", "the input of item 0 is of type <U5, expected numbers"),
-        ("Uneven", r"items 0 and 1 have .* of shapes \(\(2,\), \(\)\) and \(\(3,\), \(\)\), expected one shape"),
+        (
+            "Uneven",
+            r"items 0 and 1 have .* of shapes \(\(2,\), \(\)\) and \(\(3,\), \(\)\), .*; pad .* data.collate=pad",
+        ),
     ],
 )
 def test_factory_of_anything_else_is_refused(name, message):

@@ -5,7 +5,7 @@ import inspect
 from experiments.training.loop import fit
 from ingredients.training import config, fast
 
-PARTS = {"model", "data", "loss", "optimizer", "log", "scheduler", "amp", "checkpointer"}
+PARTS = {"model", "data", "loss", "optimizer", "log", "scheduler", "amp", "checkpointer", "callbacks"}
 
 
 def test_config_has_the_settings_of_fit():

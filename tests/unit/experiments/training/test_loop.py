@@ -9,8 +9,10 @@ from sklearn import metrics as sklearn_metrics
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.loop import backward, evaluate, fit, grouped, predict, steps_per_epoch
+from experiments.training.loop import evaluate, fit, grouped, predict, steps_per_epoch
 from experiments.training.monitor import Monitor
+from experiments.training.tasks import Supervised
+from experiments.training.trainer import Trainer
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError, TrainingError
@@ -43,6 +45,13 @@ class Log(list):
 @pytest.fixture
 def data(tensor_data):
     return tensor_data((INPUTS[:20], LABELS[:20]), (INPUTS[20:30], LABELS[20:30]), (INPUTS[30:], LABELS[30:]))
+
+
+def backward(model, group, loss, amp):
+    """Return the loss of one effective batch, after adding its gradients to the model's."""
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters.values()], lr=1.0)
+    trainer = Trainer(model, Supervised(loss), None, {"": optimizer}, {}, amp, None)
+    return trainer.backward(lambda batch: trainer.task.loss(model, batch), group, optimizer)
 
 
 def make_model(num_outputs=3, *layers):
@@ -322,7 +331,18 @@ def test_fit_keeps_the_newest_state_of_every_part(data, tmp_path):
     model, _, result = train(data, epochs=3, checkpointer=keeper, amp=amp, schedule={"name": "CosineAnnealingLR"})
     state = load_checkpoint(keeper.last_path)
     parts = {"model", "optimizer", "scheduler", "amp", "monitor", "streams"}
-    assert state.keys() == {*parts, "epoch", "batch", "step", "losses", "data", "config", "format"}
+    assert state.keys() == {
+        *parts,
+        "epoch",
+        "batch",
+        "step",
+        "losses",
+        "scalars",
+        "stopped",
+        "data",
+        "config",
+        "format",
+    }
     assert (state["epoch"], state["batch"], state["step"], state["config"]) == (3, 0, 9, {"seed": 3})
     assert torch.equal(state["model"]["0.weight"], model[0].weight)
     waited = 3 - result.best_epoch

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.loop import backward, evaluate, fit, steps_per_epoch
+from experiments.training.loop import evaluate, fit, steps_per_epoch
+from experiments.training.tasks import Supervised
+from experiments.training.trainer import Trainer
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint, load_weights
 from ingredients.config.seed import seed_globals
@@ -110,6 +112,13 @@ def own(monkeypatch):
 @pytest.fixture
 def data(tensor_data):
     return tensor_data((INPUTS, LABELS), (INPUTS, LABELS), batch_size=10)
+
+
+def backward(model, group, loss, amp):
+    """Return the loss of one effective batch, after adding its gradients to the model's."""
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters.values()], lr=1.0)
+    trainer = Trainer(model, Supervised(loss), None, {"": optimizer}, {}, amp, None)
+    return trainer.backward(lambda batch: trainer.task.loss(model, batch), group, optimizer)
 
 
 def loss_for(data, name, options=None):

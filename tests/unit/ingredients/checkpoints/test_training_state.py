@@ -72,7 +72,7 @@ def momenta(parts):
 @pytest.mark.parametrize("changes", [{}, {"data": {"num_workers": 3}}])
 def test_branch_without_a_change_has_the_whole_state(state, tmp_path, changes):
     parts, place = branched(state, tmp_path, **changes)
-    assert vars(place) == {"epoch": 2, "batch": 1, "step": 9, "losses": [0.25]}
+    assert vars(place) == {"epoch": 2, "batch": 1, "step": 9, "losses": [0.25], "scalars": {}, "stopped": False}
     assert torch.equal(parts["model"].weight, state["model"]["weight"])
     assert lr(parts) == 0.025
     assert momenta(parts) is not None

@@ -7,6 +7,7 @@ import pytest
 
 from ingredients.data import ingredient
 from ingredients.datasets.preparation import prepare
+from ingredients.datasets.samples import as_floats
 from ingredients.datasets.sources import BUNDLED, load_source
 from ingredients.datasets.splitting import TEST, TRAIN, VAL
 from ingredients.errors import DataError, MissingDependencyError
@@ -168,13 +169,14 @@ def test_npz_with_parts_keeps_them(tmp_path):
 def test_npz_inputs_become_float_samples_with_channels_first(shape, dtype, expected, tmp_path):
     source = load_source("npz", write_npz(tmp_path, x=np.ones(shape, dtype), y=np.arange(6)))
     assert source.inputs.shape == expected
-    assert source.inputs.dtype == np.float32
+    assert source.inputs.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
+    assert source.dtype == "float32"
 
 
 def test_npz_bytes_of_images_become_0_to_1(tmp_path):
     images = np.arange(0, 256, 5, dtype=np.uint8)[:48].reshape(3, 4, 4)
     source = load_source("npz", write_npz(tmp_path, x=images, y=np.arange(3)))
-    np.testing.assert_allclose(source.inputs[:, 0], images / 255, rtol=1e-6)
+    np.testing.assert_allclose(as_floats(source.inputs)[:, 0], images / 255, rtol=1e-6)
 
 
 def test_npz_bytes_of_a_table_keep_their_values(tmp_path):
@@ -185,7 +187,7 @@ def test_npz_bytes_of_a_table_keep_their_values(tmp_path):
 def test_npz_channels_last_keeps_every_pixel(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (2, 6, 7, 3), dtype=np.uint8)
     source = load_source("npz", write_npz(tmp_path, x=images, y=np.arange(2)))
-    np.testing.assert_allclose(source.inputs[1, 2, 4, 5], images[1, 4, 5, 2] / 255, rtol=1e-6)
+    np.testing.assert_allclose(as_floats(source.inputs)[1, 2, 4, 5], images[1, 4, 5, 2] / 255, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,7 @@ def test_idx_reads_both_parts(packed, tmp_path):
     write_idx(tmp_path, "t10k", 4, packed=packed)
     source = load_source("idx", str(tmp_path))
     assert source.inputs.shape == (11, 1, 4, 5)
-    np.testing.assert_allclose(source.inputs[source.part == TRAIN, 0], images / 255, rtol=1e-6)
+    np.testing.assert_allclose(as_floats(source.inputs)[source.part == TRAIN, 0], images / 255, rtol=1e-6)
     assert source.part.tolist().count(TEST) == 4
     assert source.targets[source.part == TRAIN].tolist() == [0, 1, 2, 0, 1, 2, 0]
 
@@ -326,7 +328,7 @@ def test_idx_types_of_the_format_are_read(dtype, tmp_path):
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.array([0, 1], dtype)))
     source = load_source("idx", str(tmp_path))
     assert source.targets.dtype == dtype
-    assert source.inputs.ravel()[-1] == (np.float32(23) / np.float32(255) if dtype == "u1" else 23)
+    assert as_floats(source.inputs).ravel()[-1] == (np.float32(23) / np.float32(255) if dtype == "u1" else 23)
 
 
 def test_idx_without_labels_is_refused(tmp_path):

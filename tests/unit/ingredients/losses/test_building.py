@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from ingredients.errors import ConfigError, LossError
-from ingredients.losses.building import LOSSES, FocalLoss, build_loss, check_loss
+from ingredients.losses.building import LOSSES, build_loss, build_losses, check_loss
+from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
 
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0] * 6 + [1] * 4 + [2] * 2)
@@ -91,8 +92,8 @@ def test_loss_without_a_name_is_the_usual_of_the_task(request, task, module, kin
 
 FITS = {
     "three": {"cross_entropy", "focal", "nll"},
-    "two": {"cross_entropy", "focal", "nll", "bce"},
-    "labelled": {"bce"},
+    "two": {"cross_entropy", "focal", "nll", "bce", "binary_focal"},
+    "labelled": {"bce", "binary_focal"},
     "values": {"mse", "l1", "smooth_l1"},
 }
 
@@ -114,8 +115,8 @@ def test_loss_that_fits_the_task_trains_on_it(request, task, name):
 )
 def test_loss_that_does_not_fit_the_task_raises_with_those_that_do(request, task, name):
     message = (
-        "loss.name: bce needs two classes, but the data have 3; use cross_entropy"
-        if (task, name) == ("three", "bce")
+        f"loss.name: {name} needs two classes, but the data have 3; use cross_entropy"
+        if task == "three" and name in ("bce", "binary_focal")
         else rf"loss.name: {name} is for .*, but the data are for .*; use .*{min(FITS[task])}"
     )
     with pytest.raises(LossError, match=message):
@@ -372,3 +373,64 @@ def test_check_loss_without_a_whole_batch_raises(three):
     three.train.drop_last, three.train.batch_size = True, 13
     with pytest.raises(LossError, match=r"the training part has no whole batch; lower data.batch_size"):
         check_loss(build(three), nn.Linear(4, 3), three)
+
+
+def test_binary_focal_with_gamma_zero_is_binary_cross_entropy():
+    outputs, targets = SCORES, (SCORES > 0.7).long()
+    expected = functional.binary_cross_entropy_with_logits(outputs, targets.float())
+    assert BinaryFocalLoss(gamma=0.0)(outputs, targets).item() == pytest.approx(expected.item())
+
+
+def test_binary_focal_has_the_value_of_a_hand_computation():
+    loss = BinaryFocalLoss(gamma=2.0, alpha=0.25)
+    p = 1 / (1 + math.exp(-1.0))
+    expected = (0.25 * (1 - p) ** 2 * -math.log(p) + 0.75 * p**2 * -math.log(1 - p)) / 2
+    assert loss(torch.tensor([[1.0], [1.0]]), torch.tensor([1, 0])).item() == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"gamma": -1.0}, {"alpha": 1.5}])
+def test_binary_focal_with_numbers_that_cannot_be_raises(two, options):
+    with pytest.raises((LossError, ConfigError), match="expected"):
+        build(two, "binary_focal", options)
+
+
+@pytest.mark.parametrize(("task", "num_outputs"), [("two", 1), ("labelled", 3)])
+def test_binary_focal_is_of_two_classes_or_of_labels(request, task, num_outputs):
+    assert build(request.getfixturevalue(task), "binary_focal").num_outputs == num_outputs
+
+
+def test_several_losses_are_one_weighted_sum(three):
+    loss = build_losses({"ce": {"name": "cross_entropy"}, "focal": {"name": "focal", "weight": 0.5}}, three, "cpu")
+    targets = torch.tensor([0, 2, 1])
+    ce, focal = functional.cross_entropy(SCORES, targets), FocalLoss()(SCORES, targets)
+    assert loss(SCORES, targets).item() == pytest.approx((ce + 0.5 * focal).item())
+    terms = loss.module.terms(SCORES, targets)
+    assert (terms["ce"].item(), terms["focal"].item()) == (ce.item(), focal.item())
+    assert (loss.kind, loss.num_outputs, loss.averaging) == ("classes", 3, "mean")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"a": 3}, "loss.parts: got 3; expected a mapping"),
+        ({"a": {"nmae": "focal"}}, "loss.parts: got nmae; expected"),
+        ({"loss": {}}, "the name 'loss'"),
+        ({"a": {}, "b": {"class_weights": "balanced"}}, "join the samples of a batch in different ways"),
+        ({"a": {}, "b": {"options": {"reduction": "sum"}}}, "join the samples of a batch in different ways"),
+    ],
+)
+def test_several_losses_that_do_not_go_together_raise(three, parts, message):
+    with pytest.raises(LossError, match=message):
+        build_losses(parts, three, "cpu")
+
+
+def test_losses_of_classes_take_a_class_for_each_pixel(three):
+    outputs = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(40).reshape(2, 4, 5) % 3
+    flat = outputs.permute(0, 2, 3, 1).reshape(-1, 3), targets.flatten()
+    for name in ("cross_entropy", "focal"):
+        loss = build(three, name)
+        assert loss(outputs, targets).item() == pytest.approx(loss(*flat).item(), rel=1e-6)
+        assert torch.equal(loss.predict(outputs).flatten(), loss.predict(flat[0]))
+        assert loss.probabilities(outputs).shape == outputs.shape
+        assert loss.normalizer(targets) == 40

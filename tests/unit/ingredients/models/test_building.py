@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from ingredients.errors import ConfigError, MissingDependencyError, ModelError
-from ingredients.models.building import build_model, initialize, summarize
+from ingredients.models.building import build_model, summarize
+from ingredients.models.initialising import initialize
 
 IMAGE = (1, 8, 8)
 

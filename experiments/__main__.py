@@ -1,0 +1,43 @@
+"""The command line of this package: `python -m experiments new NAME` writes an experiment to start from."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.new import write_experiment
+from ingredients.errors import LabError
+
+__all__ = ["main"]
+
+_NEXT = """\
+Train, look at the settings, follow the recipe, test:
+  python {name}.py
+  python {name}.py print_config
+  python {name}.py with {name}.yaml
+  python -m pytest test_{name}.py
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, and return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m experiments", description="Start an experiment of your own.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    help = "write an experiment with an ingredient of its own, a recipe and a test into this folder"
+    new = commands.add_parser("new", help=help, description=f"{help[0].upper()}{help[1:]}.")
+    new.add_argument("name", metavar="NAME", help="its name: letters, digits and underscores")
+    arguments = parser.parse_args(argv)
+    try:
+        paths = write_experiment(arguments.name, Path.cwd())
+    except LabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"Wrote {', '.join(path.name for path in paths)}.")
+    print(_NEXT.format(name=arguments.name), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

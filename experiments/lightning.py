@@ -1,0 +1,182 @@
+"""Run a LightningModule and a LightningDataModule of yours, unchanged, with our command line, config and records.
+
+python -m experiments.lightning with module.name=my_code:Net datamodule.name=my_code:Digits trainer.max_epochs=3
+python -m experiments.lightning with lit.yaml module.options.lr=1e-3 trainer.accumulate_grad_batches=2
+python -m experiments.lightning print_config with lit.yaml
+
+`module`, `datamodule` and `callbacks` are given as everywhere in the lab, by `name` and `options`; `trainer` has the
+arguments of `lightning.Trainer`. The module's metrics and hyperparameters go into the run's record through a
+`SacristanLogger`, and so does what it logs by `self.logger.experiment`, which is the run. Checkpoints lie in
+`checkpoints/` of the run's folder. `python -m runs resume ID`, and `checkpoint.resume=auto`, resume from `last.ckpt`.
+
+In a script of your own: `Trainer(logger=SacristanLogger(_run))`, and the fit within `ending_as_the_run(_run)`; both are
+from here. Needs the extra `lightning`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from configs import Map, to_plain
+from experiments.experiment import Experiment
+from experiments.running.lab_run import LabRun
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
+from ingredients.errors import ConfigError
+from observers import file_observer, run_folder
+
+if TYPE_CHECKING:
+    from experiments.running.lightning_logger import SacristanLogger, ending_as_the_run
+
+__all__ = ["SacristanLogger", "ending_as_the_run", "ex"]
+
+# Set for the processes that Lightning, or a scheduler, starts beside the first one; that one alone records.
+_RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
+_IS_FIRST = next((os.environ[name] for name in _RANKS if name in os.environ), "0") == "0"
+
+# Not `lightning`, which is the name of the logger that Lightning configures.
+ex = Experiment("lightning_module", record_to="my_runs" if _IS_FIRST else None)
+ex.alias(resume="checkpoint.resume")
+if _IS_FIRST:
+    ex.observers.append(file_observer("my_runs"))
+
+
+@ex.config
+def config() -> None:
+    # the LightningModule
+    module = {
+        # its class: package.module:Class
+        "name": None,
+        # its arguments
+        "options": {},
+    }
+    # the LightningDataModule; none where the module has its own loaders
+    datamodule = {
+        # its class: package.module:Class
+        "name": None,
+        # its arguments
+        "options": {},
+    }
+    # arguments of lightning.Trainer, such as trainer.max_epochs=3
+    trainer: dict = {}
+    # callbacks of the trainer, each {name: package.module:Class, options: {...}}
+    callbacks: list = []
+    # what is kept, and what is loaded
+    checkpoint = {
+        # arguments of lightning's ModelCheckpoint, such as monitor, mode, save_top_k
+        "options": {},
+        # what to go on from: auto (the unfinished run of the same config, if there is one), or another run's checkpoint
+        "resume": None,
+    }
+    # the same setting as checkpoint.resume
+    resume = checkpoint["resume"]
+    # given to lightning's seed_everything; workers of loaders derive theirs from it
+    seed = 0
+
+
+@ex.check
+def check_config(config: Map) -> None:
+    """Refuse classes that are none of Lightning's, and arguments that they or the trainer do not take."""
+    lightning = _lightning()
+    if config.module.name is None:
+        raise ConfigError("module.name: got None; write module.name=package.module:Class with a LightningModule")
+    check_options(
+        _subclass(config.module.name, lightning.LightningModule, "module"), config.module.options, "module.options"
+    )
+    if config.datamodule.name is not None:
+        target = _subclass(config.datamodule.name, lightning.LightningDataModule, "datamodule")
+        check_options(target, config.datamodule.options, "datamodule.options")
+    for place, callback in enumerate(config.callbacks):
+        entry = f"callbacks[{place}]"
+        if not isinstance(callback, Mapping) or not {"name"} <= {*callback} <= {"name", "options"}:
+            raise ConfigError(
+                f"{entry}: got {to_plain(callback)!r}, expected {{name: package.module:Class, options: {{...}}}}"
+            )
+        target = _subclass(callback["name"], lightning.Callback, entry)
+        check_options(target, callback.get("options", {}), f"{entry}.options")
+    given = {"logger": None, "callbacks": None}
+    check_options(lightning.Trainer, config.trainer, "trainer", given)
+    kept = lightning.pytorch.callbacks.ModelCheckpoint
+    check_options(kept, config.checkpoint.options, "checkpoint.options", {"dirpath": None})
+
+
+def _lightning() -> Any:
+    """Import lightning; what it says goes to the handlers of the run, like all else, and not to its own as well."""
+    found = require("lightning", "lightning", "experiments.lightning")
+    for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+    return found
+
+
+def _subclass(name: Any, parent: type, entry: str) -> type:
+    """Return the class of a dotted name, which must be a subclass of `parent`."""
+    if not isinstance(name, str) or not is_dotted_path(name):
+        raise ConfigError(f"{entry}.name: got {name!r}, expected package.module:Class")
+    found = import_object(name, f"{entry}.name")
+    if not (isinstance(found, type) and issubclass(found, parent)):
+        raise ConfigError(f"{entry}.name: got {name!r}, which is no {parent.__name__}; name a class that is one")
+    return found
+
+
+def _built(part: Mapping[str, Any], entry: str) -> Any:
+    return build(import_object(part["name"], f"{entry}.name"), part.get("options", {}), f"{entry}.options")
+
+
+def _make_trainer(config: Map, folder: Path, callbacks: list, logger: SacristanLogger) -> Any:
+    """Return the trainer; its checkpoints and whatever else it writes go into the run's folder."""
+    lightning = _lightning()
+    options = {"default_root_dir": str(folder), **to_plain(config.trainer)}
+    if options.get("enable_checkpointing") is not False:
+        kept = {"save_last": True, **to_plain(config.checkpoint.options)}
+        saver = lightning.pytorch.callbacks.ModelCheckpoint
+        callbacks = [*callbacks, build(saver, kept, "checkpoint.options", dirpath=folder / "checkpoints")]
+    try:
+        return build(lightning.Trainer, options, "trainer", logger=logger, callbacks=callbacks)
+    except lightning.pytorch.utilities.exceptions.MisconfigurationException as error:
+        raise ConfigError(f"trainer: {error}") from error
+
+
+def _has_test(module: Any, data: Any) -> bool:
+    from lightning.pytorch.utilities.model_helpers import is_overridden
+
+    loads = any(part is not None and is_overridden("test_dataloader", part) for part in (module, data))
+    return loads and is_overridden("test_step", module)
+
+
+def __getattr__(name: str) -> object:
+    if name in ("SacristanLogger", "ending_as_the_run"):
+        _lightning()
+        from experiments.running import lightning_logger
+
+        return getattr(lightning_logger, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@ex.automain
+def main(_config: Map, _run: LabRun, seed: int) -> dict[str, float]:
+    """Fit, then test the best checkpoint if there is a test part; return the metrics of the test, or of the fit."""
+    lightning = _lightning()
+    from experiments.running.lightning_logger import RunKeeper, SacristanLogger, ending_as_the_run
+
+    lightning.seed_everything(seed, workers=True, verbose=False)
+    with run_folder(_run) as folder, ending_as_the_run(_run):
+        module = _built(_config.module, "module")
+        data = _built(_config.datamodule, "datamodule") if _config.datamodule.name else None
+        keeper = RunKeeper(_run, folder / "checkpoints")
+        callbacks = [keeper, *(_built(one, f"callbacks[{place}]") for place, one in enumerate(_config.callbacks))]
+        trainer = _make_trainer(_config, folder, callbacks, SacristanLogger(_run))
+        with _run.signals_deferred():
+            trainer.fit(module, datamodule=data, ckpt_path=keeper.start(_config.checkpoint.resume))
+        keeper.stop_if_asked(trainer)
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        if _has_test(module, data):
+            best = getattr(trainer.checkpoint_callback, "best_model_path", None) or None
+            parts = trainer.test(module, datamodule=data, ckpt_path=best)
+            metrics = {name: float(value) for part in parts for name, value in part.items()}
+            _run.info["test"] = metrics
+    return metrics

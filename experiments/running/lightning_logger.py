@@ -1,0 +1,191 @@
+"""Lightning's trainings in runs of the lab: a Logger that writes into a run, and how a training ends and goes on.
+
+Imports lightning at its top; `experiments.lightning` imports this module when it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import Tensor, nn
+
+from experiments.running.lab_run import LabRun
+from observers.file.sacred_form import plain
+
+__all__ = ["RunKeeper", "SacristanLogger", "ending_as_the_run"]
+
+# What of ours is in a checkpoint of Lightning's.
+_KEY = "sacristan"
+
+
+class SacristanLogger(Logger):
+    """Writes what Lightning logs into a run: metrics, hyperparameters, the model's graph, where its checkpoints are.
+
+    Metrics keep their names and steps. Hyperparameters are in the run's info under `hyperparameters`, and under
+    `checkpoints` the best and the last one with the score. Those that lie outside of the run's folder are copied into
+    it as artifacts when Lightning has completed. Where nothing else is said, Lightning saves them to `checkpoints/` of
+    the run's folder: therefore name and version are empty.
+
+    Args:
+        run: The run, `_run` of a captured function.
+
+    Attributes:
+        run: The run; also as `experiment`, by which a module logs media:
+            `self.logger.experiment.log_media("samples", Image(pixels), self.global_step)`.
+
+    Example:
+        @ex.automain
+        def main(_run):
+            trainer = Trainer(max_epochs=3, logger=SacristanLogger(_run))
+            with ending_as_the_run(_run):
+                trainer.fit(Net(), datamodule=Digits())
+    """
+
+    def __init__(self, run: LabRun) -> None:
+        super().__init__()
+        self.run = run
+        self._epoch_at: int | None = None
+        self._outside: set[Path] = set()
+
+    @property
+    def experiment(self) -> LabRun:
+        """The run."""
+        return self.run
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @property
+    def save_dir(self) -> str | None:
+        return None if self.run.folder is None else str(self.run.folder)
+
+    @property
+    def root_dir(self) -> str | None:
+        return self.save_dir
+
+    @property
+    def log_dir(self) -> str | None:
+        return self.save_dir
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        for name, value in metrics.items():
+            if name == "epoch":
+                # Lightning adds it to every group of metrics, several of which may have the same step.
+                if step is not None and step == self._epoch_at:
+                    continue
+                self._epoch_at = step
+            self.run.log_scalar(name, value, step)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Mapping[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        given = vars(params) if isinstance(params, Namespace) else params
+        known = self.run.info.get("hyperparameters", {})
+        self.run.info["hyperparameters"] = known | {str(name): plain(value) for name, value in given.items()}
+
+    @rank_zero_only
+    def log_graph(self, model: nn.Module, input_array: Tensor | None = None) -> None:
+        if input_array is not None:
+            self.run.log_graph(model, input_array)
+
+    @rank_zero_only
+    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
+        best, last = checkpoint_callback.best_model_path, checkpoint_callback.last_model_path
+        found = {"best": best, "last": last}
+        self._outside = {Path(path) for path in found.values() if path and self._below_the_run(path) is None}
+        noted = {name: self._below_the_run(path) or path for name, path in found.items() if path}
+        if checkpoint_callback.monitor is not None:
+            noted |= {"monitor": checkpoint_callback.monitor, "score": plain(checkpoint_callback.best_model_score)}
+        self.run.info["checkpoints"] = noted
+
+    def _below_the_run(self, path: str) -> str | None:
+        """Return a path below the run's folder; None for one outside of it."""
+        folder = self.run.folder
+        if folder is None or not Path(path).resolve().is_relative_to(folder.resolve()):
+            return None
+        return Path(path).resolve().relative_to(folder.resolve()).as_posix()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        if status == "success" and self.run.folder is not None:
+            for path in sorted(self._outside):
+                self.run.add_artifact(path)
+            self._outside = set()
+
+
+class RunKeeper(Callback):
+    """Keeps a run's record in step with Lightning's checkpoints, and ends a training that a signal asked the end of.
+
+    Args:
+        run: The run.
+        folder: Where the checkpoints are.
+    """
+
+    def __init__(self, run: LabRun, folder: Path) -> None:
+        self.run = run
+        self.last = folder / "last.ckpt"
+
+    def start(self, resume: str | None) -> str | None:
+        """Return the checkpoint to start from; None for the beginning, to which a resumed run is rewound.
+
+        Args:
+            resume: `checkpoint.resume`: None, auto or a file.
+        """
+        if self.run.is_resumed and self.last.is_file():
+            return str(self.last)
+        if self.run.is_resumed:
+            self.run.rewind()
+        return None if resume in (None, "auto") else resume
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.run.flush()
+        checkpoint[_KEY] = {"position": self.run.position(), "step": trainer.global_step}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        # A test loads one, too.
+        if trainer.state.fn == "fit" and self.run.is_resumed and _KEY in checkpoint:
+            self.run.rewind(checkpoint[_KEY]["position"], checkpoint[_KEY]["step"])
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        self.stop_if_asked(trainer)
+
+    def stop_if_asked(self, trainer: Trainer) -> None:
+        """Save the state and end the run, if a signal that asks for it was held back.
+
+        Raises:
+            Terminated: In that case.
+        """
+        if self.run.stopping is not None:
+            trainer.save_checkpoint(self.last)
+            self.run.stop(trainer.global_step)
+
+
+@contextlib.contextmanager
+def ending_as_the_run(run: LabRun) -> Iterator[None]:
+    """Let a run that a signal ends be INTERRUPTED, where Lightning would leave the process by `sys.exit`.
+
+    Raises:
+        KeyboardInterrupt: In the place of Lightning's SystemExit.
+        Terminated: The same, by another signal.
+    """
+    try:
+        yield
+    except SystemExit as end:
+        if isinstance(end.__context__, KeyboardInterrupt):
+            raise end.__context__ from None
+        if run.stopping is not None:
+            run.stop()
+        raise

@@ -1,0 +1,158 @@
+"""Batches of one split, in memory: the order of an epoch, and slices of tensors.
+
+The order of the samples, and every augmentation, depends on (seed, epoch) alone: not on the number of workers, not on
+what was drawn before.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingredients.config.seed import stream_seed
+from ingredients.datasets.augmentation import augment
+from ingredients.datasets.normalizing import Finish
+from ingredients.datasets.sampling import Order, shuffled
+from ingredients.datasets.structure import map_tensors, num_samples
+
+__all__ = ["Batches", "StructureBatches", "TensorBatches"]
+
+
+class Batches:
+    """Batches of one split; `epoch(n)` yields those of epoch n on the device.
+
+    A batch is a pair (inputs, targets), or has the structure of the samples where those are of any structure.
+
+    Args:
+        num_samples: Samples in the split.
+        batch_size: Samples in a batch; the last one may hold fewer.
+        seed: Seed of the streams `shuffle` and `augment`.
+        shuffle: Whether each epoch has an order of its own.
+        drop_last: Whether a last batch with fewer samples is left out.
+        augmentation: Arguments of `augmentation.augment`, or None.
+        order: Returns the positions of an epoch, in order; by default all, shuffled if asked for.
+        epoch_samples: Samples of an epoch, where `order` has another number of them.
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        drop_last: bool = False,
+        augmentation: Mapping[str, Any] | None = None,
+        order: Order | None = None,
+        epoch_samples: int | None = None,
+    ) -> None:
+        self.num_samples = num_samples
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.augmentation = augmentation
+        self.epoch_samples = num_samples if epoch_samples is None else epoch_samples
+        self._order = order
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        count, size = self.epoch_samples, self.batch_size
+        return count // size if self.drop_last else math.ceil(count / size)
+
+    @property
+    def last_batch_size(self) -> int:
+        """Samples in the last batch of an epoch."""
+        return self.batch_size if self.drop_last else self.epoch_samples - (len(self) - 1) * self.batch_size
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the positions (epoch_samples,) in the split, in the order of epoch `epoch`."""
+        if self._order is not None:
+            return self._order(epoch)
+        if not self.shuffle:
+            return torch.arange(self.num_samples)
+        return shuffled(self.num_samples, self.epoch_samples, self.seed, epoch)
+
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
+        """Yield batches `start` and on of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
+        batches = self._batches(epoch, start)
+        return batches if self.augmentation is None else self._augmented(batches, epoch, start, self.augmentation)
+
+    def inputs_at(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
+        raise NotImplementedError
+
+    def _augmented(
+        self, batches: Iterator[Any], epoch: int, start: int, augmentation: Mapping[str, Any]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        generator = torch.Generator()
+        for position, (inputs, targets) in enumerate(batches, start):
+            generator.manual_seed(stream_seed(self.seed, "augment", epoch, position))
+            yield augment(inputs, generator, **augmentation), targets
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        raise NotImplementedError
+
+
+class TensorBatches(Batches):
+    """Batches cut from tensors that are on the device already.
+
+    Args:
+        inputs: (N, *shape).
+        targets: (N,) or (N, outputs).
+        batch_size: Samples in a batch.
+        finish: What makes a batch ready for a model, such as floats of bytes; None if it is.
+        **options: Those of `Batches`.
+    """
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, batch_size: int, *, finish: Finish | None = None, **options: Any
+    ) -> None:
+        super().__init__(len(targets), batch_size, **options)
+        self.inputs = inputs
+        self.targets = targets
+        self.finish = finish
+
+    def inputs_at(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
+        chosen = torch.tensor(places, dtype=torch.long, device=self.inputs.device)
+        batch = self.inputs[chosen], self.targets[chosen]
+        return (batch if self.finish is None else self.finish(batch))[0].cpu()
+
+    def _batches(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        batches = self._slices(epoch, start)
+        return batches if self.finish is None else map(self.finish, batches)
+
+    def _slices(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        size, first, stop = self.batch_size, start * self.batch_size, len(self) * self.batch_size
+        if first >= stop:
+            return
+        if not self.shuffle and self._order is None:
+            for place in range(first, stop, size):
+                yield self.inputs[place : place + size], self.targets[place : place + size]
+            return
+        for chosen in self.order(epoch).to(self.inputs.device)[first:stop].split(size):
+            # The same as indexing with a tensor, 2 us cheaper a batch (measured).
+            yield self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
+
+
+class StructureBatches(Batches):
+    """Batches cut from a structure of tensors that are on the device already, such as a dict of several inputs."""
+
+    def __init__(self, samples: Any, batch_size: int, **options: Any) -> None:
+        super().__init__(num_samples(samples), batch_size, **options)
+        self.samples = samples
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        first, stop = start * self.batch_size, len(self) * self.batch_size
+        for chosen in self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ():
+            yield map_tensors(self.samples, functools.partial(_rows, chosen))
+
+
+def _rows(chosen: Tensor, part: Tensor) -> Tensor:
+    return part.index_select(0, chosen.to(part.device))

@@ -1,0 +1,223 @@
+"""Batches read by a DataLoader, with worker processes if asked for.
+
+A worker is asked for a whole batch by its key (epoch, number of the batch, positions of its samples), so that what it
+reads, draws and collates depends on that key alone.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ingredients.config.seed import global_stream, stream_seed
+from ingredients.datasets.collating import Collate, collated, stack
+from ingredients.datasets.epochs import Batches
+from ingredients.datasets.items import ByteImages
+from ingredients.datasets.normalizing import finisher
+from ingredients.datasets.preparation import Prepared
+from ingredients.datasets.structure import tensors_of, to_device
+from ingredients.errors import LabError
+
+__all__ = ["Key", "LoaderBatches", "SplitDataset", "StructuredSplit"]
+
+Key = tuple[int, int, list[int]]
+
+
+class LoaderBatches(Batches):
+    """Batches read from a map-style dataset by a DataLoader, with worker processes if asked for.
+
+    Args:
+        dataset: Read by [epoch, position]; one with `read(key)` returns whole batches.
+        device: Where batches are wanted.
+        batch_size: Samples in a batch.
+        num_workers: Processes that read; 0 reads in this one.
+        pin_memory: Whether batches are read into page-locked memory for a GPU.
+        **options: Those of `Batches`.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        device: torch.device,
+        batch_size: int,
+        num_workers: int,
+        pin_memory: bool,
+        **options: Any,
+    ) -> None:
+        super().__init__(len(dataset), batch_size, **options)
+        self.device = device
+        self.num_workers = num_workers
+        self._reader = dataset if hasattr(dataset, "read") else _ItemByItem(dataset)
+        self._finish: Callable[[Any], Any] = getattr(dataset, "finisher", _keep_on)(device)
+        self._sampler = _EpochSampler()
+        # The loader draws the base seed of its workers here instead of from the global generator.
+        self._workers_stream = torch.Generator()
+        self._loader = DataLoader(
+            _Reading(self._reader),
+            batch_size=None,
+            sampler=self._sampler,
+            collate_fn=_as_it_is,
+            num_workers=num_workers,
+            pin_memory=pin_memory and device.type == "cuda",
+            persistent_workers=num_workers > 0,
+            generator=self._workers_stream,
+            worker_init_fn=_leave_signals_to_the_trainer,
+        )
+
+    def inputs_at(self, places: Sequence[int]) -> Tensor:
+        """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented; read here and now."""
+        batch = _read_or_error(self._reader, (0, 0, list(places)))
+        if isinstance(batch, LabError):
+            raise batch
+        return next(tensors_of(self._finish(to_device(batch, self.device)))).cpu()
+
+    def _batches(self, epoch: int, start: int) -> Iterator[Any]:
+        first, stop = start * self.batch_size, len(self) * self.batch_size
+        chunks = self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
+        self._sampler.keys = [(epoch, number, chunk.tolist()) for number, chunk in enumerate(chunks, start)]
+        # What workers draw outside of the items' own streams depends on the epoch alone, too.
+        self._workers_stream.manual_seed(stream_seed(self.seed, "workers", epoch))
+        for batch in self._loader:
+            if isinstance(batch, LabError):
+                try:
+                    raise batch
+                finally:
+                    del batch  # or the error's traceback would hold the error, and so the workers
+            yield self._finish(to_device(batch, self.device))
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Let a worker live on after Ctrl-C, or a scheduler's signal to all processes: the training ends it in good order.
+
+    SIGTERM stays: it is how the loader itself ends a worker that hangs.
+    """
+    for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+class _EpochSampler(Sampler):
+    """Yields the keys of batches: persistent workers learn the epoch from what they are asked for.
+
+    It does not refer to the batches: in a reference cycle a loader's workers would take 5 seconds each to end.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.keys)
+
+
+class _Reading(Dataset):
+    """What a loader reads: whole batches, by their keys."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def __getitem__(self, key: Key) -> Any:
+        return _read_or_error(self.reader, key)
+
+
+def _read_or_error(reader: Any, key: Key) -> Any:
+    """Return a batch, or the first error: raised in a worker, it would arrive with the worker's traceback in it."""
+    try:
+        return reader.read(key)
+    except LabError as error:
+        return error
+
+
+class _ItemByItem:
+    """Batches of a dataset that is read by [epoch, position]."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def read(self, key: Key) -> Any:
+        epoch, _, positions = key
+        return stack([self.dataset[epoch, position] for position in positions])
+
+
+class SplitDataset:
+    """One split of a map-style dataset of (input, target); each item draws from its own place in the stream `items`."""
+
+    def __init__(self, prepared: Prepared, split: str, seed: int) -> None:
+        self.prepared = prepared
+        self.indices = prepared.indices[split]
+        self.targets = torch.from_numpy(prepared.targets[self.indices])
+        self.seed = seed
+        self._reads_bytes = isinstance(prepared.inputs, ByteImages) and prepared.inputs.are_bytes
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, key: Key) -> tuple[Tensor, Tensor]:
+        """Return inputs and targets of a batch, which `finisher` makes ready."""
+        epoch, _, positions = key
+        return torch.from_numpy(self._values(epoch, self.indices[positions])), self.targets[positions]
+
+    def _values(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+        inputs = self.prepared.inputs
+        if isinstance(inputs, np.ndarray):
+            return inputs[indices]
+        if self._reads_bytes:
+            return np.stack([inputs.bytes_at(index) for index in indices.tolist()])
+        found = []
+        for index in indices.tolist():
+            with global_stream(self.seed, "items", epoch, index):
+                found.append(inputs[index][0])
+        by = self.prepared.preparation
+        return np.stack([values if by.mean is None else (values - by.mean) / by.std for values in found])
+
+    def finisher(self, device: torch.device) -> Callable[[Any], Any]:
+        """Return what makes a batch, once on `device`, ready for a model.
+
+        Bytes (B, H, W, C) become normalised float32 (B, C, H, W); other inputs are as they should be.
+        """
+        is_array = isinstance(self.prepared.inputs, np.ndarray)
+        is_bytes = self._reads_bytes or (is_array and self.prepared.inputs.dtype == np.uint8)
+        inputs = torch.uint8 if is_bytes else torch.float32
+        finish = finisher(self.prepared.preparation, inputs, self.targets.dtype, device)
+        if finish is None or is_array or not is_bytes:
+            return finish or _as_it_is
+        return lambda batch: finish((batch[0].permute(0, 3, 1, 2).contiguous(), batch[1]))
+
+
+class StructuredSplit:
+    """One split of a dataset of any structure; items draw from the stream `items`, what joins them from `collate`."""
+
+    def __init__(self, samples: Any, indices: np.ndarray, collate: Collate, seed: int) -> None:
+        self.samples = samples
+        self.indices = indices
+        self.collate = collate
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def read(self, key: Key) -> Any:
+        """Return a batch."""
+        epoch, number, positions = key
+        items = []
+        for index in self.indices[positions].tolist():
+            with global_stream(self.seed, "items", epoch, index):
+                items.append(self.samples[index])
+        with global_stream(self.seed, "collate", epoch, number):
+            return collated(self.collate, items)
+
+
+def _keep_on(device: torch.device) -> Callable[[Any], Any]:
+    return _as_it_is
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

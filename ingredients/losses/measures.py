@@ -1,0 +1,193 @@
+"""`Measures`: metrics of torchmetrics, measured beside a loss. Without Sacred; torchmetrics is loaded when used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ingredients.config.construct import check_options, import_object, is_dotted_path
+from ingredients.config.nearest import nearest
+from ingredients.errors import ConfigError, LossError
+
+__all__ = ["Measures", "build_measures"]
+
+
+class _Loss(Protocol):
+    """What metrics need of `Loss`."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def num_outputs(self) -> int: ...
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    def predict(self, outputs: Tensor) -> Tensor: ...
+
+    def own_unit(self, targets: Tensor) -> Tensor: ...
+
+    def probabilities(self, outputs: Tensor) -> Tensor | None: ...
+
+
+class Measures:
+    """Metrics over a pass through data, of probabilities and targets, or of values in their own unit.
+
+    Args:
+        metrics: Objects of torchmetrics by name.
+        loss: Says how outputs are read.
+        classes: Names of the classes, for metrics that measure each.
+    """
+
+    def __init__(self, metrics: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...]) -> None:
+        self.metrics = dict(metrics)
+        self._loss = loss
+        self._classes = classes
+        self._found: dict[str, Tensor] = {}
+
+    def reset(self) -> None:
+        """Forget what was measured."""
+        for metric in self.metrics.values():
+            metric.reset()
+
+    @torch.no_grad()
+    def update(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch: outputs of the model, targets as the loss takes them."""
+        outputs = outputs.detach()
+        found = self._loss.probabilities(outputs)
+        if found is None:
+            found, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
+        elif self._loss.kind == "binary":
+            found = found[:, 1]
+        for metric in self.metrics.values():
+            metric.update(found, targets)
+
+    def compute(self) -> dict[str, float]:
+        """Return the numbers by name, those of single classes as NAME/CLASS; `matrices` has the rest."""
+        self._found = {name: metric.compute() for name, metric in self.metrics.items()}
+        numbers: dict[str, float] = {}
+        for name, found in self._found.items():
+            parts = found if isinstance(found, Mapping) else {"": found}
+            for part, value in parts.items():
+                numbers |= self._numbers(f"{name}/{part}" if part else name, value)
+        return numbers
+
+    def _numbers(self, name: str, value: Any) -> dict[str, float]:
+        if not isinstance(value, Tensor) or value.ndim > 1:
+            return {}
+        if value.ndim == 0:
+            return {name: value.item()}
+        labels = self._classes if len(self._classes) == len(value) else range(len(value))
+        return {f"{name}/{label}": number for label, number in zip(labels, value.tolist(), strict=True)}
+
+    def matrices(self) -> dict[str, Tensor]:
+        """Return what of the last `compute` is a matrix, such as a confusion matrix: true classes by predicted ones."""
+        return {
+            name: found.cpu() for name, found in self._found.items() if isinstance(found, Tensor) and found.ndim == 2
+        }
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self._classes
+
+    def clone(self) -> Measures:
+        """Return metrics of the same kinds that have measured nothing."""
+        copied = {name: metric.clone() for name, metric in self.metrics.items()}
+        fresh = Measures(copied, self._loss, self._classes)
+        fresh.reset()
+        return fresh
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was measured so far."""
+        return {name: dict(metric.metric_state) for name, metric in self.metrics.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        for name, metric in self.metrics.items():
+            for key, value in state[name].items():
+                there = metric.device
+                moved = value.to(there) if isinstance(value, Tensor) else [part.to(there) for part in value]
+                setattr(metric, key, moved)
+            metric._update_count = 1
+
+
+def build_measures(
+    use: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...], device: torch.device | str
+) -> Measures:
+    """Return metrics by the name they are logged by.
+
+    Args:
+        use: By name, a class of torchmetrics or `package.module:Class`, or a mapping of its `name` and arguments.
+        loss: The loss they are measured beside; it says their task and the number of classes.
+        classes: Names of the classes.
+        device: Where the model is.
+
+    Raises:
+        LossError: If torchmetrics is not installed, or a class refuses its arguments.
+        ConfigError: If there is no such class or argument.
+    """
+    found = {}
+    for name, given in use.items():
+        options = dict(given) if isinstance(given, Mapping) else {"name": given}
+        kind = options.pop("name", None)
+        if not isinstance(kind, str):
+            raise ConfigError(f"metrics.use.{name}: got {given!r}, expected a class of torchmetrics, such as F1Score")
+        cls = _class_of(kind, name)
+        options = {**_usual(cls, loss), **options}
+        if not _is_wrapper(cls):  # those hand on what they do not know to a class that refuses it
+            check_options(cls, options, f"metrics.use.{name}")
+        try:
+            if options.get("validate_args") is False:
+                cls(**{**options, "validate_args": True})  # of its arguments; batches are not looked at
+            found[name] = cls(**options).to(device)
+        except (TypeError, ValueError) as error:
+            raise LossError(f"metrics.use.{name}: {kind} refuses its arguments: {error}") from error
+    return Measures(found, loss, classes)
+
+
+def _class_of(kind: str, name: str) -> Any:
+    if is_dotted_path(kind):
+        return import_object(kind, f"metrics.use.{name}")
+    try:
+        package = importlib.import_module("torchmetrics")
+    except ImportError as error:
+        raise LossError(
+            f"metrics.use.{name}: got {kind}, which torchmetrics has, but that is not installed; "
+            "pip install 'sacristan[metrics]'"
+        ) from error
+    if kind not in package.__all__:
+        near = nearest(kind, list(package.__all__))
+        raise ConfigError(
+            f"metrics.use.{name}: got {kind!r}, which torchmetrics does not have"
+            + (f"; did you mean {near}?" if near else "; see https://lightning.ai/docs/torchmetrics")
+        )
+    return getattr(package, kind)
+
+
+def _is_wrapper(cls: Any) -> bool:
+    return "task" in inspect.signature(cls.__new__).parameters
+
+
+def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
+    """Return the arguments that follow from the loss: the task, and the number of classes or labels."""
+    if not _is_wrapper(cls) or loss.kind == "values":
+        return {}
+    accepted = inspect.signature(cls.__new__).parameters
+    of_kind: dict[str, dict[str, Any]] = {
+        "classes": {"task": "multiclass", "num_classes": loss.num_outputs},
+        "binary": {"task": "binary"},
+        "labels": {"task": "multilabel", "num_labels": loss.num_outputs},
+    }
+    # Looking for invalid values in each batch would wait for the device.
+    usual: dict[str, Any] = {**of_kind[loss.kind], "validate_args": False}
+    ignored = getattr(loss.module, "ignore_index", None)
+    if loss.kind == "classes" and ignored is not None and ignored >= 0:
+        usual["ignore_index"] = ignored
+    return {key: value for key, value in usual.items() if key in accepted}

@@ -1,0 +1,51 @@
+"""Ingredient `metrics`: what is measured beside the loss, by classes of torchmetrics."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from configs import Map
+from ingredients.config.ingredient import Ingredient
+
+if TYPE_CHECKING:
+    import torch
+
+    from ingredients.datasets.batches import Data
+    from ingredients.losses.building import Loss
+
+__all__ = ["add_metrics", "ingredient"]
+
+ingredient = Ingredient("metrics")
+
+
+@ingredient.config
+def config() -> None:
+    # classes of torchmetrics (extra: metrics) by the name they are logged by: {f1: F1Score, top3: {name: Accuracy,
+    # top_k: 3}, confusion: ConfusionMatrix}; task and number of classes follow from the loss
+    use: dict[str, Any] = {}
+    # measure the training batches, too, as they are trained on; logged once an epoch as train/NAME
+    on_train = False
+
+
+@ingredient.capture
+def add_metrics(loss: Loss, data: Data, _config: Map, device: torch.device | str = "cpu") -> Loss:
+    """Return a loss beside which the configured metrics are measured, wherever it is evaluated; without any, itself.
+
+    Args:
+        loss: Such as `loss.make_loss` returns.
+        data: Its classes have names.
+        device: Where the model is.
+
+    Raises:
+        LossError, ConfigError: If torchmetrics is not installed, or has no such class.
+
+    Example:
+        criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
+    """
+    if not _config.use:
+        return loss
+    from ingredients.losses.measures import build_measures
+
+    measures = build_measures(_config.use, loss, data.classes, device)
+    return dataclasses.replace(loss, measures=measures, measures_training=_config.on_train)

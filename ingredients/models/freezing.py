@@ -1,0 +1,156 @@
+"""Freezing parts of a model, for good or until an epoch, by globs on the names of modules and parameters.
+
+A glob that matches a module freezes all below it. Frozen parameters require no gradient. The normalisation layers of
+frozen parts stay in evaluation mode, whatever `model.train()` asks for: their statistics are frozen with their weights.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from ingredients.config.nearest import nearest
+from ingredients.errors import ModelError
+from ingredients.models.compiled import plain_name
+
+__all__ = ["Freezing", "check_globs", "check_unfreeze", "matches", "will_train"]
+
+# Set on a frozen parameter that is to be trained from a later epoch on.
+_MARK = "_trained_later"
+
+
+class Freezing:
+    """Freezes parts of a model; some of them until an epoch begins.
+
+    Args:
+        model: The model, changed in place.
+        globs: Parts to freeze for good, such as `features.*` or `*.bias`.
+        unfreeze: Parts to freeze until an epoch: mappings with `epoch`, the first (counted from 1) that trains them,
+            and `match`, a glob or a list of them. A part that is in `globs`, too, is frozen until then.
+        whole: Whether all modules of frozen parts stay in evaluation mode, such as dropout; otherwise, normalisation.
+
+    Raises:
+        ModelError: If a glob matches nothing, or an entry of `unfreeze` is none.
+
+    Example:
+        freezing = Freezing(network, ["0", "1"], [{"epoch": 3, "match": "1"}])
+        freezing.begin_epoch(3)
+        assert [name for name, value in network.named_parameters() if not value.requires_grad] == ["0.weight", "0.bias"]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        globs: Sequence[str] = (),
+        unfreeze: Iterable[Mapping[str, Any]] = (),
+        *,
+        whole: bool = False,
+    ) -> None:
+        self._model = model
+        self._whole = whole
+        self._later = check_unfreeze(unfreeze)
+        self._globs = list(globs)
+        check_globs(model, self._globs, "model.freeze")
+        check_globs(model, [glob for _, later in self._later for glob in later], "model.unfreeze")
+        for name, parameter in _named_parameters(model):
+            if any(matches(name, later) for _, later in self._later):
+                setattr(parameter, _MARK, True)
+        self.begin_epoch(1)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Freeze what is frozen in an epoch, counted from 1, and nothing else of what was frozen here."""
+        opened = [glob for first, globs in self._later if first <= epoch for glob in globs]
+        closed = [glob for first, globs in self._later if first > epoch for glob in globs]
+
+        def is_frozen(name: str) -> bool:
+            return matches(name, closed) or (matches(name, self._globs) and not matches(name, opened))
+
+        ours = [*self._globs, *opened, *closed]
+        for name, parameter in _named_parameters(self._model):
+            if matches(name, ours):
+                parameter.requires_grad_(not is_frozen(name))
+        for name, module in self._model.named_modules(remove_duplicate=False):
+            own = list(module.parameters(recurse=False))
+            is_whole = is_frozen(plain_name(name)) or (own and not any(parameter.requires_grad for parameter in own))
+            if self._whole or isinstance(module, nn.modules.batchnorm._NormBase):
+                _hold_in_eval(module, bool(is_whole), self._model.training)
+
+
+def will_train(parameter: nn.Parameter) -> bool:
+    """Tell whether a parameter is trained, now or from a later epoch on."""
+    return parameter.requires_grad or getattr(parameter, _MARK, False)
+
+
+def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
+    """Return the entries of `model.unfreeze` as epochs and globs.
+
+    Raises:
+        ModelError: If one is not of the form `{epoch: 3, match: GLOB}`, or begins before the second epoch.
+    """
+    found = []
+    for entry in entries:
+        if not isinstance(entry, Mapping) or entry.keys() != {"epoch", "match"}:
+            raise ModelError(f"model.unfreeze: got {entry!r}, expected an entry like {{epoch: 3, match: 'features.*'}}")
+        globs = [entry["match"]] if isinstance(entry["match"], str) else entry["match"]
+        if not isinstance(globs, Sequence) or not globs or not all(isinstance(glob, str) for glob in globs):
+            raise ModelError(
+                f"model.unfreeze: got {entry['match']!r}, expected a glob such as 'features.*', or a list of them"
+            )
+        if type(entry["epoch"]) is not int or entry["epoch"] < 2:
+            raise ModelError(
+                f"model.unfreeze: got epoch={entry['epoch']!r}, expected the first that trains {globs[0]!r}: 2 or later"
+            )
+        found.append((entry["epoch"], list(globs)))
+    return found
+
+
+def check_globs(model: nn.Module, globs: Iterable[str], entry: str) -> None:
+    """Refuse globs that match no module and no parameter.
+
+    Args:
+        model: The model.
+        globs: The globs.
+        entry: The setting that they are from.
+
+    Raises:
+        ModelError: If one of them matches nothing; the message names the nearest.
+    """
+    parameters = [name for name, _ in _named_parameters(model)]
+    names = [*(plain_name(name) for name, _ in model.named_modules() if name), *parameters]
+    for glob in globs:
+        if not any(matches(name, [glob]) for name in names):
+            near = nearest(glob.rstrip("*").rstrip("."), names)
+            top = ", ".join(plain_name(name) for name, _ in model.named_children())
+            hint = f"did you mean {near}?" if near else f"there are: {top}; model.summary shows all"
+            raise ModelError(f"{entry}: {glob!r} matches no module and no parameter; {hint}")
+
+
+def matches(name: str, globs: Iterable[str]) -> bool:
+    """Tell whether a glob matches a name, or that of a module which it is in."""
+    parts = name.split(".")
+    names = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+    return any(fnmatchcase(one, glob) for glob in globs for one in names)
+
+
+def _named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the parameters, one that is shared under each of its names."""
+    return [(plain_name(name), parameter) for name, parameter in model.named_parameters(remove_duplicate=False)]
+
+
+def _hold_in_eval(module: nn.Module, hold: bool, training: bool) -> None:
+    """Let a module stay in evaluation mode, or follow again the mode `training` that the model is in."""
+    if hold:
+        # On the module itself: `train` of all that it is in, in any loop, calls this one. A copy of it gets its own.
+        module.__dict__["train"] = types.MethodType(train, module)
+        module.train()
+    elif module.__dict__.pop("train", None) is not None:
+        module.train(training)
+
+
+def train(self: nn.Module, mode: bool = True) -> nn.Module:
+    """Stay in evaluation mode: what `nn.Module.train` is of a frozen module."""
+    return type(self).train(self, False)

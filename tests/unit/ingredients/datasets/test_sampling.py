@@ -1,0 +1,164 @@
+"""Samplers: which samples an epoch has, by weight, class or length, and the same when it is resumed in the middle."""
+
+import numpy as np
+import pytest
+import torch
+
+from configs import Map
+from ingredients.data import ingredient, load
+from ingredients.datasets.batches import make_batches
+from ingredients.datasets.preparation import prepare
+from ingredients.datasets.samples import Source
+from ingredients.datasets.sampling import by_length, drawn, shuffled
+from ingredients.errors import DataError
+
+DEFAULTS = ingredient.configurations[0]()
+CPU = torch.device("cpu")
+HERE = __name__
+
+
+class Pairs:
+    """A dataset of pairs of numbers, with weights of its own."""
+
+    def __init__(self, count=40):
+        self.importance = np.arange(count)
+
+    def __len__(self):
+        return len(self.importance)
+
+    def __getitem__(self, index):
+        return np.full(2, index, np.float32), index % 2
+
+
+def sentences():
+    return [
+        {"words": torch.arange(1, 2 + index % 9), "label": index % 2, "weight": float(index > 20)}
+        for index in range(60)
+    ]
+
+
+def unweighted():
+    return [{"words": torch.ones(2), "label": 0} for _ in range(8)]
+
+
+def pairs():
+    return Pairs()
+
+
+def made(name=f"{HERE}:sentences", num_workers=0, **changes):
+    config = {**DEFAULTS, "name": name, "batch_size": 4, "num_workers": num_workers, "collate": None, **changes}
+    return make_batches(load(Map(config), 0), config, 0, CPU)
+
+
+def test_weighted_draws_in_proportion_and_anew_each_epoch():
+    order = drawn(np.array([0.0, 1.0, 3.0]), 4000, 0)
+    counts = torch.bincount(order(1), minlength=3).tolist()
+    assert counts[0] == 0
+    assert abs(counts[2] / counts[1] - 3) < 0.3
+    assert torch.equal(order(1), order(1))
+    assert not torch.equal(order(1), order(2))
+    assert not torch.equal(order(1), drawn(np.array([0.0, 1.0, 3.0]), 4000, 1)(1))
+
+
+def test_balanced_draws_each_class_as_often():
+    source = Source(np.zeros((1000, 2), np.float32), np.array([0] * 900 + [1] * 100))
+    config = {**DEFAULTS, "sampler": "balanced"}
+    data = make_batches(prepare(source, config, 0), config, 0, CPU)
+    share = torch.cat([targets for _, targets in data.train.epoch(1)]).float().mean()
+    assert abs(share - 0.5) < 0.06
+    whole = torch.cat([targets for _, targets in data.val.epoch(1)])
+    assert whole.float().mean() == 0.1
+
+
+def test_by_length_makes_batches_of_alike_lengths_of_every_sample_once():
+    lengths = np.random.default_rng(0).integers(1, 100, 801)
+    order = by_length(lengths, len(lengths), 8, 0)
+    found = order(3)
+    assert sorted(found.tolist()) == list(range(801))
+    spread = [int(np.ptp(lengths[batch.numpy()])) for batch in found.split(8)]
+    assert np.mean(spread) < 5
+    assert len(found.split(8)[-1]) == 1
+    firsts = [lengths[batch.numpy()].mean() for batch in found.split(8)]
+    assert firsts != sorted(firsts, reverse=True)
+    assert not torch.equal(found, order(4))
+
+
+def test_epoch_of_a_number_of_samples_takes_rounds_of_all():
+    assert torch.equal(shuffled(10, 4, 0, 1), shuffled(10, 10, 0, 1)[:4])
+    rounds = shuffled(10, 25, 0, 1)
+    assert [sorted(part.tolist()) for part in rounds.split(10)][:2] == [list(range(10))] * 2
+    assert not torch.equal(rounds[:10], rounds[10:20])
+    data = made(epoch_samples=10, collate="list")
+    assert (len(data.train), data.train.last_batch_size, data.train.num_samples) == (3, 2, 42)
+    assert [len(batch["label"]) for batch in data.train.epoch(1, 1)] == [4, 2]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampler": "weighted", "weights": "weight", "collate": "list"},
+        {"sampler": "balanced", "collate": "list"},
+        {"sampler": "by_length", "collate": "pad"},
+        {"epoch_samples": 50, "collate": "pad"},
+        {"name": f"{HERE}:pairs", "sampler": "weighted", "weights": "importance"},
+    ],
+)
+def test_epoch_resumed_in_the_middle_has_the_same_samples_with_any_workers(changes, num_workers):
+    def labels(batches):
+        return [str(batch) for batch in batches]
+
+    expected = labels(made(**changes).train.epoch(2))
+    assert labels(made(**changes, num_workers=num_workers).train.epoch(2, 5)) == expected[5:]
+    assert len(expected) > 6
+
+
+def test_weights_of_a_csv_are_a_column_and_no_input(tmp_path):
+    rows = [f"{n},{n % 2 * 5},{n % 2},{'ab'[n % 2]}" for n in range(40)]
+    (tmp_path / "table.csv").write_text("\n".join(["x,y,importance,class", *rows]))
+    given = {"name": "csv", "path": str(tmp_path / "table.csv")}
+    data = made(**given, sampler="weighted", weights="importance")
+    assert (data.input_shape, data.preparation.features) == ((2,), ("x", "y"))
+    assert {label for _, targets in data.train.epoch(1) for label in targets.tolist()} == {1}
+    with pytest.raises(DataError, match=r"data.weights: .* has no column 'importanc'; did you mean 'importance'\?"):
+        made(**given, sampler="weighted", weights="importanc")
+    with pytest.raises(DataError, match=r"data.weights: the column 'class' of .* holds text, expected numbers"):
+        made(**given, sampler="weighted", weights="class", target="x")
+
+
+def test_weights_of_an_npz_are_an_array(tmp_path):
+    x, y = np.ones((40, 2)), np.arange(40) % 2
+    np.savez(tmp_path / "one.npz", x=x, y=y, w=y)
+    np.savez(tmp_path / "parts.npz", x_train=x, y_train=y, x_test=x, y_test=y, w=y)
+    np.savez(tmp_path / "short.npz", x=x, y=y, w=y[1:])
+    for name in ("one", "parts"):
+        data = made("npz", path=str(tmp_path / f"{name}.npz"), sampler="weighted", weights="w")
+        assert {label for _, targets in data.train.epoch(1) for label in targets.tolist()} == {1}
+    with pytest.raises(DataError, match=r"data.weights=w: got an array of shape \(39,\) .*, expected 40 numbers"):
+        made("npz", path=str(tmp_path / "short.npz"), sampler="weighted", weights="w")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampler": "weighted", "weights": "wait"}, "data.weights=wait: .* has no such weights"),
+        (
+            {"name": f"{HERE}:unweighted", "sampler": "weighted", "weights": "label"},
+            "data.weights=label: .* or all are 0",
+        ),
+        ({"name": "diabetes", "sampler": "balanced"}, "data.sampler=balanced: the samples have no class each"),
+        ({"name": "digits", "sampler": "by_length"}, "data.sampler=by_length: the samples have no lengths"),
+    ],
+)
+def test_sampler_without_what_it_needs_is_refused(changes, message):
+    with pytest.raises(DataError, match=message):
+        made(**changes)
+
+
+@pytest.mark.parametrize(("sampler", "weights"), [("weighted", None), (None, "w"), ("balanced", "w")])
+def test_sampler_and_weights_belong_together(sampler, weights):
+    config = {**DEFAULTS, "sampler": sampler, "weights": weights}
+    with pytest.raises(
+        DataError, match=rf"data.sampler: got {sampler} with data.weights={weights}, expected data.samp"
+    ):
+        ingredient.checks[0](Map(config))

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+import torch
+from sklearn import metrics as sklearn_metrics
+from torch import nn
+
+from experiments.training.loop import evaluate, fit
+from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.errors import ConfigError, LossError
+from ingredients.losses.building import build_loss
+from ingredients.losses.measures import build_measures
+
+pytest.importorskip("torchmetrics")
+
+INPUTS = torch.randn(36, 4, generator=torch.Generator().manual_seed(0))
+LABELS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
+USE = {
+    "f1": {"name": "F1Score", "average": "macro"},
+    "auc": "AUROC",
+    "top2": {"name": "Accuracy", "top_k": 2, "average": "micro"},
+    "each": {"name": "Recall", "average": "none"},
+    "confusion": "ConfusionMatrix",
+}
+
+
+@pytest.fixture
+def data(tensor_data):
+    return tensor_data((INPUTS[:20], LABELS[:20]), (INPUTS[20:], LABELS[20:]))
+
+
+def measured(data, use=USE, on_train=False):
+    loss = build_loss(None, {}, None, data, "cpu")
+    measures = build_measures(use, loss, data.classes, "cpu")
+    return dataclasses.replace(loss, measures=measures, measures_training=on_train)
+
+
+def make_model(num_outputs=3):
+    torch.manual_seed(0)
+    return nn.Linear(4, num_outputs)
+
+
+def train(data, loss, **settings):
+    model, log = make_model(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    settings = {"epochs": 2, "log": lambda *point: log.append(point), **settings}
+    return model, log, fit(model, data, loss, optimizer, **settings)
+
+
+def test_metrics_are_those_of_sklearn(data):
+    loss, model = measured(data), make_model()
+    found = evaluate(model, data.val, loss)
+    outputs = model(INPUTS[20:]).detach()
+    predicted, labels = outputs.argmax(1), LABELS[20:]
+    recalls = sklearn_metrics.recall_score(labels, predicted, average=None)
+    assert found["f1"] == pytest.approx(sklearn_metrics.f1_score(labels, predicted, average="macro"))
+    scores = outputs.softmax(1)
+    assert found["auc"] == pytest.approx(sklearn_metrics.roc_auc_score(labels, scores, multi_class="ovr"), rel=1e-5)
+    assert found["top2"] == pytest.approx(sklearn_metrics.top_k_accuracy_score(labels, outputs, k=2))
+    assert [found[f"each/{name}"] for name in data.classes] == pytest.approx(recalls.tolist())
+    assert (
+        loss.measures.matrices()["confusion"].tolist() == sklearn_metrics.confusion_matrix(labels, predicted).tolist()
+    )
+    assert evaluate(model, data.val, loss) == found
+
+
+def test_metrics_can_be_monitored_and_change_nothing(data):
+    plain, _, _ = train(data, build_loss(None, {}, None, data, "cpu"))
+    model, log, result = train(data, measured(data, on_train=True), monitor="val/f1", mode="max")
+    assert torch.equal(model.weight, plain.weight)
+    assert result.best == max(value for name, value, _ in log if name == "val/f1")
+    assert [step for name, _, step in log if name == "train/f1"] == [3, 6]
+    with pytest.raises(
+        ConfigError, match="got 'val/f2', which is not measured; there are: val/loss, val/accuracy, val/f1"
+    ):
+        train(data, measured(data), monitor="val/f2")
+
+
+def test_metrics_of_training_batches_are_of_all_of_an_epoch(data):
+    model = make_model()
+    optimizer, log = torch.optim.SGD(model.parameters(), lr=0.0), []
+    fit(model, data, measured(data, on_train=True), optimizer, log=lambda *point: log.append(point), epochs=1)
+    predicted = model(INPUTS[:20]).argmax(1)
+    expected = sklearn_metrics.f1_score(LABELS[:20], predicted, average="macro")
+    assert [value for name, value, _ in log if name == "train/f1"] == pytest.approx([expected])
+
+
+def test_metrics_of_training_batches_are_resumed_in_mid_epoch(data, tmp_path):
+    _, expected, _ = train(data, measured(data, on_train=True))
+
+    def die(name, value, step):
+        if step == 5:
+            raise KeyboardInterrupt
+
+    keeper = Checkpointer(tmp_path, {}, interval_steps=1)
+    with pytest.raises(KeyboardInterrupt):
+        train(data, measured(data, on_train=True), log=die, log_interval=1, checkpointer=keeper)
+    again = Checkpointer(tmp_path, {}, interval_steps=1, resume=True)
+    _, log, _ = train(data, measured(data, on_train=True), checkpointer=again)
+    assert [point for point in log if point[0] == "train/f1"] == [
+        p for p in expected if p[0] == "train/f1" and p[2] == 6
+    ]
+
+
+def test_metrics_of_values_are_in_their_own_unit(tensor_data):
+    values = INPUTS[:, :2] * 3 + 1
+    data = tensor_data((INPUTS[:20], values[:20]), (INPUTS[20:], values[20:]))
+    loss = measured(data, {"mse": "MeanSquaredError"})
+    found = evaluate(make_model(2), data.val, loss)
+    assert found["mse"] == pytest.approx(found["rmse"] ** 2, rel=1e-5)
+
+
+def test_metrics_of_classes_of_pixels(tensor_data):
+    targets = torch.arange(20 * 9).reshape(20, 3, 3) % 3
+    data = tensor_data((torch.randn(20, 1, 3, 3), LABELS[:20]))
+    loss = measured(data, {"iou": "JaccardIndex"})
+    outputs = nn.functional.one_hot(targets, 3).permute(0, 3, 1, 2).float() * 9
+    loss.measures.update(outputs, targets)
+    assert loss.measures.compute() == {"iou": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ({"f1": "F1Scor"}, "metrics.use.f1: got 'F1Scor', which torchmetrics does not have; did you mean F1Score"),
+        ({"f1": 3}, "metrics.use.f1: got 3, expected a class of torchmetrics, such as F1Score"),
+        ({"f1": {"name": "F1Score", "avrage": "macro"}}, "metrics.use.f1.*avrage"),
+        ({"f1": {"name": "F1Score", "average": "x"}}, "metrics.use.f1: F1Score refuses its arguments"),
+    ],
+)
+def test_metric_that_cannot_be_is_refused(data, use, message):
+    with pytest.raises((ConfigError, LossError), match=message):
+        measured(data, use)
+
+
+def test_metrics_without_torchmetrics_say_what_to_install(data, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics", None)
+    with pytest.raises(LossError, match=r"not installed; pip install 'sacristan\[metrics\]'"):
+        measured(data, {"f1": "F1Score"})
