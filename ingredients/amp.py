@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map
 from ingredients import data, device, loss, model
 from ingredients.config.ingredient import Ingredient
+from ingredients.errors import PrecisionError
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ingredient", "make_amp"]
 
-ingredient = Ingredient("amp", ingredients=[device.ingredient, data.ingredient, loss.ingredient, model.ingredient])
+ingredient = Ingredient("amp")
 
 
 @ingredient.config
@@ -74,6 +75,12 @@ def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
     from ingredients.precision.check import measure, print_check
 
+    missing = [name for name in ("data", "device", "loss", "model", "seed") if name not in _run.config]
+    if missing:
+        raise PrecisionError(
+            f"amp.check: builds on the ingredients data, device, loss and model, and a seed; this experiment has no "
+            f"{', '.join(missing)}"
+        )
     seed = _run.config["seed"]
     where = device.make_device(seed)
     source = data.make_data(seed, where)

@@ -261,6 +261,13 @@ class Scope(ConfigScope):
         names |= {**visible, **entries}
         for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
+        taken = [name for name in fallback if self._strict and name != "_log" and dict.__contains__(entries, name)]
+        if taken:
+            raise ConfigError(
+                f"a config scope of {self._path or 'the experiment'} assigns {taken[0]!r}, which is an ingredient, "
+                f"whose entries are computed before: the assignment would have no effect; set {taken[0]}.ENTRY in a named "
+                "config, in a config file or on the command line"
+            )
         self.has_set = frozenset(
             entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
         )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["GPT"]
+__all__ = ["GPT", "continue_tokens"]
 
 
 class CausalAttention(nn.Module):
@@ -129,3 +129,33 @@ class GPT(nn.Module):
             raise ValueError(f"got {length} tokens, expected at most {self.context}, the context")
         hidden = self.decoder(self.dropout(self.embed(tokens) + self.positions[:length]))
         return functional.linear(self.norm(hidden), self.embed.weight)
+
+
+@torch.no_grad()
+def continue_tokens(
+    model: GPT, tokens: Tensor, length: int, temperature: float = 1.0, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return tokens (T,) with `length` more, each drawn from what the model thinks likely behind those before it.
+
+    Args:
+        model: The model, in evaluation mode.
+        tokens: At least one; the model sees the last ones, as many as its context has.
+        length: How many to draw.
+        temperature: Below 1, likely tokens are preferred; 0 always takes the likeliest.
+        generator: What to draw from, on the CPU.
+
+    Raises:
+        ValueError: If there is no token, or a number cannot be.
+    """
+    if not len(tokens):
+        raise ValueError("got no token to continue, expected at least one")
+    if length < 0 or not 0 <= temperature < math.inf:
+        raise ValueError(f"got length {length} and temperature {temperature}, expected 0 or more of both")
+    for _ in range(length):
+        scores = model(tokens[None, -model.context :])[0, -1].float().cpu()
+        if temperature == 0:
+            chosen = scores.argmax(keepdim=True)
+        else:
+            chosen = torch.multinomial((scores / temperature).softmax(0), 1, generator=generator)
+        tokens = torch.cat([tokens, chosen.to(tokens.device)])
+    return tokens

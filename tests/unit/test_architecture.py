@@ -46,7 +46,7 @@ FLOORS = [
     "experiments.new experiments.running",
     "experiments.experiment experiments.training",
     "experiments",
-    "experiments.__main__ experiments.lightning",
+    "experiments.__main__ experiments.language_model experiments.lightning",
     "runs.errors",
     "runs.query",
     "runs.index",
@@ -168,7 +168,15 @@ for name in sys.argv[1:]:
     loaded[name] = [heavy for heavy in HEAVY if heavy in sys.modules]
 print(json.dumps(loaded))
 """
-    names = ["configs", "runs", *INGREDIENTS, "experiments", "experiments.lightning", "exp"]
+    names = [
+        "configs",
+        "runs",
+        *INGREDIENTS,
+        "experiments",
+        "experiments.language_model",
+        "experiments.lightning",
+        "exp",
+    ]
     command = [sys.executable, "-c", script, *names]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == {name: [] for name in names}

@@ -420,3 +420,14 @@ def test_scope_with_arguments_that_are_not_names_alone_is_refused():
         Scope(defaulting)()
     with pytest.raises(ConfigError, match=r"scope collecting: got the argument \*names, expected .*; write names$"):
         Scope(collecting)()
+
+
+def test_assignment_to_an_ingredient_raises():
+    def config():
+        part = {"steps": 3}
+        lr = 0.1
+
+    with pytest.raises(
+        ConfigError, match=r"of the experiment assigns 'part', which is an ingredient.*set part\.ENTRY in"
+    ):
+        Scope(config)(fallback={"part": {"steps": 1}, "_log": None})

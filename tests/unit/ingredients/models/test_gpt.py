@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from ingredients.models.gpt import GPT
+from ingredients.models.gpt import GPT, continue_tokens
 
 
 def test_scores_each_next_token_from_earlier_ones_alone():
@@ -44,3 +44,24 @@ def test_size_that_cannot_be_is_refused(arguments, message):
 def test_more_tokens_than_the_context_are_refused():
     with pytest.raises(ValueError, match="got 9 tokens, expected at most 8, the context"):
         GPT((8,), 11)(torch.zeros(1, 9, dtype=torch.int64))
+
+
+def test_tokens_continue_by_what_the_last_ones_in_the_context_make_likely():
+    torch.manual_seed(0)
+    model = GPT((4,), 11, width=16, depth=1, heads=2).eval()
+    start = torch.tensor([1, 2, 3, 4, 5, 6])
+    likeliest = continue_tokens(model, start, 3, temperature=0.0)
+    assert likeliest[:6].tolist() == start.tolist()
+    assert likeliest[6] == model(start[None, -4:])[0, -1].argmax()
+    drawn = [continue_tokens(model, start, 20, 1.0, torch.Generator().manual_seed(seed)).tolist() for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    cold = continue_tokens(model, start, 3, 1e-6, torch.Generator().manual_seed(0))
+    assert cold.tolist() == likeliest.tolist()
+
+
+def test_nothing_to_continue_is_refused():
+    model = GPT((4,), 11)
+    with pytest.raises(ValueError, match="got no token to continue"):
+        continue_tokens(model, torch.zeros(0, dtype=torch.int64), 3)
+    with pytest.raises(ValueError, match=r"got length 3 and temperature -1\.0"):
+        continue_tokens(model, torch.zeros(1, dtype=torch.int64), 3, -1.0)

@@ -1,0 +1,286 @@
+"""Train a GAN on images: a generator, and a critic that tells what it makes from the data.
+
+python -m experiments.gan with configs/gan.yaml
+python -m experiments.gan with fast data.path=my_images.npz
+python -m experiments.gan sample with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+
+A Wasserstein GAN with gradient penalty: Gulrajani et al., https://arxiv.org/abs/1704.00028. Its loss in validations,
+and the result, is the Frechet distance between what the generator makes and the data, as normal distributions of
+pixels: 0 is alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from configs import Map
+from experiments.experiment import Experiment
+from experiments.running.lab_run import LabRun
+from ingredients import amp, checkpoint, data, device, training
+from ingredients.config.ingredient import Ingredient
+from ingredients.errors import ConfigError, DataError
+from observers import Image, file_observer, run_folder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from experiments.training.callbacks import Callback
+    from experiments.training.tasks import Task
+    from ingredients.datasets.fitted import Preparation
+
+__all__ = ["ex", "gan"]
+
+gan = Ingredient("gan")
+parts = (device, data, amp, training, checkpoint)
+ex = Experiment("gan", ingredients=[gan, *(part.ingredient for part in parts)])
+ex.alias(epochs="training.epochs", resume="checkpoint.resume")
+ex.observers.append(file_observer("my_runs"))
+
+
+@gan.config
+def gan_config() -> None:
+    # random numbers that an image is made of
+    noise = 32
+    # units of the hidden layers of both networks
+    hidden = [128, 128]
+    # learning rate of the generator
+    generator_lr = 1e-3
+    # learning rate of the critic
+    critic_lr = 1e-3
+    # steps of the critic for one of the generator
+    critic_steps = 3
+    # weight of the gradient penalty
+    penalty = 10.0
+
+
+@gan.check
+def check_gan(config: Map) -> None:
+    """Refuse sizes and rates that cannot be."""
+    for name in ("noise", "critic_steps"):
+        if config[name] < 1:
+            raise ConfigError(f"gan.{name}: got {config[name]}, expected at least 1")
+    for name in ("generator_lr", "critic_lr"):
+        if not 0 < config[name] < math.inf:
+            raise ConfigError(f"gan.{name}: got {config[name]}, expected more than 0")
+
+
+@ex.config
+def config(training: Any, checkpoint: Any) -> None:
+    # passes over the training data; the same setting as training.epochs
+    epochs = training["epochs"]
+    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    resume = checkpoint["resume"]
+    # all random streams (split, shuffle, weights, noise) derive from it
+    seed = 0
+
+
+@ex.named_config
+def fast() -> None:
+    """Two epochs of small networks, to try things out."""
+    data = {"limit": 300}
+    gan = {"hidden": [32]}
+    training = {"epochs": 2}
+
+
+@gan.capture
+def make_networks(shape: tuple[int, ...], seed: int, _config: Map) -> nn.ModuleDict:
+    """Return `generator`, from noise (B, noise) to images (B, *shape), and `critic`, from images to scores (B, 1)."""
+    from torch import nn
+
+    from ingredients.config.seed import global_stream
+
+    def layers(*sizes: int) -> list[nn.Module]:
+        found: list[nn.Module] = []
+        for pair in itertools.pairwise(sizes):
+            found += [nn.Linear(*pair), nn.LeakyReLU(0.2)]
+        return found[:-1]
+
+    size = math.prod(shape)
+    with global_stream(seed, "init"):
+        generator = layers(_config.noise, *_config.hidden, size)
+        critic = layers(size, *reversed(_config.hidden), 1)
+        return nn.ModuleDict(
+            {
+                "generator": nn.Sequential(*generator, nn.Unflatten(1, shape)),
+                "critic": nn.Sequential(nn.Flatten(), *critic),
+            }
+        )
+
+
+@gan.capture
+def make_optimizers(networks: Any, _config: Map) -> dict[str, torch.optim.Optimizer]:
+    """Return an optimizer for each network, by its name."""
+    import torch
+
+    rates = {"generator": _config.generator_lr, "critic": _config.critic_lr}
+    return {name: torch.optim.Adam(networks[name].parameters(), lr, betas=(0.0, 0.9)) for name, lr in rates.items()}
+
+
+@gan.capture
+def make_task(_config: Map) -> Task:
+    """Return the task: several steps of the critic, one of the generator."""
+    import torch
+
+    from experiments.training.tasks import Task
+    from experiments.training.trainer import Trainer
+
+    class Adversarial(Task):
+        """Batches are (images, labels); labels are not looked at."""
+
+        def step(self, trainer: Trainer, group: Any) -> dict[str, Any]:
+            networks: Any = trainer.model
+            generator, critic = networks["generator"], networks["critic"]
+
+            def of_critic(batch: Any) -> Tensor:
+                real = batch[0]
+                fake = make_images(generator, len(real), real.device).detach()
+                share = torch.rand(len(real), *[1] * (real.ndim - 1), device=real.device)
+                between = (share * real + (1 - share) * fake).requires_grad_()
+                (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
+                penalty = (slope.flatten(1).norm(dim=1) - 1).square().mean()
+                return critic(fake).mean() - critic(real).mean() + _config.penalty * penalty
+
+            def of_generator(batch: Any) -> Tensor:
+                return -critic(make_images(generator, len(batch[0]), batch[0].device)).mean()
+
+            for _ in range(_config.critic_steps):
+                judged = trainer.minimize(of_critic, group, "critic")
+            made = trainer.minimize(of_generator, group, "generator")
+            return {"loss": made, "critic_loss": judged}
+
+        def meter(self) -> Frechet:
+            return Frechet()
+
+    return Adversarial()
+
+
+@gan.capture
+def make_images(generator: nn.Module, count: int, where: torch.device, _config: Map) -> Tensor:
+    """Return images (count, *shape) that the generator makes of noise from torch's global stream."""
+    import torch
+
+    return generator(torch.randn(count, _config.noise, device=where))
+
+
+class Frechet:
+    """The Frechet distance between images and as many that the generator makes, as `loss`.
+
+    Source: Heusel et al., https://arxiv.org/abs/1706.08500, on pixels in place of features.
+    """
+
+    names = ("loss",)
+
+    def __init__(self) -> None:
+        self._real: list[Tensor] = []
+        self._fake: list[Tensor] = []
+
+    def update(self, model: nn.Module, batch: Any, amp: Any) -> None:
+        """Add a batch of images."""
+        real = batch[0]
+        with amp.autocast():
+            fake = make_images(model["generator"], len(real), real.device)  # type: ignore[index]  # a ModuleDict
+        self._real.append(real.flatten(1).double())
+        self._fake.append(fake.flatten(1).double())
+
+    def compute(self) -> dict[str, float]:
+        """Return the distance; nothing without images."""
+        import torch
+
+        if not self._real:
+            return {}
+        (mean, spread), (other, other_spread) = (
+            (found.mean(0), found.T.cov()) for found in (torch.cat(self._real), torch.cat(self._fake))
+        )
+        # The trace of the root of a product of covariances is the sum of the roots of its eigenvalues.
+        roots = torch.linalg.eigvals(spread @ other_spread).real.clamp(min=0).sqrt().sum()
+        distance = (mean - other).square().sum() + spread.trace() + other_spread.trace() - 2 * roots
+        return {"loss": float(distance)}
+
+
+def make_callback(run: LabRun) -> Callback:
+    """Return the callback that logs a picture of what the generator makes, after each validation."""
+    import torch
+
+    from experiments.training.callbacks import Callback
+    from experiments.training.trainer import Trainer
+    from ingredients.config.seed import global_stream
+
+    class Samples(Callback):
+        @torch.no_grad()
+        def after_validation(self, trainer: Trainer, metrics: dict[str, float]) -> None:
+            networks: Any = trainer.model
+            with global_stream(0, "samples"):  # the same noise each time
+                made = picture(networks["generator"], trainer.amp.device, trainer.data.preparation)
+            run.log_media("samples", made, trainer.place.step)
+
+    return Samples()
+
+
+def picture(generator: nn.Module, where: torch.device, prepared: Preparation | None, side: int = 8) -> Image:
+    """Return side x side images that the generator makes, as one, from 0 to 1."""
+    import torch
+
+    with torch.no_grad():
+        images = make_images(generator, side * side, where).cpu()
+    if prepared is not None and prepared.mean is not None and prepared.std is not None:
+        images = images * torch.as_tensor(prepared.std) + torch.as_tensor(prepared.mean)
+    rows = [torch.cat(list(images[side * row : side * row + side]), -1) for row in range(side)]
+    return Image(torch.cat(rows, -2).clamp(0, 1))
+
+
+def check_images(shape: tuple[int, ...]) -> None:
+    """Refuse data that are no images.
+
+    Raises:
+        DataError: If they are not.
+    """
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(f"data: got inputs of shape {shape}, expected images (1 or 3, height, width)")
+
+
+@ex.command
+def sample(_config: Map, _run: LabRun, seed: int) -> None:
+    """Record a picture of what the generator of a checkpoint (checkpoint.path=...) makes."""
+    from ingredients.config.seed import global_stream
+
+    where = device.make_device(seed)
+    preparation = checkpoint.load_preparation()
+    networks = make_networks(preparation.input_shape, seed).to(where)
+    checkpoint.load_model(networks, _config)
+    with global_stream(seed, "samples"):
+        _run.log_media("samples", picture(networks["generator"], where, preparation))
+
+
+@ex.automain
+def main(_config: Map, _run: LabRun, seed: int, training: Map) -> float | None:
+    """Train, and return the distance of the best epoch to the test part."""
+    from experiments import loop, results
+
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
+    check_images(batches.input_shape)
+    networks = make_networks(batches.input_shape, seed).to(where)
+    results.announce(_config, networks, batches, where)
+    task, precision = make_task(), amp.make_amp(where)
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        loop.fit(
+            networks,
+            batches,
+            task,
+            make_optimizers(networks),
+            amp=precision,
+            checkpointer=keeper,
+            callbacks=[make_callback(_run)],
+            log=_run.log_scalar,
+            **training,
+        )
+        keeper.restore_best(networks)
+    metrics: Mapping[str, float] = loop.evaluate(networks, batches.test, task, precision)
+    _run.info["test"] = dict(metrics)
+    _run.log_media("test/samples", picture(networks["generator"], where, batches.preparation))
+    return metrics.get("loss")

@@ -1,0 +1,256 @@
+"""Train a small GPT on text, byte by byte, and let it write.
+
+python -m experiments.language_model with configs/language_model.yaml
+python -m experiments.language_model with fast text.path=my_novel.txt
+python -m experiments.language_model generate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+python -m experiments.language_model generate with ... sample.prompt='The "for" statement' sample.temperature=0.5
+
+The text is the reference of the language that comes with Python, or files of yours. The result is bits per character of
+the test part: what an ideal compressor that knows the model would need.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs import Map
+from experiments.experiment import Experiment
+from experiments.running.lab_run import LabRun
+from ingredients import checkpoint, device, optimizer, scheduler, training
+from ingredients.config.ingredient import Ingredient
+from ingredients.data import refuse_other_data
+from ingredients.errors import ConfigError, ModelError
+from observers import Text, file_observer, run_folder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from experiments.training.tasks import Task
+    from ingredients.datasets.batches import Data
+    from ingredients.models.gpt import GPT
+    from ingredients.precision.mixed_precision import MixedPrecision
+
+__all__ = ["amp", "ex", "gpt", "text"]
+
+text = Ingredient("text")
+gpt = Ingredient("gpt")
+# Not the ingredient `amp`, whose command builds on `data`, `loss` and `model`, none of which is used here.
+amp = Ingredient("amp")
+parts = (device, optimizer, scheduler, training, checkpoint)
+ex = Experiment("language_model", ingredients=[text, gpt, amp, *(part.ingredient for part in parts)])
+ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
+ex.observers.append(file_observer("my_runs"))
+
+
+@text.config
+def text_config() -> None:
+    # a file in UTF-8, or a folder with *.txt; None is the reference of the language that comes with Python (pydoc_data)
+    path: str | None = None
+    # bytes in a sequence, which is how far the model sees
+    context = 128
+    # sequences in a batch (a micro-batch, where amp.accumulate is above 1)
+    batch_size = 32
+    # share of the text, before the test part, to validate on
+    val_fraction = 0.05
+    # share of the text, at its end, to test on
+    test_fraction = 0.05
+
+
+@gpt.config
+def gpt_config() -> None:
+    # width of a token
+    width = 96
+    # decoder layers
+    depth = 3
+    # attention heads; must divide the width
+    heads = 3
+    # width of the hidden layer over that of a token
+    mlp_ratio = 4.0
+    # probability of zeroing a feature
+    dropout = 0.0
+
+
+@amp.config
+def amp_config() -> None:
+    # precision of the forward pass: off (float32), float16, bfloat16, auto (what pays on the device)
+    dtype: Literal["off", "float16", "bfloat16", "auto"] = "off"
+    # largest norm of all gradients together; None for no limit
+    clip_norm: float | None = 1.0
+    # micro-batches of text.batch_size that make up one optimizer step
+    accumulate = 1
+
+
+@ex.config
+def config(optimizer: Any, training: Any, checkpoint: Any) -> None:
+    # learning rate; the same setting as optimizer.lr
+    lr = optimizer["lr"]
+    # passes over the training part; the same setting as training.epochs
+    epochs = training["epochs"]
+    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    resume = checkpoint["resume"]
+    # what is written by the command generate, and at the end of a training
+    sample = {
+        # the beginning
+        "prompt": "The ",
+        # bytes to write behind it
+        "length": 400,
+        # below 1 likely characters are preferred; 0 always takes the likeliest
+        "temperature": 0.8,
+        # another one writes another text
+        "seed": 0,
+    }
+    # all random streams (shuffle, weights, dropout) derive from it
+    seed = 0
+
+
+@ex.named_config
+def fast() -> None:
+    """One epoch of a tiny model that sees 32 bytes, to try things out."""
+    text = {"context": 32, "batch_size": 64}
+    gpt = {"width": 16, "depth": 1, "heads": 1}
+    training = {"epochs": 1}
+    sample = {"length": 80}
+
+
+@ex.check
+def check_sample(config: Map) -> None:
+    """Refuse to write nothing, or at a temperature that cannot be."""
+    if not config.sample.prompt:
+        raise ConfigError("sample.prompt: got no text, expected at least one character to begin with")
+    if config.sample.length < 0 or not 0 <= config.sample.temperature < math.inf:
+        raise ConfigError(
+            f"sample: got length={config.sample.length} and temperature={config.sample.temperature}, expected 0 or more"
+        )
+
+
+@text.capture
+def make_text(seed: int, where: torch.device, _config: Map, _run: LabRun) -> tuple[Data, float]:
+    """Return the text as batches of sequences, and how many characters a byte of it makes."""
+    from ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
+
+    content = read_text(_config.path)
+    options = {name: value for name, value in _config.items() if name != "path"}
+    batches = make_corpus(content, **options, seed=seed, device=where)
+    name = _config.path or "pydoc_data"
+    refuse_other_data(batches.fingerprint, Map(path=_config.path, name=name), _run.expected_data)
+    _run.info["data"] = {"name": name, "fingerprint": batches.fingerprint}
+    return batches, characters_a_byte(content)
+
+
+@gpt.capture
+def make_gpt(context: int, seed: int, _config: Map) -> GPT:
+    """Return the model for sequences up to `context`, initialised from the stream `init` of `seed`."""
+    from ingredients.config.seed import global_stream
+
+    with global_stream(seed, "init"):
+        return _build_gpt(_config, context)
+
+
+@gpt.check
+def check_gpt(config: Map) -> None:
+    """Refuse sizes that cannot be, by building the model without memory for its weights."""
+    import torch
+
+    with torch.device("meta"):
+        _build_gpt(config, 1)
+
+
+def _build_gpt(config: Map, context: int) -> GPT:
+    from ingredients.config.construct import build
+    from ingredients.datasets.corpus import VOCABULARY
+    from ingredients.models.gpt import GPT
+
+    return build(GPT, config, "gpt", ModelError, input_shape=(context,), num_outputs=VOCABULARY)
+
+
+@amp.capture
+def make_amp(where: torch.device, _config: Map) -> MixedPrecision:
+    """Return the configured mixed precision, clipping and accumulation."""
+    from ingredients.precision.mixed_precision import MixedPrecision
+
+    return MixedPrecision(where, **_config)
+
+
+def make_task(characters: float) -> Task:
+    """Return the task of telling the next byte; it measures bits per character.
+
+    Args:
+        characters: Characters that a byte makes.
+    """
+    from torch.nn.functional import cross_entropy
+
+    from experiments.training.tasks import Task
+
+    class NextByte(Task):
+        """The cross-entropy of each byte that follows, in nats; batches are (tokens, those that follow), (B, T)."""
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            tokens, following = batch
+            return cross_entropy(model(tokens).flatten(0, 1), following.flatten())
+
+        def measure(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            loss = self.loss(model, batch)
+            return {"loss": loss, "bits_per_character": loss / (math.log(2) * characters)}
+
+    return NextByte()
+
+
+def write(network: GPT, sample: Map) -> str:
+    """Return the prompt and what the model writes behind it."""
+    import torch
+
+    from ingredients.config.seed import torch_stream
+    from ingredients.models.gpt import continue_tokens
+
+    network.eval()
+    where = next(network.parameters()).device
+    prompt = torch.tensor(list(sample.prompt.encode()), device=where)
+    generator = torch_stream(sample.seed, "sample")
+    found = continue_tokens(network, prompt, sample.length, sample.temperature, generator)
+    return bytes(found.tolist()).decode(errors="replace")
+
+
+@ex.command
+def generate(_config: Map, _run: LabRun, seed: int, sample: Map) -> None:
+    """Let a checkpoint (checkpoint.path=...) continue sample.prompt; the text is printed and recorded."""
+    where = device.make_device(seed)
+    network = make_gpt(_config.text.context, seed).to(where)
+    checkpoint.load_model(network, _config)
+    found = write(network, sample)
+    print(found)
+    _run.log_media("sample", Text(found))
+
+
+@ex.automain
+def main(_config: Map, _run: LabRun, seed: int, training: Map, sample: Map) -> float | None:
+    """Train, and return the bits per character of the best epoch on the test part."""
+    from experiments import loop, results
+
+    where = device.make_device(seed)
+    batches, characters = make_text(seed, where)
+    network = make_gpt(_config.text.context, seed).to(where)
+    results.announce(_config, network, batches, where)
+    task, precision = make_task(characters), make_amp(where)
+    opt = optimizer.make_optimizer(network)
+    steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+    schedule = scheduler.make_scheduler(opt, training.epochs, steps)
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        loop.fit(
+            network,
+            batches,
+            task,
+            opt,
+            scheduler=schedule,
+            amp=precision,
+            checkpointer=keeper,
+            log=_run.log_scalar,
+            **training,
+        )
+        keeper.restore_best(network)
+    _run.log_media("sample", Text(write(network, sample)))
+    metrics = loop.evaluate(network, batches.test, task, precision)
+    _run.info["test"] = metrics
+    return metrics.get("bits_per_character")
