@@ -100,8 +100,9 @@ def make_corpus(
                 f"text: its {split} part has {len(part)} bytes, fewer than the {context + 1} of one sequence; give a "
                 "longer text, or a smaller text.context"
             )
-        options = {"seed": seed, "shuffle": split == "train"}
-        cut[split] = TensorBatches(inputs.to(device), targets.to(device), batch_size, **options)
+        cut[split] = TensorBatches(
+            inputs.to(device), targets.to(device), batch_size, seed=seed, shuffle=split == "train"
+        )
     return Data(
         **cut,
         task="custom",
