@@ -35,14 +35,13 @@ ingredient = Ingredient("data")
 
 @ingredient.config
 def config() -> None:
-    # file or folder that npz, csv, idx, image_folder and torchvision read
+    # file or folder that npz, csv, idx, image_folder, tar, parquet, huggingface and torchvision read
     path: str | None = None
-    # digits, breast_cancer, wine, diabetes, npz, csv, idx, image_folder, torchvision:NAME or package.module:factory;
-    # by default what the ending of the path says
+    # digits, npz, csv, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by the path
     name = kind_of(path)
-    # target column or columns of a csv; None takes the last. Of samples that are dicts, the key of the label
+    # target column or columns of a csv, None the last; of other tables, and samples that are dicts, None takes label
     target: str | list[str] | None = None
-    # columns of a csv to take for inputs; None takes all but the targets
+    # columns of a table to take for inputs, None all but the targets; of tar, endings of members to make tuples of
     columns: str | list[str] | None = None
     # columns of a csv that hold categories, which become an input of 0 or 1 for each value; auto takes those of text
     categorical: str | list[str] | None = None
@@ -70,8 +69,8 @@ def config() -> None:
     split_seed: int | None = None
     # let a run that starts from a state of another one split the data anew, and not as that one did
     new_split = False
-    # standard: subtract the mean and divide by the deviation of the training part; none
-    normalize: Literal["standard", "none"] = "standard"
+    # standard: by mean and deviation of the training part; imagenet: by those of ImageNet, for images in colour; none
+    normalize: Literal["standard", "imagenet", "none"] = "standard"
     # do the same with regression targets; metrics stay in the targets' own unit
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
@@ -94,6 +93,8 @@ def config() -> None:
         collate=collate,
         weights=weights,
     )
+    # transforms of images, in order: names, or dicts of a name and options, such as {"name": "resize", "size": 32}
+    transforms: list = []
     # random changes to training images
     augment = {
         # mirror left and right
@@ -103,6 +104,8 @@ def config() -> None:
         # rotate by up to so many degrees
         "rotate": 0.0,
     }
+    # samples that a stream, or tar files read in a row, are shuffled among; 0 keeps a stream's order, and shuffles tar
+    shuffle_buffer = 0
     # samples in a batch (a micro-batch, where amp.accumulate is above 1)
     batch_size = 64
     # leave out a last training batch with fewer samples
@@ -121,12 +124,22 @@ def check_config(config: Map) -> None:
     check_source(config.name, config.path)
     check_fractions(config.val_fraction, config.test_fraction)
     _collate_of(config)
+    if config.transforms:
+        from ingredients.datasets.transforms import parse
+
+        parse(to_plain(config.transforms))
     if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(
             f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
             "with data.weights=NAME, or neither"
         )
-    for name, least in (("batch_size", 1), ("num_workers", 0), ("limit", 1), ("epoch_samples", 1)):
+    for name, least in (
+        ("batch_size", 1),
+        ("num_workers", 0),
+        ("limit", 1),
+        ("epoch_samples", 1),
+        ("shuffle_buffer", 0),
+    ):
         if config[name] is not None and config[name] < least:
             raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
 
@@ -213,14 +226,16 @@ def make_test_data(
     source = _load_source(_config, preparation.split.seed, preparation, needs_targets=needs_targets)
     prepared = prepare_alike(source, preparation, _config, seed, needs_targets=needs_targets)
     refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
+    made = make_batches(prepared, _config, seed, device)
     is_same = prepared.fingerprint == preparation.split.data
-    tested, total = len(prepared.indices["test"]), len(prepared.names)
+    tested = made.test.num_samples
+    total = len(prepared.names) or tested
     part = "the test part" if is_same or tested < total else "all"
     which = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
     _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, which)
     _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint}
     _run.info["data"] |= {"tested": tested, "samples": total, "trained_on": preparation.split.data}
-    return make_batches(prepared, _config, seed, device)
+    return made
 
 
 def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:

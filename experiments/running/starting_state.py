@@ -29,6 +29,7 @@ _OF_SHAPE = (
     "task",
     "num_classes",
     "image_size",
+    "transforms",
 )
 
 
@@ -102,12 +103,15 @@ def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
     """Return the model of a config; without memory for its weights, where it can be built so."""
     import torch
 
+    from ingredients.datasets.transforms import shape_after
     from ingredients.losses.building import reading
     from ingredients.models.building import build_model
 
     _, num_outputs = reading(config["loss"]["name"], preparation)
     settings = config["model"]
-    given = (settings["name"], settings["options"], "default", preparation.input_shape, num_outputs, config["seed"])
+    transforms, shape = config["data"].get("transforms"), preparation.input_shape
+    shape = shape_after(transforms, shape) if transforms else shape
+    given = (settings["name"], settings["options"], "default", shape, num_outputs, config["seed"])
     dtype = getattr(torch, preparation.dtype)
     try:
         with torch.device("meta"):

@@ -55,6 +55,8 @@ _LATER: dict[str, Any] = {
     "collate_options": {},
     "sampler": None,
     "epoch_samples": None,
+    "shuffle_buffer": 0,
+    "transforms": [],
 }
 
 

@@ -1,8 +1,9 @@
 """Random streams with names: each is derived from (seed, name) alone.
 
 What one stream draws never depends on whether another one is used, on the order of calls, or on the number of workers.
-The streams of the lab: `factory`, `fingerprint`, `limit`, `split`, `statistics`, `shuffle`, `augment`, `workers`,
-`items`, `init`, and `global` for the generators that dropout and code of others draw from.
+The streams of the lab: `factory`, `fingerprint`, `limit`, `split`, `statistics`, `shuffle`, `sample`, `augment`,
+`transform`, `workers`, `items`, `collate`, `stream`, `init`, and `global` for the generators that dropout and code of
+others draw from.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
+    "KeptStream",
     "global_states",
     "global_stream",
     "numpy_stream",
@@ -79,6 +81,45 @@ def global_stream(seed: int, *name: str | int) -> Iterator[None]:
         np.random.set_state(numpy_state)
         if torch:
             torch.random.set_rng_state(torch_state)
+
+
+class KeptStream:
+    """A stream `name` that the global generators draw from in a `with`, going on where the last one left it.
+
+    As with `global_stream`, torch's generator is the CPU's, and only looked after where torch has been imported.
+    """
+
+    def __init__(self, seed: int, *name: str | int) -> None:
+        self._seed = stream_seed(seed, *name)
+        self._states: tuple[Any, Any, Any] | None = None
+        self._outer: tuple[Any, Any, Any] | None = None
+
+    def __enter__(self) -> None:
+        self._outer = _cpu_states()
+        if self._states is not None:
+            _set_cpu_states(self._states)
+            return
+        random.seed(self._seed)
+        np.random.seed(self._seed % 2**32)
+        if torch := sys.modules.get("torch"):
+            torch.random.default_generator.manual_seed(self._seed)
+
+    def __exit__(self, *error: object) -> None:
+        self._states = _cpu_states()
+        if self._outer is not None:
+            _set_cpu_states(self._outer)
+
+
+def _cpu_states() -> tuple[Any, Any, Any]:
+    torch = sys.modules.get("torch")
+    return random.getstate(), np.random.get_state(), torch.random.get_rng_state() if torch else None
+
+
+def _set_cpu_states(states: tuple[Any, Any, Any]) -> None:
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].random.set_rng_state(states[2])
 
 
 def global_states() -> dict[str, Any]:

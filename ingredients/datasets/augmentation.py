@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["augment"]
+__all__ = ["augment", "shifted"]
 
 
 def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int, rotate: float) -> Tensor:
@@ -33,16 +33,16 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
         mirrored = torch.rand(count, generator=generator).lt(0.5).to(images.device)
         images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
     if crop:
-        images = _shift(images, torch.randint(0, 2 * crop + 1, (count, 2), generator=generator), crop)
+        images = shifted(images, torch.randint(0, 2 * crop + 1, (count, 2), generator=generator), crop)
     if rotate:
         angles = (torch.rand(count, generator=generator) * 2 - 1) * math.radians(rotate)
         images = _rotate(images, angles.to(images.device))
     return images
 
 
-def _shift(images: Tensor, offsets: Tensor, crop: int) -> Tensor:
-    """Cut (B, C, H, W) out of its padded self at `offsets` (B, 2), rows and columns."""
-    count, _, height, width = images.shape
+def shifted(images: Tensor, offsets: Tensor, crop: int, size: tuple[int, int] | None = None) -> Tensor:
+    """Cut `size`, by default (H, W), out of (B, C, H, W), padded by `crop`, at `offsets` (B, 2), rows and columns."""
+    count, (height, width) = len(images), size or images.shape[-2:]
     padded = functional.pad(images, (crop, crop, crop, crop))
     offsets = offsets.to(images.device)
     rows = offsets[:, :1] + torch.arange(height, device=images.device)

@@ -18,7 +18,11 @@ from ingredients.datasets.normalizing import finisher
 from ingredients.datasets.placement import Placement, place
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.sampling import make_order
+from ingredients.datasets.splitting import SPLITS
+from ingredients.datasets.streaming import StreamBatches, StreamSplit
+from ingredients.datasets.streams import Stream, Streams
 from ingredients.datasets.structured import map_arrays
+from ingredients.datasets.transforms import make_pipeline, shape_after
 from ingredients.errors import DataError
 
 __all__ = ["Batches", "Data", "LoaderBatches", "StructureBatches", "TensorBatches", "make_batches"]
@@ -32,7 +36,8 @@ class Data:
         train, val, test: Batches of each split; val and test may be empty.
         task: classification, regression, multilabel, segmentation (a class for each place), or custom: samples of any
             structure.
-        input_shape: Shape of one input; of samples of any structure that of their first tensor, () where it differs.
+        input_shape: Shape of one input, transformed; of samples of any structure that of their first tensor, () where
+            it differs.
         num_targets: Number of classes, labels, or target values.
         classes: Names of the classes.
         class_counts: Training samples of each class (classes,), or of each label; empty for regression.
@@ -78,7 +83,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     Raises:
         DataError: If no batch would be left to train on, or augmentation is asked for on no images.
     """
-    size, num_train = config["batch_size"], config["epoch_samples"] or len(prepared.indices["train"])
+    size, num_train = config["batch_size"], config["epoch_samples"] or _count(prepared, "train")
     if size < 1:
         raise DataError(f"data.batch_size: got {size}, expected at least 1")
     if config["drop_last"] and 0 < num_train < size:
@@ -97,14 +102,17 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     for split in ("train", "val", "test"):
         training = split == "train"
         options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
+        if config["transforms"]:
+            options["transform"] = make_pipeline(config["transforms"], by, device, training=training)
         if training:
             options |= {"augmentation": augmentation, "epoch_samples": config["epoch_samples"]}
-            options["order"] = None if config["sampler"] is None else make_order(prepared, config, seed)
+            is_plain = config["sampler"] is None and not config["shuffle_buffer"]
+            options["order"] = None if is_plain or _is_stream(prepared) else make_order(prepared, config, seed)
         splits[split] = _batches_of(prepared, split, placement, config, device, options)
     return Data(
         **splits,
         task=by.task,
-        input_shape=by.input_shape,
+        input_shape=shape_after(config["transforms"], by.input_shape) if config["transforms"] else by.input_shape,
         num_targets=by.num_targets,
         classes=by.classes,
         class_counts=by.class_counts,
@@ -150,6 +158,8 @@ def _batches_of(
     device: torch.device,
     options: dict[str, Any],
 ) -> Batches:
+    if _is_stream(prepared):
+        return _stream_batches(prepared, split, config, device, options)
     index, size = prepared.indices[split], config["batch_size"]
     is_custom = prepared.preparation.task == "custom"
     if placement.in_memory and is_custom:
@@ -163,6 +173,27 @@ def _batches_of(
     if is_custom:
         dataset = StructuredSplit(prepared.inputs, index, prepared.collate or stack, options["seed"])
     return LoaderBatches(dataset, device, size, config["num_workers"], config["pin_memory"], **options)
+
+
+def _is_stream(prepared: Prepared) -> bool:
+    return isinstance(prepared.inputs, Streams)
+
+
+def _count(prepared: Prepared, split: str) -> int:
+    if not _is_stream(prepared):
+        return len(prepared.indices[split])
+    part = prepared.inputs.parts.get(SPLITS.index(split))
+    return part.length if part is not None else 0
+
+
+def _stream_batches(
+    prepared: Prepared, split: str, config: Mapping[str, Any], device: torch.device, options: dict[str, Any]
+) -> Batches:
+    part = prepared.inputs.parts.get(SPLITS.index(split), Stream((), 0))
+    buffer = config["shuffle_buffer"] if split == "train" else 0
+    dataset = StreamSplit(part, prepared.collate or stack, options["seed"], buffer)
+    options = options | {"shuffle": False}
+    return StreamBatches(dataset, device, config["batch_size"], config["num_workers"], config["pin_memory"], **options)
 
 
 def _on(device: torch.device, values: np.ndarray | None) -> Tensor | None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from ingredients.datasets.preparation import Prepared
+from ingredients.datasets.splitting import SPLITS
+from ingredients.datasets.streams import Streams
 
 __all__ = ["describe"]
 
@@ -25,8 +27,14 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "input_shape": list(by.input_shape),
         "dtype": by.dtype,
         "fingerprint": prepared.fingerprint,
-        "splits": {name: _describe_split(prepared, index) for name, index in prepared.indices.items()},
+        "splits": {name: _describe_split(prepared, index) for name, index in prepared.indices.items()}
+        if not isinstance(prepared.inputs, Streams)
+        else {SPLITS[code]: _described(part.length or 0) for code, part in prepared.inputs.parts.items()},
     }
+
+
+def _described(count: int) -> dict[str, Any]:
+    return {"count": count, "mean": math.nan, "std": math.nan, "missing": 0}
 
 
 def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ class Batches:
         shuffle: Whether each epoch has an order of its own.
         drop_last: Whether a last batch with fewer samples is left out.
         augmentation: Arguments of `augmentation.augment`, or None.
+        transform: Makes another batch of a batch, drawing from a generator that is seeded for it; or None.
         order: Returns the positions of an epoch, in order; by default all, shuffled if asked for.
         epoch_samples: Samples of an epoch, where `order` has another number of them.
     """
@@ -48,6 +49,7 @@ class Batches:
         shuffle: bool = False,
         drop_last: bool = False,
         augmentation: Mapping[str, Any] | None = None,
+        transform: Callable[[Any, torch.Generator], Any] | None = None,
         order: Order | None = None,
         epoch_samples: int | None = None,
     ) -> None:
@@ -58,6 +60,7 @@ class Batches:
         self.drop_last = drop_last
         self.augmentation = augmentation
         self.epoch_samples = num_samples if epoch_samples is None else epoch_samples
+        self.transform = transform
         self._order = order
 
     def __len__(self) -> int:
@@ -81,7 +84,9 @@ class Batches:
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Any]:
         """Yield batches `start` and on of epoch `epoch`: inputs (B, *shape) and targets (B,) or (B, outputs)."""
         batches = self._batches(epoch, start)
-        return batches if self.augmentation is None else self._augmented(batches, epoch, start, self.augmentation)
+        if self.augmentation is not None:
+            batches = self._augmented(batches, epoch, start, self.augmentation)
+        return batches if self.transform is None else self._transformed(batches, epoch, start, self.transform)
 
     def inputs_at(self, places: Sequence[int]) -> Tensor:
         """Return the inputs (n, *shape) at positions of the split, on the CPU and not augmented."""
@@ -94,6 +99,14 @@ class Batches:
         for position, (inputs, targets) in enumerate(batches, start):
             generator.manual_seed(stream_seed(self.seed, "augment", epoch, position))
             yield augment(inputs, generator, **augmentation), targets
+
+    def _transformed(
+        self, batches: Iterator[Any], epoch: int, start: int, transform: Callable[[Any, torch.Generator], Any]
+    ) -> Iterator[Any]:
+        generator = torch.Generator()
+        for position, batch in enumerate(batches, start):
+            generator.manual_seed(stream_seed(self.seed, "transform", epoch, position))
+            yield transform(batch, generator)
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         raise NotImplementedError

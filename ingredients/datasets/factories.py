@@ -15,6 +15,7 @@ from ingredients.config.seed import global_stream
 from ingredients.datasets.items import Joined
 from ingredients.datasets.samples import Source, as_samples, from_arrays
 from ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
+from ingredients.datasets.streams import is_stream, streams_of
 from ingredients.datasets.structured import ArrayStructure, array_structure, is_dataset, structured_source, weights_of
 from ingredients.datasets.whole_numbers import EXACT, check_whole, tell_merged
 from ingredients.errors import DataError
@@ -119,6 +120,9 @@ def from_factory(
     if isinstance(made, tuple) and len(made) == 2 and callable(made[1]) and not is_dataset(made[1]):
         made, collate = made[0], made[1] if collate is None else collate
     parts = _parts(made, where)
+    if any(map(is_stream, parts.values())):
+        streams = streams_of(parts, where)
+        return Source(streams, None, digest=streams.digest, is_structured=True, collate=collate)
     keeps_structure = task == "custom" or collate is not None
     if not keeps_structure and all(_is_pair_of_arrays(part) for part in parts.values()):
         return from_arrays([(code, *_pair(pair, where)) for code, pair in parts.items()], where, dtype)
@@ -127,7 +131,8 @@ def from_factory(
         source = _from_dataset(Items(_joined(list(datasets.values())), where, dtype), next(iter(datasets.values())))
         sizes = [len(dataset) for dataset in datasets.values()]
         part = None if None in datasets else np.repeat(np.array(list(datasets), np.int8), sizes)
-        return dataclasses.replace(source, part=part, weights=weights_of(list(datasets.values()), weights))
+        weighed, shards = (weights_of(list(datasets.values()), name) for name in (weights, "shards"))
+        return dataclasses.replace(source, part=part, weights=weighed, shards=shards)
     return structured_source(datasets, where, target, collate, weights)
 
 
@@ -137,6 +142,8 @@ def _joined(datasets: list[Any]) -> Any:
 
 def _parts(made: Any, where: str) -> dict[int | None, Any]:
     """Return what a factory made by the code of its part; None stands for a whole that the lab splits."""
+    if isinstance(made, Mapping) and made and all(code is None or isinstance(code, int) for code in made):
+        return dict(made)
     if isinstance(made, Mapping) and (set(made) & set(PARTS) or any(map(_holds_others, made.values()))):
         unknown = sorted(set(made) - set(PARTS))
         if unknown or "train" not in made:
@@ -158,7 +165,7 @@ def _is_structure(one: Any) -> bool:
 
 
 def _holds_others(value: Any) -> bool:
-    return isinstance(value, Mapping | tuple | list) or is_dataset(value)
+    return isinstance(value, Mapping | tuple | list) or is_dataset(value) or is_stream(value)
 
 
 def _dataset(part: Any, where: str) -> Any:

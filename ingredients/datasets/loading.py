@@ -26,7 +26,7 @@ from ingredients.errors import LabError
 
 __all__ = ["Key", "LoaderBatches", "SplitDataset", "StructuredSplit"]
 
-Key = tuple[int, int, list[int]]
+Key = tuple[int, int, Sequence[int]]
 
 
 class LoaderBatches(Batches):
@@ -78,9 +78,7 @@ class LoaderBatches(Batches):
         return next(tensors_of(self._finish(to_device(batch, self.device)))).cpu()
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
-        first, stop = start * self.batch_size, len(self) * self.batch_size
-        chunks = self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
-        self._sampler.keys = [(epoch, number, chunk.tolist()) for number, chunk in enumerate(chunks, start)]
+        self._sampler.keys = self._keys(epoch, start)
         # What workers draw outside of the items' own streams depends on the epoch alone, too.
         self._workers_stream.manual_seed(stream_seed(self.seed, "workers", epoch))
         for batch in self._loader:
@@ -90,6 +88,13 @@ class LoaderBatches(Batches):
                 finally:
                     del batch  # or the error's traceback would hold the error, and so the workers
             yield self._finish(to_device(batch, self.device))
+
+    def _keys(self, epoch: int, start: int) -> Iterator[Key]:
+        """Yield the keys of the batches from `start` on."""
+        first, stop = start * self.batch_size, len(self) * self.batch_size
+        chunks = self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
+        for number, chunk in enumerate(chunks, start):
+            yield epoch, number, chunk.tolist()
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
@@ -109,13 +114,10 @@ class _EpochSampler(Sampler):
     """
 
     def __init__(self) -> None:
-        self.keys: list[Key] = []
-
-    def __len__(self) -> int:
-        return len(self.keys)
+        self.keys: Iterator[Key] = iter(())
 
     def __iter__(self) -> Iterator[Key]:
-        return iter(self.keys)
+        return self.keys
 
 
 class _Reading(Dataset):
@@ -163,7 +165,7 @@ class SplitDataset:
     def read(self, key: Key) -> tuple[Tensor, Tensor]:
         """Return inputs and targets of a batch, which `finisher` makes ready."""
         epoch, _, positions = key
-        return torch.from_numpy(self._values(epoch, self.indices[positions])), self.targets[positions]
+        return torch.from_numpy(self._values(epoch, self.indices[list(positions)])), self.targets[list(positions)]
 
     def _values(self, epoch: int, indices: np.ndarray) -> np.ndarray:
         inputs = self.prepared.inputs
@@ -208,7 +210,7 @@ class StructuredSplit:
         """Return a batch."""
         epoch, number, positions = key
         items = []
-        for index in self.indices[positions].tolist():
+        for index in self.indices[list(positions)].tolist():
             with global_stream(self.seed, "items", epoch, index):
                 items.append(self.samples[index])
         with global_stream(self.seed, "collate", epoch, number):

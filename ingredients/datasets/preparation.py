@@ -15,6 +15,7 @@ from ingredients.datasets.items import subset
 from ingredients.datasets.moments import statistics
 from ingredients.datasets.samples import Source, as_floats
 from ingredients.datasets.splitting import SPLITS, TEST, Split
+from ingredients.datasets.streams import Streams
 from ingredients.datasets.targets import known_targets, resolve_task
 from ingredients.errors import DataError
 
@@ -41,6 +42,7 @@ class Prepared:
         collate: What makes a batch of samples of any structure; None stacks them.
         lengths: Lengths of the sequences in the samples, (samples,); None if there are none.
         weights: How often samples are to be drawn, in proportion, (samples,); None if it is not known.
+        shards: The file that each sample lies in, (samples,); None if they lie in none.
     """
 
     inputs: Any
@@ -53,6 +55,7 @@ class Prepared:
     collate: Callable[[list], Any] | None = None
     lengths: np.ndarray | None = None
     weights: np.ndarray | None = None
+    shards: np.ndarray | None = None
 
     def values(self, indices: np.ndarray) -> np.ndarray:
         """Return inputs (samples, *shape) as a model gets them, read here and now."""
@@ -100,6 +103,8 @@ def prepare(
         DataError: If the data are empty, have missing values, only one class, or targets that do not fit.
     """
     split = split or Split.of(config, seed)
+    if isinstance(source.inputs, Streams):
+        return _prepare_streams(source, config, split)
     _refuse_empty(source, f"data.name={config['name']}")
     content = fingerprint(source)
     _refuse_custom(source, config)
@@ -121,6 +126,8 @@ def prepare(
     if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
             mean, std = statistics(source.inputs, indices["train"])
+    if config["normalize"] == "imagenet":
+        mean, std = _of_imagenet(source, config["name"])
     if task == "regression" and config["normalize_targets"]:
         target_mean, target_std = statistics(targets, indices["train"])
     preparation = Preparation(
@@ -143,7 +150,7 @@ def prepare(
     inputs, targets = _normalized(source, targets, preparation)
     kept_names = tuple(names[place] for place in kept.tolist())
     prepared = Prepared(inputs, targets, indices, preparation, content, kept_names, has_labels)
-    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths, weights=source.weights)
+    return _with_side_arrays(prepared, source)
 
 
 def prepare_alike(
@@ -168,6 +175,8 @@ def prepare_alike(
         DataError: If they have no samples, other inputs, missing values, or targets that the model does not know.
     """
     where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
+    if isinstance(source.inputs, Streams):
+        return _prepare_streams(source, config, Split.of(config, seed))
     _refuse_empty(source, where)
     if source.in_memory and source.features and trained.features:
         order = trained.column_order(source.features, where)
@@ -202,7 +211,43 @@ def prepare_alike(
     inputs, targets = _normalized(source, targets, trained)
     kept_names = tuple(names[place] for place in kept.tolist())
     prepared = Prepared(inputs, targets, indices, trained, content, kept_names, has_targets)
-    return dataclasses.replace(prepared, collate=source.collate, lengths=source.lengths, weights=source.weights)
+    return _with_side_arrays(prepared, source)
+
+
+def _with_side_arrays(prepared: Prepared, source: Source) -> Prepared:
+    """Return prepared data with what else is known of each sample of their source."""
+    side = {name: getattr(source, name) for name in ("collate", "lengths", "weights", "shards")}
+    return dataclasses.replace(prepared, **side)
+
+
+def _prepare_streams(source: Source, config: Mapping[str, Any], split: Split) -> Prepared:
+    """Return streams with their lengths; they cannot be split, drawn from or normalised."""
+    where = f"data.name={config['name']}"
+    for name, unset in (("limit", None), ("sampler", None)):
+        if config[name] != unset:
+            raise DataError(
+                f"data.{name}: got {config[name]}, but {where} is a stream; use data.epoch_samples, or none"
+            )
+    streams = source.inputs.ready(config["epoch_samples"], where)
+    nothing = {name: np.zeros(0, np.int64) for name in SPLITS}
+    preparation = Preparation(
+        "custom", (), source.classes or (), (), None, None, None, None, None, None, 0, None, split.drawn("", nothing)
+    )
+    preparation = dataclasses.replace(preparation, split=dataclasses.replace(preparation.split, data=source.digest))
+    prepared = Prepared(streams, np.zeros(0, np.int64), nothing, preparation, fingerprint(source), (), False)
+    return dataclasses.replace(prepared, collate=source.collate)
+
+
+def _of_imagenet(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of ImageNet's images from 0 to 1, as networks trained on it expect: (3, 1, 1) each."""
+    shape = _input_shape(source)
+    if len(shape) != 3 or shape[0] != 3 or source.is_structured:
+        raise DataError(
+            f"data.normalize=imagenet: data.name={name} has inputs of shape {shape}, expected images in colour (3, "
+            "height, width); use data.normalize=standard"
+        )
+    mean, std = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32).reshape(2, 3, 1, 1)
+    return mean, std
 
 
 def _refuse_custom(source: Source, config: Mapping[str, Any]) -> None:
@@ -277,7 +322,7 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
     if split.limit < 1:
         raise DataError(f"data.limit: got {split.limit}, expected at least 1, or None for all samples")
     kept = np.sort(numpy_stream(split.seed, "limit").permutation(source.num_samples)[: split.limit])
-    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths", "weights")}
+    arrays = {name: getattr(source, name) for name in ("targets", "part", "missing", "lengths", "weights", "shards")}
     chosen: dict[str, Any] = {name: None if array is None else array[kept] for name, array in arrays.items()}
     inputs = source.inputs[kept] if source.in_memory else subset(source.inputs, kept)
     return dataclasses.replace(source, inputs=inputs, names=None, **chosen), kept

@@ -25,7 +25,7 @@ class Source:
 
     Attributes:
         inputs: Array (samples, *shape) of float32, int64, or bytes that become float32 (see `as_floats`), or a
-            map-style dataset of (input, target), or of samples of any structure.
+            map-style dataset of (input, target), or of samples of any structure, or `Streams` of those.
         targets: Array (samples,) or (samples, outputs): class labels of any type, or numbers; None for no targets.
             Of samples of any structure, labels (samples,) to stratify and balance by, or None.
         classes: Names of the classes by label 0, 1, ...; None to read them off the targets.
@@ -41,6 +41,7 @@ class Source:
         collate: What makes a batch of samples of any structure.
         lengths: Array (samples,) of lengths of sequences, if samples have any.
         weights: Array (samples,) of how often samples are to be drawn, in proportion, if there are any.
+        shards: Array (samples,) of the file that each sample lies in, if they lie in some.
         item_shape: Shape of the first tensor of every sample of any structure; () where they differ.
     """
 
@@ -58,6 +59,7 @@ class Source:
     collate: Callable[[list], Any] | None = None
     lengths: np.ndarray | None = None
     weights: np.ndarray | None = None
+    shards: np.ndarray | None = None
     item_shape: tuple[int, ...] = ()
 
     @property

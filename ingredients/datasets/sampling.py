@@ -16,7 +16,7 @@ from ingredients.config.seed import numpy_stream, torch_stream
 from ingredients.datasets.preparation import Prepared
 from ingredients.errors import DataError
 
-__all__ = ["Order", "by_length", "drawn", "make_order", "shuffled"]
+__all__ = ["Order", "by_length", "by_shard", "drawn", "make_order", "shuffled"]
 
 # The positions (samples of an epoch,) of an epoch, in order.
 Order = Callable[[int], Tensor]
@@ -65,6 +65,13 @@ def make_order(prepared: Prepared, config: Mapping[str, Any], seed: int) -> Orde
                 "as those that data.collate=pad makes batches of"
             )
         return by_length(prepared.lengths[train], count, config["batch_size"], seed)
+    if config["shuffle_buffer"]:
+        if prepared.shards is None:
+            raise DataError(
+                f"data.shuffle_buffer: got {config['shuffle_buffer']}, but data.name={config['name']} is neither a "
+                "stream nor in tar files; leave it at 0, which shuffles all samples"
+            )
+        return by_shard(prepared.shards[train], count, config["shuffle_buffer"], seed)
     return lambda epoch: shuffled(len(train), count, seed, epoch)
 
 
@@ -85,6 +92,26 @@ def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
     def order(epoch: int) -> Tensor:
         places = numpy_stream(seed, "sample", epoch).random(count)
         return torch.from_numpy(np.searchsorted(shares, places, side="right"))
+
+    return order
+
+
+def by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
+    """Return an order that reads files one behind the other, shuffled, and their samples among `buffer` of them."""
+    by_file = [np.flatnonzero(shards == shard) for shard in np.unique(shards)]
+
+    def order(epoch: int) -> Tensor:
+        draws = numpy_stream(seed, "sample", epoch)
+        found: list[int] = []
+        while len(found) < count:
+            places = np.concatenate([by_file[file] for file in draws.permutation(len(by_file))])
+            held = places[:buffer].tolist()
+            for place in places[buffer:].tolist():
+                slot = int(draws.integers(len(held)))
+                found.append(held[slot])
+                held[slot] = place
+            found += [held[slot] for slot in draws.permutation(len(held))]
+        return torch.tensor(found[:count])
 
     return order
 

@@ -15,23 +15,28 @@ import numpy as np
 from ingredients.config.construct import build, import_object, is_dotted_path
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
+from ingredients.datasets.arrow_tables import from_tables, read_hugging_face, read_parquet
 from ingredients.datasets.csv_table import read_csv
 from ingredients.datasets.factories import from_factory, from_torchvision
 from ingredients.datasets.files import read_idx, read_image_folder, read_npz
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
+from ingredients.datasets.tar_shards import read_tar
 from ingredients.errors import DataError
 
 __all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load_source"]
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
-FILES = ("npz", "csv", "idx", "image_folder")
+FILES = ("npz", "csv", "idx", "image_folder", "tar", "parquet")
 # Settings that only some kinds of data read.
 _READ = {
     "npz": ("path", "dtype", "weights"),
     "csv": ("path", "target", "columns", "categorical", "dtype", "weights"),
     "idx": ("path", "dtype"),
     "image_folder": ("path", "image_size"),
+    "tar": ("path", "columns", "target", "dtype", "collate", "weights"),
+    "parquet": ("path", "columns", "target", "dtype", "collate", "weights"),
+    "huggingface": ("path", "columns", "target", "dtype", "collate", "weights", "options"),
 }
 _OF_CODE = ["torchvision:NAME", "package.module:factory"]
 _READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
@@ -50,8 +55,14 @@ def kind_of(path: str | None) -> str:
         return "digits"
     where = Path(path).expanduser()
     if where.is_dir():
-        return "idx" if any(where.glob("*-idx?-ubyte*")) else "image_folder"
-    return {".npz": "npz", ".csv": "csv"}.get(where.suffix.lower(), "digits")
+        if any(where.glob("*-idx?-ubyte*")):
+            return "idx"
+        if any(where.glob("*.parquet")) or any(where.glob("*/*.parquet")):
+            return "parquet"
+        if any((where / name).exists() for name in ("dataset_dict.json", "state.json")):
+            return "huggingface"
+        return "tar" if any(where.glob("*.tar")) or any(where.glob("*/*.tar")) else "image_folder"
+    return {".npz": "npz", ".csv": "csv", ".tar": "tar", ".parquet": "parquet"}.get(where.suffix.lower(), "digits")
 
 
 def check_options(name: str, **given: Any) -> None:
@@ -66,6 +77,8 @@ def check_options(name: str, **given: Any) -> None:
     """
     if name in BUNDLED:
         read: tuple[str, ...] = ()
+    elif name.startswith("huggingface:"):
+        read = tuple(key for key in _READ["huggingface"] if key != "path")
     elif name.startswith("torchvision:"):
         read = ("path", "options", "dtype", "collate")
     else:
@@ -117,6 +130,8 @@ def load_source(
     check_source(name, path)
     if trained is not None:
         dtype, task = trained.dtype, trained.task
+    key = target if isinstance(target, str) else None
+    how: dict[str, Any] = {"task": task, "target": key, "collate": collate, "weights": weights}
     if name in FILES:
         where = Path(str(path)).expanduser()
         readers: dict[str, Callable[[], Source]] = {
@@ -132,15 +147,22 @@ def load_source(
                 needs_targets=needs_targets,
             ),
             "idx": lambda: read_idx(where, needs_targets=needs_targets, dtype=dtype),
+            "parquet": lambda: from_tables(
+                read_parquet(where), f"data.path={path}", columns=columns, dtype=dtype, **how
+            ),
+            "tar": lambda: from_factory(read_tar(where, columns), f"data.path={path}", dtype, **how),
             "image_folder": lambda: read_image_folder(where, image_size, trained, needs_targets=needs_targets),
         }
         return readers[name]()
+    if name.partition(":")[0] == "huggingface":
+        folder = None if path is None else Path(path).expanduser()
+        parts = read_hugging_face(name.partition(":")[2] or None, folder, options)
+        return from_tables(parts, f"data.name={name}", columns=columns, dtype=dtype, **how)
     if name.startswith("torchvision:"):
         return from_torchvision(name.partition(":")[2], path, options, dtype, task=task, collate=collate)
     with global_stream(seed, "factory"):
         made = build(import_object(name, "data.name"), options, "data.options", DataError)
-    key = target if isinstance(target, str) else None
-    return from_factory(made, f"data.name={name}", dtype, task=task, target=key, collate=collate, weights=weights)
+    return from_factory(made, f"data.name={name}", dtype, **how)
 
 
 def check_source(name: str, path: str | None) -> None:
@@ -149,12 +171,12 @@ def check_source(name: str, path: str | None) -> None:
     Raises:
         DataError, ConfigError: If there are no such data.
     """
-    if name in FILES:
+    if name in (*FILES, "huggingface"):
         if path is None:
             raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
         if not Path(path).expanduser().exists():
             raise DataError(f"data.path: there is no {path!r} (from {Path.cwd()}); check the path")
-    elif name in BUNDLED or name.startswith("torchvision:"):
+    elif name in BUNDLED or name.startswith(("torchvision:", "huggingface:")):
         return
     elif Path(name).suffix in (".npz", ".csv"):
         raise DataError(f"data.name: got {name!r}, which is a path; write data.path={name}")
@@ -163,7 +185,7 @@ def check_source(name: str, path: str | None) -> None:
         if not callable(factory):
             raise DataError(f"data.name: {name} is a {type(factory).__name__}, expected a function that makes the data")
     else:
-        known = [*BUNDLED, *FILES, "torchvision:NAME", "package.module:factory"]
+        known = [*BUNDLED, *FILES, "huggingface:NAME", "torchvision:NAME", "package.module:factory"]
         near = nearest(name, known)
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
         raise DataError(f"data.name: got {name!r}, which is unknown; {hint}")

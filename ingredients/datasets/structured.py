@@ -104,6 +104,7 @@ def structured_source(
         total.update(one.digest)
     samples = _one_behind_the_other(list(parts.values()))
     part = None if None in parts else np.repeat(np.array(list(parts), np.int8), sizes)
+    shards = weights_of(list(parts.values()), "shards")
     shapes = set().union(*(one.shapes for one in found))
     return Source(
         samples,
@@ -113,6 +114,7 @@ def structured_source(
         digest=total.hexdigest(),
         lengths=_joined([one.lengths for one in found]),
         weights=_joined([one.weights for one in found]),
+        shards=None if shards is None else shards.astype(np.int64),
         item_shape=shapes.pop() if len(shapes) == 1 else (),
         is_structured=True,
         collate=collate,

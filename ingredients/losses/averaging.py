@@ -36,12 +36,14 @@ def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tens
         return len(targets)
     ignored = getattr(module, "ignore_index", None)
     weight = getattr(module, "weight", None)
+    if targets.is_floating_point():
+        return len(targets)  # probabilities of classes, which torch averages over samples, labels or values
     if averaging == "weights" and isinstance(weight, Tensor):
         return weight[targets if ignored is None else targets[targets != ignored]].sum()
-    if ignored is not None and ignored >= 0:
+    # Of a class for each pixel the mean is over those that have one, whose number may differ from batch to batch.
+    if ignored is not None and (ignored >= 0 or targets.ndim > 1):
         return (targets != ignored).sum()
-    # Of a class for each pixel the mean is over pixels, whose number may differ from batch to batch.
-    return targets.numel() if targets.ndim > 1 and not targets.is_floating_point() else len(targets)
+    return targets.numel() if targets.ndim > 1 else len(targets)
 
 
 @torch.no_grad()

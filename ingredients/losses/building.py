@@ -33,9 +33,9 @@ __all__ = [
 
 # name -> (class, tasks it fits, names of its options that are tensors)
 LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
-    "cross_entropy": (nn.CrossEntropyLoss, ("classification",), ("weight",)),
+    "cross_entropy": (nn.CrossEntropyLoss, ("classification", "segmentation"), ("weight",)),
     "focal": (FocalLoss, ("classification",), ("weight",)),
-    "nll": (nn.NLLLoss, ("classification",), ("weight",)),
+    "nll": (nn.NLLLoss, ("classification", "segmentation"), ("weight",)),
     "bce": (BinaryCrossEntropy, ("classification", "multilabel"), ("pos_weight", "weight")),
     "binary_focal": (BinaryFocalLoss, ("classification", "multilabel"), ()),
     "mse": (nn.MSELoss, ("regression",), ()),
@@ -45,7 +45,12 @@ LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
 
 # Of these a classifier of two classes has one output.
 _BINARY = ("bce", "binary_focal")
-_DEFAULTS = {"classification": "cross_entropy", "multilabel": "bce", "regression": "mse"}
+_DEFAULTS = {
+    "classification": "cross_entropy",
+    "segmentation": "cross_entropy",
+    "multilabel": "bce",
+    "regression": "mse",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,7 +196,12 @@ def build_loss(
     Raises:
         LossError: If there is no such loss, or it does not fit the task or the targets.
     """
-    name = _DEFAULTS[data.task] if name is None else name
+    name = _DEFAULTS.get(data.task) if name is None else name
+    if name is None:
+        raise LossError(
+            f"loss.name: got None, but data of the task {data.task} have no usual loss; name one, train with a task of "
+            "your own, or let the data be pairs of inputs and targets"
+        )
     if name in LOSSES:
         cls, tasks, tensors = LOSSES[name]
         if data.task not in tasks:
@@ -251,7 +261,7 @@ def _weights(
 ) -> dict[str, Any]:
     if class_weights is None:
         return {}
-    if data.task != "classification" or name in _BINARY or "weight" not in tensors:
+    if data.task not in ("classification", "segmentation") or name in _BINARY or "weight" not in tensors:
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
         raise LossError("loss: got class_weights and options.weight, which are one thing; give one of them")

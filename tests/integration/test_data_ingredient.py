@@ -77,7 +77,7 @@ def test_stats_of_an_empty_split_show_no_range(capsys):
 
 def test_setting_of_no_choice_is_refused_with_the_nearest():
     with pytest.raises(
-        ConfigError, match=r"data.normalize: got 'standart' \(str\), expected one of standard, none; did"
+        ConfigError, match=r"data.normalize: got 'standart' \(str\), expected one of standard, imagenet, none; did"
     ):
         run(data={"normalize": "standart"})
 

@@ -1,0 +1,136 @@
+"""Batches of a stream, the same with any number of workers, and resumed in the middle of an epoch.
+
+Each worker goes through the whole stream, and makes those batches that it is asked for; samples of the others are
+passed over. What costs much is better left to the sample: a stream may yield functions without arguments, of which
+those alone are called that are needed. While a stream goes on, the global generators draw from random numbers of its
+own, by (seed, epoch).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data._utils import worker as torch_worker
+
+from ingredients.config.seed import KeptStream, global_stream, numpy_stream
+from ingredients.datasets.collating import Collate, collated
+from ingredients.datasets.loading import Key, LoaderBatches
+from ingredients.datasets.streams import Stream
+from ingredients.errors import DataError
+
+__all__ = ["StreamBatches", "StreamSplit"]
+
+
+class StreamBatches(LoaderBatches):
+    """Batches of a stream, in its order, or shuffled by its buffer."""
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the places (epoch_samples,) in the stream, in the order of epoch `epoch`."""
+        return torch.arange(self.epoch_samples)
+
+    def _keys(self, epoch: int, start: int) -> Iterator[Key]:
+        count, size = self.epoch_samples, self.batch_size
+        for number in range(start, len(self)):
+            yield epoch, number, range(number * size, min((number + 1) * size, count))
+
+
+class StreamSplit:
+    """A part of a stream, read in batches by their keys: forward, or from its beginning again.
+
+    Args:
+        stream: The part.
+        collate: What makes a batch of samples.
+        seed: Seed of the streams of random numbers `stream`, `shuffle`, `items` and `collate`.
+        buffer: Samples to shuffle among; 0 keeps the order of the stream.
+    """
+
+    def __init__(self, stream: Stream, collate: Collate, seed: int, buffer: int) -> None:
+        self.stream = stream
+        self.collate = collate
+        self.seed = seed
+        self.buffer = buffer
+        self._epoch: int | None = None
+        self._place = 0
+        self._samples: Iterator[Any] = iter(())
+
+    def __len__(self) -> int:
+        return self.stream.length or 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_epoch": None, "_place": 0, "_samples": iter(())}
+
+    def read(self, key: Key) -> Any:
+        """Return a batch."""
+        epoch, number, places = key
+        if epoch != self._epoch or places[0] < self._place:
+            self._epoch, self._place, self._samples = epoch, 0, self._begun(epoch)
+        while self._place < places[0]:
+            next(self._samples)
+            self._place += 1
+        items = []
+        for place in places:
+            sample = next(self._samples)
+            self._place += 1
+            if callable(sample):
+                with global_stream(self.seed, "items", epoch, place):
+                    sample = sample()
+            items.append(sample)
+        with global_stream(self.seed, "collate", epoch, number):
+            return collated(self.collate, items)
+
+    def _begun(self, epoch: int) -> Iterator[Any]:
+        samples = self._rounds(epoch)
+        return self._shuffled(samples, epoch) if self.buffer else samples
+
+    def _rounds(self, epoch: int) -> Iterator[Any]:
+        """Yield the samples of the stream, again and again."""
+        samples, draws = self.stream.samples, KeptStream(self.seed, "stream", epoch)
+        if hasattr(samples, "set_epoch"):
+            samples.set_epoch(epoch)
+        while True:
+            is_empty = True
+            with draws, _whole_stream():
+                left = iter(samples)
+            while True:
+                with draws, _whole_stream():
+                    sample = next(left, _END)
+                if sample is _END:
+                    break
+                is_empty = False
+                yield sample
+            if is_empty:
+                raise DataError("data: the stream has no samples; check its files")
+
+    def _shuffled(self, samples: Iterator[Any], epoch: int) -> Iterator[Any]:
+        """Yield one of the buffer at random each time, and fill its place with the next sample."""
+        draws = numpy_stream(self.seed, "shuffle", epoch)
+        held: list[Any] = []
+        for count, sample in enumerate(samples):
+            if count >= len(self):
+                break
+            if len(held) < self.buffer:
+                held.append(sample)
+                continue
+            place = int(draws.integers(len(held)))
+            held[place], sample = sample, held[place]
+            yield sample
+        for place in draws.permutation(len(held)).tolist():
+            yield held[place]
+
+
+_END = object()
+
+
+@contextlib.contextmanager
+def _whole_stream() -> Iterator[None]:
+    """Let a stream that would give each worker a share of its samples, as `get_worker_info` says, give all of them."""
+    info = torch_worker._worker_info
+    torch_worker._worker_info = None
+    try:
+        yield
+    finally:
+        torch_worker._worker_info = info
