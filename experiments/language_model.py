@@ -12,12 +12,12 @@ the test part: what an ideal compressor that knows the model would need.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from configs import Map
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import checkpoint, device, optimizer, scheduler, training
+from ingredients import amp, checkpoint, device, optimizer, scheduler, training
 from ingredients.config.ingredient import Ingredient
 from ingredients.data import refuse_other_data
 from ingredients.errors import ConfigError, ModelError
@@ -30,16 +30,13 @@ if TYPE_CHECKING:
     from experiments.training.tasks import Task
     from ingredients.datasets.batches import Data
     from ingredients.models.gpt import GPT
-    from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["amp", "ex", "gpt", "text"]
+__all__ = ["ex", "gpt", "text"]
 
 text = Ingredient("text")
 gpt = Ingredient("gpt")
-# Not the ingredient `amp`, whose command builds on `data`, `loss` and `model`, none of which is used here.
-amp = Ingredient("amp")
-parts = (device, optimizer, scheduler, training, checkpoint)
-ex = Experiment("language_model", ingredients=[text, gpt, amp, *(part.ingredient for part in parts)])
+parts = (device, optimizer, scheduler, amp, training, checkpoint)
+ex = Experiment("language_model", ingredients=[text, gpt, *(part.ingredient for part in parts)])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
 
@@ -70,16 +67,6 @@ def gpt_config() -> None:
     mlp_ratio = 4.0
     # probability of zeroing a feature
     dropout = 0.0
-
-
-@amp.config
-def amp_config() -> None:
-    # precision of the forward pass: off (float32), float16, bfloat16, auto (what pays on the device)
-    dtype: Literal["off", "float16", "bfloat16", "auto"] = "off"
-    # largest norm of all gradients together; None for no limit
-    clip_norm: float | None = 1.0
-    # micro-batches of text.batch_size that make up one optimizer step
-    accumulate = 1
 
 
 @ex.config
@@ -165,14 +152,6 @@ def _build_gpt(config: Map, context: int) -> GPT:
     return build(GPT, config, "gpt", ModelError, input_shape=(context,), num_outputs=VOCABULARY)
 
 
-@amp.capture
-def make_amp(where: torch.device, _config: Map) -> MixedPrecision:
-    """Return the configured mixed precision, clipping and accumulation."""
-    from ingredients.precision.mixed_precision import MixedPrecision
-
-    return MixedPrecision(where, **_config)
-
-
 def make_task(characters: float) -> Task:
     """Return the task of telling the next byte; it measures bits per character.
 
@@ -232,7 +211,7 @@ def main(_config: Map, _run: LabRun, seed: int, training: Map, sample: Map) -> f
     batches, characters = make_text(seed, where)
     network = make_gpt(_config.text.context, seed).to(where)
     results.announce(_config, network, batches, where)
-    task, precision = make_task(characters), make_amp(where)
+    task, precision = make_task(characters), amp.make_amp(where)
     opt = optimizer.make_optimizer(network)
     steps = loop.steps_per_epoch(batches.train, precision.accumulate)
     schedule = scheduler.make_scheduler(opt, training.epochs, steps)

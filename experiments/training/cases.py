@@ -35,7 +35,7 @@ def cases_table(
         num: How many samples of each case.
         ignore_index: Samples with this label do not count.
     """
-    if not found or data.task in ("multilabel", "segmentation", "custom"):
+    if not found or data.task in ("multilabel", "custom"):
         return None
     labels, predictions = found["targets"], found["predictions"]
     shown: tuple[Sequence[Any], Sequence[Any]]
