@@ -136,6 +136,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         guard_sacred()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases = Aliases()
+        self._always: tuple[str, ...] = ()
         self._on_command_line = False
         self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
@@ -158,6 +159,20 @@ class Experiment(LabFunctions, sacred.Experiment):
         if function.__module__ == sacred_commands.__name__ and function.__name__ in _OURS:
             function = _OURS[function.__name__](self)
         return super().command(function, prefix=prefix, unobserved=unobserved)
+
+    def always(self, *named_configs: str) -> None:
+        """Apply named configs in every run, ahead of those that are asked for: defaults of one's own for ingredients.
+
+        A config scope cannot set entries of an ingredient, because they are computed before it.
+
+        Example:
+            @ex.named_config
+            def usual():
+                training = {"epochs": 5}
+
+            ex.always("usual")
+        """
+        self._always += named_configs
 
     def alias(self, **aliases: str) -> None:
         """Let an entry at the root stand for an entry of an ingredient: `ex.alias(lr="optimizer.lr")`.
@@ -265,6 +280,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         remember_terminal()
         _quieten_torch()
         strictness.check_scopes(self)
+        named_configs = (*self._always, *named_configs)
         updates = strictness.nested(config_updates or {})
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -160,7 +161,10 @@ def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
     _log.info("%s", report.describe(config.weights))
     if run is not None:
         others = [entry for entry in run.info.get("weights", []) if entry["source"] != config.weights]
-        run.info["weights"] = [*others, {"source": config.weights, "path": str(path), **report.as_dict()}]
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        told = {"source": config.weights, "path": str(path), "sha256": digest, **report.as_dict()}
+        run.info["weights"] = [*others, told]
 
 
 @ingredient.command(unobserved=True)

@@ -9,7 +9,7 @@ from configs import Map
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError
 
-__all__ = ["check_lengths", "check_patience", "ingredient"]
+__all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
 
 # What `loop.fit` measures; a loop of one's own may measure more.
 _MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
@@ -35,6 +35,12 @@ def config() -> None:
     min_delta = 0.0
     # once the loss or a weight is NaN or infinite: stop (the run fails, its last good state stays), ignore
     on_nan: Literal["stop", "ignore"] = "stop"
+    # validate and keep an average of the weights: ema (over steps), swa (over epochs); None for the weights themselves
+    average: Literal["ema", "swa"] | None = None
+    # share of the average that stays after each step, with ema
+    average_decay = 0.999
+    # first epoch that the average counts; None for 1 with ema, for the last quarter of the training with swa
+    average_start: int | None = None
 
 
 @ingredient.check
@@ -42,6 +48,7 @@ def check_config(config: Map) -> None:
     """Refuse what no training can do, and a monitored metric that is misspelt."""
     check_lengths(config.epochs, config.val_interval, config.log_interval)
     check_patience(config.patience, config.min_delta)
+    check_average(config.average, config.average_decay, config.average_start, config.epochs)
     near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.88)
     if config.monitor not in _MEASURED and near:
         raise ConfigError(
@@ -71,6 +78,20 @@ def check_patience(patience: int | None, min_delta: float) -> None:
         raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
     if not min_delta >= 0:
         raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
+
+
+def check_average(average: str | None, decay: float, start: int | None, epochs: int) -> None:
+    """Refuse an average that is unknown, or would never begin.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if average not in (None, "ema", "swa"):
+        raise ConfigError(f"training.average: got {average!r}, expected ema, swa or None")
+    if not 0 < decay < 1:
+        raise ConfigError(f"training.average_decay: got {decay}, expected more than 0 and less than 1, such as 0.999")
+    if start is not None and not 1 <= start <= epochs:
+        raise ConfigError(f"training.average_start: got {start}, expected an epoch of the training: 1 to {epochs}")
 
 
 @ingredient.named_config

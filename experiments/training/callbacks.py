@@ -1,4 +1,4 @@
-"""`Callback`: what is done beside a training, at four moments of it: pictures, own stopping rules, own schedules."""
+"""`Callback`: what is done beside a training, at five moments of it: pictures, own stopping rules, own schedules."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ class Callback:
 
     def after_step(self, trainer: Trainer) -> None:
         """Called after each step, before its state is saved; `trainer.place.step` is its number."""
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        """Called after the last step of each epoch, before its validation; again, if it was resumed in between."""
 
     def after_validation(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         """Called after each validation with its metrics as `val/NAME`, to which it may add those it names."""
@@ -87,6 +90,11 @@ class Callbacks:
         """See `Callback`."""
         for callback in self._after_step:
             callback.after_step(trainer)
+
+    def after_epoch(self, trainer: Trainer) -> None:
+        """See `Callback`."""
+        for callback in self._callbacks:
+            callback.after_epoch(trainer)
 
     def after_validation(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         """See `Callback`."""

@@ -26,7 +26,8 @@ def cases_table(
 
     The columns are `case`, `sample` (its position in the test part), `image` (if the inputs are images, as they were
     before they were normalised), `label`, `prediction`, and of classes `probability` (of the prediction), of values
-    `error` (absolute, the mean over the outputs).
+    `error` (absolute, the mean over the outputs). Of a class for each pixel `label` and `prediction` are pictures, and
+    `accuracy` is the share of right pixels.
 
     Args:
         data: The data; the test part in order, as `loop.predict` takes it.
@@ -38,7 +39,14 @@ def cases_table(
         return None
     labels, predictions = found["targets"], found["predictions"]
     shown: tuple[Sequence[Any], Sequence[Any]]
-    if "probabilities" in found:
+    if predictions.ndim > 1 and "probabilities" in found:
+        counted = labels != (-100 if ignore_index is None else ignore_index)
+        hits = ((predictions == labels) & counted).flatten(1).sum(1)
+        score = hits / counted.flatten(1).sum(1).clamp(min=1)
+        # The greatest error is the smallest accuracy.
+        cases, name = choose_values(1 - score, num), "accuracy"
+        shown = _pictures(labels, len(data.classes)), _pictures(predictions, len(data.classes))
+    elif "probabilities" in found:
         score = found["probabilities"].gather(1, predictions[:, None])[:, 0]
         cases, name = choose_classes(labels, predictions, score, num, ignore_index), "probability"
         shown = [data.classes[label] for label in labels.tolist()], [data.classes[k] for k in predictions.tolist()]
@@ -86,6 +94,12 @@ def choose_values(error: Tensor, num: int) -> dict[str, list[int]]:
     worst = order.flip(0)[:num]
     best = order[: len(order) - len(worst)][:num]
     return {"worst": worst.tolist(), "best": best.tolist()}
+
+
+def _pictures(classes: Tensor, count: int) -> Sequence[Any]:
+    """Return classes (N, H, W) as pictures, from black for the first to white for the last; no class is black, too."""
+    grey = classes.clamp(min=0).float() / max(count - 1, 1)
+    return [Image(picture) if picture.ndim == 2 else "" for picture in grey]
 
 
 def _values(values: Tensor) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from experiments.training.tasks import Supervised, Task
 from experiments.training.trainer import Trainer
 from ingredients.datasets.batches import Data
 from ingredients.errors import ConfigError, ModelError
+from ingredients.models.freezing import is_held_in_eval
 
 __all__ = ["check_parts"]
 
@@ -58,8 +59,8 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
         if inputs[0].numel() == inputs[0].shape[1]:
             refusing.append(type(module).__name__)
 
-    kinds = (nn.modules.batchnorm._BatchNorm,)
-    hooks = [module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, kinds)]
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    hooks = [norm.register_forward_pre_hook(look) for norm in norms if not is_held_in_eval(norm)]
     if not hooks:
         return
     try:

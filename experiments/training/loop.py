@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.running.starting_state import check_left, check_waited
+from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
@@ -24,12 +25,14 @@ from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
 from experiments.training.tasks import Task, as_task
 from experiments.training.trainer import LogScalar, Trainer
+from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
+from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
-from ingredients.training import check_lengths
+from ingredients.training import check_average, check_lengths
 
 __all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
 
@@ -71,6 +74,9 @@ def fit(
     patience: int | None = None,
     min_delta: float = 0.0,
     on_nan: str = "stop",
+    average: str | None = None,
+    average_decay: float = 0.999,
+    average_start: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """Train `model` on `data.train`, validating on `data.val` every `val_interval` epochs.
@@ -101,6 +107,9 @@ def fit(
         patience: Validations without improvement after which training stops; None never stops early.
         min_delta: Smallest change of the metric that patience counts as an improvement.
         on_nan: What to do once the loss or a weight is NaN or infinite: `stop` or `ignore`.
+        average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
+        average_decay: Of `ema`, the share of the average that stays after a step.
+        average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
         callbacks: What is done beside the training, see `Callback`.
 
     Returns:
@@ -122,8 +131,8 @@ def fit(
     task = as_task(loss)
     trainer = Trainer(model, task, data, _by_name(optimizer), _by_name(scheduler), amp, log)
     best = Monitor(monitor, mode, patience, min_delta)
-    asked = Callbacks(callbacks)
     check_lengths(epochs, val_interval, log_interval)
+    asked = Callbacks([*callbacks, *implied_callbacks(model, epochs, average, average_decay, average_start)])
     check_parts(trainer, task, best, asked.metrics)
     parts = parts_of(trainer, task, best, asked)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
@@ -191,6 +200,8 @@ def fit(
             for name, value in task.of_epoch().items():
                 log(f"train/{name}", value, place.step)
 
+            with keeper.saving_if_stopped(place, parts):
+                asked.after_epoch(trainer)
             metrics: dict[str, float] = {}
             if epoch % val_interval == 0 or epoch == epochs or place.stopped:
                 with keeper.saving_if_stopped(place, parts):
@@ -205,11 +216,23 @@ def fit(
                 each.after_epoch(metrics)
             improved = bool(metrics) and best.update(metrics, epoch)
             final = epoch == epochs or best.exhausted or place.stopped
-            keeper.save(place, parts, metrics if improved else None, final=final)
+            keeper.save(place, parts, metrics if improved else None, final=final, evaluated=trainer.evaluated)
             progress.epoch(epoch, metrics)
         check.weights(place)
         asked.end(trainer)
     return FitResult(place.epoch, place.step, best.epoch, best.value, best.exhausted or place.stopped)
+
+
+def implied_callbacks(
+    model: nn.Module, epochs: int, average: str | None, average_decay: float, average_start: int | None
+) -> list[Callback]:
+    """Return the callbacks that the model and the settings ask for."""
+    implied: list[Callback] = [Unfreezing(freezing, epochs) for freezing in freezings_of(model)]
+    check_average(average, average_decay, average_start, epochs)
+    if average is not None:
+        first = 1 if average == "ema" else epochs * 3 // 4 + 1
+        implied.append(Averaging(average, average_decay, average_start or first))
+    return implied
 
 
 def parts_of(trainer: Trainer, task: Task, monitor: Monitor, callbacks: Callbacks) -> dict[str, Any]:

@@ -110,7 +110,8 @@ def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> 
         prediction      the class, or the value in the targets' own unit
         p(CLASS), ...   the probability of each class
 
-    Of several labels or values, there is a column for each: `target_NAME`, `prediction_NAME`.
+    Of several labels or values, there is a column for each: `target_NAME`, `prediction_NAME`. A class for each pixel is
+    recorded as `predictions.npz` instead, with the arrays `prediction` and `target`, (N, H, W).
 
     Args:
         run: A run of the lab.
@@ -125,11 +126,13 @@ def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> 
             "there is no test part to predict; train with data.test_fraction above 0, or predict other data"
         )
     predictions = found["predictions"]
-    if data.task in ("segmentation", "custom"):
+    if data.task == "custom":
         raise DataError(
             f"the predictions for data of the task {data.task} are no table; write what `loop.predict` returns in an "
             "experiment of your own"
         )
+    if predictions.ndim > 2 or (predictions.ndim == 2 and data.task == "segmentation"):
+        return _record_pixels(run, found)
     names = data.test_names or range(len(predictions))
     columns: dict[str, list] = {"file" if isinstance(names[0], str) else "index": list(names)}
     if data.has_targets:
@@ -145,6 +148,18 @@ def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> 
             writer.writerows(zip(*columns.values(), strict=True))
         run.add_artifact(path)
     return len(predictions)
+
+
+def _record_pixels(run: LabRun, found: Mapping[str, Tensor]) -> int:
+    """Record predicted classes of pixels, and what they should be, as `predictions.npz`; return their number."""
+    import numpy as np
+
+    with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
+        path = Path(folder) / "predictions.npz"
+        arrays: dict[str, Any] = {"prediction": found["predictions"].numpy(), "target": found["targets"].numpy()}
+        np.savez_compressed(path, **arrays)
+        run.add_artifact(path)
+    return len(found["predictions"])
 
 
 def _columns(name: str, values: Tensor, data: Data) -> dict[str, list]:

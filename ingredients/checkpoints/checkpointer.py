@@ -298,7 +298,13 @@ class Checkpointer:
             yield held.pop()
 
     def save(
-        self, place: Place, parts: Mapping[str, Any], best: Mapping[str, float] | None = None, *, final: bool = False
+        self,
+        place: Place,
+        parts: Mapping[str, Any],
+        best: Mapping[str, float] | None = None,
+        *,
+        final: bool = False,
+        evaluated: nn.Module | None = None,
     ) -> None:
         """Save what is due at `place`; end the run if a signal asked for that.
 
@@ -309,6 +315,7 @@ class Checkpointer:
             parts: As given to `begin`.
             best: The metrics, if the weights are the best so far.
             final: Whether the training ends here.
+            evaluated: The model whose weights are the best, if that is not the one of `parts`.
 
         Raises:
             CheckpointError: If a checkpoint cannot be written; the one before it stays.
@@ -325,6 +332,7 @@ class Checkpointer:
             if best is not None:
                 weights = {
                     **{name: state[name] for name in ("model", "loss") if state.get(name) is not None},
+                    **({} if evaluated in (None, parts["model"]) else {"model": state_of(evaluated)}),
                     "epoch": place.epoch,
                     "metrics": snapshot(dict(best)),
                     **self._of_run(),

@@ -265,8 +265,8 @@ class Scope(ConfigScope):
         if taken:
             raise ConfigError(
                 f"a config scope of {self._path or 'the experiment'} assigns {taken[0]!r}, which is an ingredient, "
-                f"whose entries are computed before: the assignment would have no effect; set {taken[0]}.ENTRY in a named "
-                "config, in a config file or on the command line"
+                f"whose entries are computed before: the assignment would have no effect; set {taken[0]}.ENTRY in a "
+                "named config, in a config file or on the command line"
             )
         self.has_set = frozenset(
             entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)

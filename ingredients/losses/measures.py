@@ -188,6 +188,6 @@ def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
     # Looking for invalid values in each batch would wait for the device.
     usual: dict[str, Any] = {**of_kind[loss.kind], "validate_args": False}
     ignored = getattr(loss.module, "ignore_index", None)
-    if loss.kind == "classes" and ignored is not None and ignored >= 0:
+    if loss.kind == "classes" and ignored is not None:
         usual["ignore_index"] = ignored
     return {key: value for key, value in usual.items() if key in accepted}

@@ -17,14 +17,16 @@ from ingredients.config.nearest import nearest
 from ingredients.errors import ModelError
 from ingredients.models.compiled import plain_name
 
-__all__ = ["Freezing", "check_globs", "check_unfreeze", "matches", "will_train"]
+__all__ = ["Freezing", "check_globs", "check_unfreeze", "freezings_of", "is_held_in_eval", "matches", "will_train"]
 
 # Set on a frozen parameter that is to be trained from a later epoch on.
 _MARK = "_trained_later"
+# Where a model has what is to be unfrozen of it.
+_FREEZING = "_freezing"
 
 
 class Freezing:
-    """Freezes parts of a model; some of them until an epoch begins.
+    """Freezes parts of a model; some of them until an epoch begins. `fit` unfreezes those in time.
 
     Args:
         model: The model, changed in place.
@@ -59,12 +61,22 @@ class Freezing:
         for name, parameter in _named_parameters(model):
             if any(matches(name, later) for _, later in self._later):
                 setattr(parameter, _MARK, True)
+        if self._later:
+            model.__dict__[_FREEZING] = self
         self.begin_epoch(1)
+
+    def frozen_after(self, epoch: int) -> list[str]:
+        """Return the globs of what would be trained only after this epoch."""
+        return [glob for first, globs in self._later if first > epoch for glob in globs]
+
+    def opened_in(self, epoch: int) -> list[str]:
+        """Return the globs of what is trained from exactly this epoch on."""
+        return [glob for first, globs in self._later if first == epoch for glob in globs]
 
     def begin_epoch(self, epoch: int) -> None:
         """Freeze what is frozen in an epoch, counted from 1, and nothing else of what was frozen here."""
         opened = [glob for first, globs in self._later if first <= epoch for glob in globs]
-        closed = [glob for first, globs in self._later if first > epoch for glob in globs]
+        closed = self.frozen_after(epoch)
 
         def is_frozen(name: str) -> bool:
             return matches(name, closed) or (matches(name, self._globs) and not matches(name, opened))
@@ -78,6 +90,16 @@ class Freezing:
             is_whole = is_frozen(plain_name(name)) or (own and not any(parameter.requires_grad for parameter in own))
             if self._whole or isinstance(module, nn.modules.batchnorm._NormBase):
                 _hold_in_eval(module, bool(is_whole), self._model.training)
+
+
+def freezings_of(model: nn.Module) -> list[Freezing]:
+    """Return what is to be unfrozen in a model: its own, and that of models in it."""
+    return [module.__dict__[_FREEZING] for module in model.modules() if _FREEZING in module.__dict__]
+
+
+def is_held_in_eval(module: nn.Module) -> bool:
+    """Tell whether a module is frozen in evaluation mode."""
+    return "train" in module.__dict__
 
 
 def will_train(parameter: nn.Parameter) -> bool:

@@ -56,12 +56,18 @@ TRAININGS = {
         *(*ARRAYS, *MLP, *BFLOAT16, *AUGMENT, "epochs=20", "checkpoint.keep=1"),
         *("scheduler.name=OneCycleLR", "scheduler.options.max_lr=0.02", "scheduler.interval=step"),
     ),
-    "cnn": (*IMAGES, *CNN, *OFF, *AUGMENT, *PLATEAU, "checkpoint.keep=3"),
-    "cnn-float16": (*IMAGES, *WORKERS, *CNN, *FLOAT16, *AUGMENT, *ACCUMULATE, *WARM_UP),
+    "cnn": (*IMAGES, *CNN, *OFF, *AUGMENT, *PLATEAU, "checkpoint.keep=3", "training.average=swa"),
+    "cnn-float16": (
+        *(*IMAGES, *WORKERS, *CNN, *FLOAT16, *AUGMENT, *ACCUMULATE, *WARM_UP),
+        *("training.average=ema", "training.average_decay=0.9"),
+    ),
     "cnn-bfloat16": (*ARRAYS, *CNN, *BFLOAT16, *AUGMENT, *WARM_UP, "training.val_interval=3"),
     "vit": (*ARRAYS, *VIT, *OFF, *AUGMENT, *ACCUMULATE, "scheduler.name=StepLR", "scheduler.options.step_size=2"),
     # Starts with a scale that overflows, so that steps are skipped.
-    "vit-float16": (*ARRAYS, *VIT, *FLOAT16, *WARM_UP, "amp.init_scale=1e12", "amp.growth_interval=9"),
+    "vit-float16": (
+        *(*ARRAYS, *VIT, *FLOAT16, *WARM_UP, "amp.init_scale=1e12", "amp.growth_interval=9"),
+        'model.unfreeze=[{{"epoch": 3, "match": ["embed", "positions"]}}, {{"epoch": 5, "match": "encoder"}}]',
+    ),
     "vit-bfloat16": (
         *IMAGES,
         *WORKERS,

@@ -6,6 +6,7 @@ import json
 import math
 import types
 import warnings
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -242,7 +243,7 @@ def test_folder_to_mongo_to_folder_is_lossless(tmp_path, database, mongo_url, ca
         first = copy(store.get("1"), there)
         second = copy(first.run, back)
         assert (first.left_out, second.left_out) == ((), ())
-        for run in (first.run, second.run):
+        for run in (store.get("1"), first.run, second.run):
             assert {name: getattr(run, name) for name in EXACT} == EXACT
             assert {key: run.document.get(key) for key in entry if key not in ("experiment", "artifacts")} == {
                 key: value for key, value in entry.items() if key not in ("experiment", "artifacts")
@@ -254,6 +255,20 @@ def test_folder_to_mongo_to_folder_is_lossless(tmp_path, database, mongo_url, ca
             }
     assert main(["artifacts", "ls", "1", "--store", where]) == 0
     assert "checkpoints/best.pt" in capsys.readouterr().out
+
+
+def test_what_was_changed_in_the_database_since_is_not_hidden_by_what_was_recorded(tmp_path, database, mongo_url):
+    entry = write_exact(tmp_path / "store")
+    with open_store(tmp_path / "store") as store, open_store(f"{mongo_url}/{database.name}") as there:
+        copy(store.get("1"), there)
+        changed = {"stop_time": datetime(2026, 2, 2), "result": 0.5, "config.same.x": 2}
+        database.runs.update_one({}, {"$set": changed})
+        run = there.get("1")
+        assert run["stop_time"].startswith("2026-02-02T00:00:00")
+        assert run["start_time"] == entry["start_time"]
+        assert run.result == 0.5
+        assert run.config["same"] == {"x": 2}
+        assert run.info == EXACT["info"]
 
 
 def test_copy_into_a_database_tells_which_metadata_it_changes(tmp_path, database, mongo_url):

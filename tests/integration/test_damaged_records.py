@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 import bson
 import gridfs
 import numpy as np
+import psutil
 import pytest
 
 from observers.record.identity import lease
@@ -215,15 +217,18 @@ def put(kind, path):
 
 @pytest.fixture
 def _no_hang():
-    """Fail after a while, where a FIFO would be waited for, and a device read, without end."""
+    """Fail after a while, or 4 GB, where a FIFO would be waited for, and a device read, without end."""
 
     def fail(number, frame):
         pytest.fail("it hangs")
 
     before = signal.signal(signal.SIGALRM, fail)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + 4 * 2**30, hard))
     signal.alarm(60)
     yield
     signal.alarm(0)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     signal.signal(signal.SIGALRM, before)
 
 

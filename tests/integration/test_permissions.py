@@ -160,3 +160,21 @@ def test_run_that_cannot_be_read_is_one_line(place, as_nobody, capsys):
     assert as_nobody("--store", "store", "gc", "--json") == 0
     assert json.loads(capsys.readouterr().out)["unreadable"] == ["1"]
     folder.chmod(0o755)
+
+
+def test_gc_names_as_removed_only_the_runs_that_are_gone(place, as_nobody, capsys):
+    write_run(place)
+    (place / "1").rename(place / "2")
+    write_run(place)
+    with open_store(place) as store:
+        store.discard([store.get("1"), store.get("2")])
+    for path in [place, *(place / ".trash").glob("**")]:
+        path.chmod(0o777)
+    [kept] = (place / ".trash").glob("*/2")
+    kept.chmod(0o555)
+    assert as_nobody("gc", "--store", str(place), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == ["1"]
+    assert [folder.name for folder in (place / ".trash").glob("*/*")] == ["2"]
+    kept.chmod(0o777)
+    assert as_nobody("gc", "--store", str(place), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["runs"] == ["2"]

@@ -23,6 +23,7 @@ from ingredients.datasets.batches import Data, LoaderBatches, TensorBatches
 from ingredients.errors import ConfigError
 from ingredients.losses.building import build_loss
 from ingredients.models.building import build_model
+from ingredients.models.freezing import Freezing
 from ingredients.optimizer import build_optimizer
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import build_schedule
@@ -61,6 +62,20 @@ TRAININGS = {
         "model": ("vit", {"patch": 4, "width": 8, "depth": 1, "heads": 2, "dropout": 0.2}),
         "dtype": "float16",
         "augmentation": AUGMENT,
+        "schedule": PER_STEP,
+    },
+    "cnn-ema": {
+        "model": ("cnn", {"widths": [4], "dropout": 0.2}),
+        "averaging": {"average": "ema", "average_decay": 0.8},
+    },
+    "cnn-swa": {
+        "model": ("cnn", {"widths": [4], "dropout": 0.2}),
+        "averaging": {"average": "swa", "average_start": 2},
+        "augmentation": AUGMENT,
+    },
+    "cnn-unfreezing": {
+        "model": ("cnn", {"widths": [4, 8], "dropout": 0.2}),
+        "unfreeze": [{"epoch": 2, "match": ["4", "1"]}, {"epoch": 3, "match": "3"}],
         "schedule": PER_STEP,
     },
     "mlp-loader": {"model": ("mlp", {"hidden": [6], "dropout": 0.3}), "num_workers": 0, "augmentation": AUGMENT},
@@ -119,6 +134,8 @@ def train(
     num_workers=None,
     resume=False,
     patience=None,
+    averaging={},
+    unfreeze=(),
     **checkpoints,
 ):
     """Train from the seed on, or from the state in `folder`; return the weights, what was logged, and the result."""
@@ -126,6 +143,8 @@ def train(
     loss = build_loss(None, {}, None, data, CPU)
     seed_globals(SEED)
     network = build_model(*model, "default", data.input_shape, CLASSES, SEED)
+    if unfreeze:
+        Freezing(network, ["0", "1"], unfreeze)
     name, lr, options = optimizer
     opt = build_optimizer(network, name, lr, options=options)
     scheduler = build_schedule(opt, EPOCHS, steps_per_epoch(data.train, accumulate), **schedule)
@@ -143,6 +162,7 @@ def train(
         checkpointer=Checkpointer(folder, {}, resume=resume, **checkpoints),
         log_interval=4,
         patience=patience,
+        **averaging,
     )
     torch.rand(3)
     return network.state_dict(), log, result, torch.rand(3)
@@ -150,6 +170,10 @@ def train(
 
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def best_weights(folder):
+    return load_checkpoint(folder / "best.pt")["model"]
 
 
 @pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.nightly)])
@@ -171,6 +195,7 @@ def test_training_taken_up_after_one_of_its_steps_ends_with_the_same_bits(tmp_pa
         assert repr(others[1]) == repr(left), path.name  # by repr, as NaN is not itself
         assert repr(others[2]) == repr(result), path.name
         assert torch.equal(others[3], drawn), path.name
+        assert same(best_weights(folder), best_weights(tmp_path / "whole")), path.name
         shutil.rmtree(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_run_starts_from_the_body_of_another_with_a_new_head(run, caplog):
     done = run({"model.weights": "run:1", "model.strict": False, "lr": 1e-30})
     report = done.info["weights"][0]
     assert (report["source"], report["missing"], report["unexpected"]) == ("run:1", [], [])
+    assert report["sha256"] == hashlib.sha256(Path(report["path"]).read_bytes()).hexdigest()
     assert [entry["name"] for entry in report["reshaped"]] == ["5.weight", "5.bias"]
     assert "weights of run:1: loaded 4 of the model's 6 tensors" in caplog.text
     mine, theirs = weights_of(2), weights_of(1, "best")
@@ -65,3 +67,22 @@ def test_run_is_evaluated_when_the_weights_that_it_started_from_are_gone(run):
 def test_run_from_weights_that_do_not_fit_raises(run):
     with pytest.raises(ModelError, match=r"model.weights: run:1 does not fit this model \(of another shape: 5.weight"):
         run({"model.weights": "run:1"})
+
+
+def test_run_with_frozen_parts_leaves_them_bit_equal_and_unfreezes_some(run):
+    settings = {"model.weights": "run:1", "model.strict": False, "epochs": 2, "checkpoint.keep": 9, "lr": 0.1}
+    run(
+        settings
+        | {"model.freeze": ["1", "3"], "model.unfreeze": [{"epoch": 2, "match": "3"}], "training.average": "ema"}
+    )
+    before, folder = weights_of(1, "best"), Path("my_runs/2/checkpoints")
+    first, last = (load_checkpoint(path)["model"] for path in (next(folder.glob("step-*.pt")), folder / "last.pt"))
+    same = [[torch.equal(state[name], before[name]) for name in ("1.weight", "3.weight")] for state in (first, last)]
+    assert same == [[True, True], [True, False]]
+    assert not torch.equal(first["5.weight"], last["5.weight"])
+
+
+def test_run_with_frozen_parts_is_evaluated(run):
+    settings = {"model.freeze": ["1"], "training.average": "swa"}
+    done = run(settings)
+    assert run(settings | {"checkpoint.path": "my_runs/2/checkpoints/best.pt"}, "evaluate").result == done.result

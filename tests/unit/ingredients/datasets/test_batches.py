@@ -172,6 +172,7 @@ def test_batch_size_that_would_leave_no_batch_is_refused(source):
         DataError, match=r"got 15, but there are 14 training .*; give at most 14, or set data.drop_last"
     ):
         made(source(), batch_size=15, drop_last=True)
+    assert len(made(source(), batch_size=14, drop_last=True).train) == 1
 
 
 @pytest.mark.parametrize("source", SOURCES)

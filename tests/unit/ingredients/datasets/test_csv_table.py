@@ -78,6 +78,7 @@ def test_csv_columns_are_those_chosen_in_their_order(tmp_path):
     source = read(tmp_path, "a,b,c,y", "1,2,x,0", "3,4,x,1", columns=["b", "a"])
     assert (source.features, source.inputs.tolist()) == (("b", "a"), [[2, 1], [4, 3]])
     assert read(tmp_path, "a,b,c,y", "1,2,x,0", columns="b").features == ("b",)
+    assert read(tmp_path, "a,b,c,y", "1,2,x,0", columns=["b", "a", "b"]).features == ("b", "a")
 
 
 def test_csv_categories_become_an_input_for_each_value(tmp_path):

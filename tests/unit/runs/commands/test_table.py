@@ -76,3 +76,11 @@ def test_name_of_another_command_may_be_a_value(tmp_path, capsys):
     assert main(["ls", "--store", str(tmp_path / "show")]) == 1
     assert main(["--store", "rm", "show", "ls"]) == 1
     assert capsys.readouterr().err.splitlines()[1].startswith("error: there is no folder rm")
+
+
+@pytest.mark.parametrize(("word", "hint"), [("shwo", "did you mean show?"), ("qqqqq", "expected one of ls, show, ")])
+def test_unknown_command_is_refused_with_the_nearest_one(word, hint, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([word, "1"])
+    assert end.value.code == 2
+    assert f"got {word!r}; {hint}" in capsys.readouterr().err

@@ -1,0 +1,123 @@
+"""The composition that `exp.py` writes out, for ready experiments on inputs and targets: `compose` adds it to one.
+
+    ex = Experiment("mine", ingredients=supervised.ingredients())
+    supervised.compose(ex)
+
+`exp.py` is the text to read and to start one's own experiment from; here it is one call, for experiments that differ in
+their data, model and defaults alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from configs import Map
+from experiments.experiment import Experiment
+from experiments.running.lab_run import LabRun
+from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, training
+from ingredients.config.ingredient import Ingredient
+from observers import file_observer, run_folder
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ingredients.datasets.batches import Data
+    from ingredients.losses.building import Loss
+    from ingredients.precision.mixed_precision import MixedPrecision
+
+__all__ = ["compose", "ingredients"]
+
+_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint)
+
+
+def ingredients() -> list[Ingredient]:
+    """Return the ingredients of a supervised training."""
+    return [part.ingredient for part in _PARTS]
+
+
+def compose(ex: Experiment) -> None:
+    """Give an experiment over `ingredients` its config, its observer and its commands: main, evaluate and predict."""
+    ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
+    ex.observers.append(file_observer("my_runs"))
+    ex.config(_config)
+    ex.command(evaluate)
+    ex.command(predict)
+    ex.main(main)
+
+
+def _config(optimizer: Any, training: Any, checkpoint: Any) -> None:
+    # learning rate; the same setting as optimizer.lr
+    lr = optimizer["lr"]
+    # passes over the training data; the same setting as training.epochs
+    epochs = training["epochs"]
+    # auto resumes the unfinished run of this config, if there is one; the same setting as checkpoint.resume
+    resume = checkpoint["resume"]
+    # all random streams (split, shuffle, augmentation, weights, dropout) derive from it
+    seed = 0
+
+
+def _build(
+    batches: Data, where: torch.device, seed: int, config: Map, *, pretrained: bool = False
+) -> tuple[Loss, nn.Module, MixedPrecision]:
+    from experiments.training import results
+
+    criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
+    shape, num_outputs, dtype = batches.input_shape, criterion.num_outputs, batches.input_dtype
+    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=pretrained).to(where)
+    results.announce(config, network, batches, where)
+    return criterion, network, amp.make_amp(where)
+
+
+def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
+    """Measure a checkpoint (checkpoint.path=...): on the test part that its training kept apart, or on other data."""
+    from experiments.training import loop, results
+
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation())
+    criterion, network, precision = _build(batches, where, seed, _config)
+    checkpoint.load_model(network, _config, loss=criterion)
+    measured = loop.evaluate(network, batches.test, criterion, precision)
+    return results.report_test(_run, measured, criterion)
+
+
+def predict(_config: Map, _run: LabRun, seed: int) -> int:
+    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    from experiments.training import loop, results
+
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
+    criterion, network, precision = _build(batches, where, seed, _config)
+    checkpoint.load_model(network, _config)
+    found = loop.predict(network, batches.test, criterion, precision)
+    return results.record_predictions(_run, found, batches)
+
+
+def main(_config: Map, _run: LabRun, seed: int, training: Map) -> float | None:
+    """Train, and return the metric of the best epoch on the test part."""
+    from experiments.training import loop, results
+
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
+    criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
+    results.record_graph(_run, network, batches)
+    opt = optimizer.make_optimizer(network, criterion)
+    steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+    schedule = scheduler.make_scheduler(opt, training.epochs, steps)
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        loop.fit(
+            network,
+            batches,
+            criterion,
+            opt,
+            scheduler=schedule,
+            amp=precision,
+            checkpointer=keeper,
+            log=_run.log_scalar,
+            **training,
+        )
+        keeper.restore_best(network)
+    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
+    measured = loop.evaluate(network, batches.test, criterion, precision)
+    return results.report_test(_run, measured, criterion)

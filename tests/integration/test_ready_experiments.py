@@ -1,0 +1,146 @@
+"""The ready experiments: two steps with pinned losses, resumed in mid-training, their commands and recipes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from experiments import gan, segment
+from ingredients import CheckpointError, ConfigError, DataError
+from ingredients.checkpoints.files import load_checkpoint
+from observers import read_media, read_metrics
+from tests.processes import PIPE, Process, run
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+GAN = {
+    "data.limit": 90,
+    "data.batch_size": 32,
+    "gan.hidden": [8],
+    "gan.noise": 4,
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+SEGMENT = {
+    "data.options": {"num": 24, "size": 16, "digits": 1},
+    "data.batch_size": 9,
+    "model.options.width": 2,
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+KINDS = {"gan": (gan.ex, GAN), "segment": (segment.ex, SEGMENT)}
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(kind, command=None, named=(), **settings):
+        ex, small = KINDS[kind]
+        return ex.run(command, config_updates={**small, **settings}, named_configs=named)
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("kind", "losses", "result"),
+    [("gan", [-0.0802832, -0.0817726], 63.2754), ("segment", [2.79648, 2.86768], 0)],
+)
+def test_two_steps_have_the_pinned_losses(train, tmp_path, kind, losses, result):
+    run = train(kind, **{"data.drop_last": False})
+    found = read_metrics(tmp_path / "my_runs" / "1")
+    assert found["train/loss"].values.tolist() == pytest.approx(losses, rel=1e-3)
+    assert run.result == pytest.approx(result, rel=1e-3)
+    assert run.status == "COMPLETED"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("named", [[], ["recipe", "fast"]])
+def test_recipe_and_fast_go_together(train, kind, named):
+    chosen = [str(CONFIGS / f"{kind}.yaml") if name == "recipe" else name for name in named]
+    assert train(kind, named=chosen).status == "COMPLETED"
+
+
+def test_gan_makes_pictures_that_a_checkpoint_makes_again(train, tmp_path):
+    train("gan")
+    train("gan", "sample", **{"checkpoint.path": "my_runs/1/checkpoints/best.pt"})
+    first, second = (
+        [entry for entry in read_media(tmp_path / "my_runs" / number) if entry.name.endswith("samples")]
+        for number in "12"
+    )
+    assert [entry.name for entry in first] == ["samples", "test/samples"]
+    assert len(second) == 1
+    assert second[0].path.stat().st_size > 500
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"gan.noise": 0}, "gan.noise: got 0, expected at least 1"), ({"gan.critic_lr": -1.0}, "gan.critic_lr: got -1.0")],
+)
+def test_gan_that_cannot_be_is_refused(train, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        train("gan", **settings)
+
+
+def test_gan_on_data_that_are_no_images_is_refused(train):
+    with pytest.raises(DataError, match=r"got inputs of shape \(13,\), expected images"):
+        train("gan", **{"data.name": "wine"})
+
+
+def test_segmentation_shows_cases_and_records_predictions(train, tmp_path):
+    run = train("segment")
+    (cases,) = [entry for entry in read_media(tmp_path / "my_runs" / "1") if entry.name == "test/cases"]
+    assert cases.path.stat().st_size > 100
+    assert 0 <= run.result <= 1
+    train("segment", "predict", **{"checkpoint.path": "my_runs/1/checkpoints/best.pt"})
+    found = np.load(tmp_path / "my_runs" / "2" / "predictions.npz")
+    assert found["prediction"].shape == found["target"].shape == (4, 16, 16)
+    accuracy = (found["prediction"] == found["target"]).mean()
+    assert run.result == pytest.approx(accuracy)
+
+
+def test_scattered_digits_are_where_their_classes_say():
+    images, classes = segment.scattered_digits(num=20, seed=3)
+    assert ((images[:, 0] > 0.25) == (classes > 0)).all()
+    assert set(np.unique(classes)) <= set(range(11))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
+    """Kill it with -9 once a state of its second epoch is there, start it again, and compare it to an unbroken one."""
+    given = {**KINDS[kind][1], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
+    settings = [f"{name}={value}" for name, value in given.items()]
+    command = [sys.executable, "-m", f"experiments.{kind}", "with", *settings]
+    runs = {}
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+        runs[name] = tmp_path / name / "my_runs" / "1"
+    with Process(command, cwd=tmp_path / "killed", stdout=PIPE, stderr=PIPE) as process:
+        wait_for(lambda: newest_step(runs["killed"]) > 2 or process.poll() is not None, "a state of the second epoch")
+        process.kill()
+        process.communicate()
+    assert 2 < newest_step(runs["killed"]) < 12
+    for name in runs:
+        done = run(command, cwd=tmp_path / name, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    whole, killed = (read_metrics(folder) for folder in runs.values())
+    assert whole.keys() == killed.keys()
+    for name in (name for name in whole if not name.startswith("system/")):
+        assert whole[name].steps.tolist() == killed[name].steps.tolist()
+        assert whole[name].values.tolist() == killed[name].values.tolist()
+    results = [json.loads((folder / "run.json").read_text()) for folder in runs.values()]
+    assert results[0]["result"] == results[1]["result"]
+    assert [document["status"] for document in results] == ["COMPLETED", "COMPLETED"]
+
+
+def newest_step(run):
+    """Return the step of the newest state that a training has saved; 0 for none."""
+    try:
+        return load_checkpoint(run / "checkpoints" / "last.pt")["step"]
+    except CheckpointError:
+        return 0

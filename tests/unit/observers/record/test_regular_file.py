@@ -1,0 +1,41 @@
+"""What is opened as a file of a record: regular files alone, and of a bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from observers.record.regular_file import open_regular, read_regular
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device", "socket"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "file"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/null")
+    else:
+        with contextlib.chdir(tmp_path), socket.socket(socket.AF_UNIX) as server:  # a path may be too long
+            server.bind(path.name)
+    num_open = len(list(Path("/proc/self/fd").iterdir()))
+    for read in (open_regular, read_regular):
+        with pytest.raises(OSError, match="it is no regular file"):
+            read(path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == num_open
+
+
+def test_folder_is_refused_as_one(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+
+
+def test_file_beyond_the_bound_is_not_read(tmp_path):
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_regular(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(OSError, match="it has 5 bytes, expected at most 4"):
+        read_regular(tmp_path / "file", 4)
