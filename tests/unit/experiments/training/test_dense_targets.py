@@ -72,6 +72,8 @@ def test_samples_of_any_structure_have_no_usual_loss():
     samples = [{"text": "a"}] * 40
     source = Source(samples, None, digest="", is_structured=True)
     data = make_batches(prepare(source, config, 0), config, 0, CPU)
+    with pytest.raises(DataError, match="the predictions for data of the task custom are no table"):
+        record_predictions(None, {"predictions": torch.zeros(4)}, data)
     with pytest.raises(
         LossError, match=r"loss.name: got None, but data of the task custom have no usual loss; name one"
     ):
