@@ -64,6 +64,7 @@ __all__ = [
     "MixedPrecision",
     "ModelError",
     "OptimizerError",
+    "Padded",
     "Place",
     "PrecisionError",
     "Schedule",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from ingredients.checkpoints.training_state import Place
     from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
     from ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
+    from ingredients.datasets.collating import Padded
     from ingredients.datasets.samples import Source
     from ingredients.losses.building import Loss
     from ingredients.losses.modules import FocalLoss
@@ -114,6 +116,7 @@ else:
         "Loss": "ingredients.losses.building",
         "MLP": "ingredients.models.networks",
         "MixedPrecision": "ingredients.precision.mixed_precision",
+        "Padded": "ingredients.datasets.collating",
         "Place": "ingredients.checkpoints.training_state",
         "Schedule": "ingredients.scheduler",
         "Source": "ingredients.datasets.samples",

@@ -14,7 +14,7 @@ from ingredients.config.construct import require
 from ingredients.config.nearest import nearest
 from ingredients.datasets.factories import from_factory
 from ingredients.datasets.samples import Source, from_arrays
-from ingredients.datasets.splitting import PARTS
+from ingredients.datasets.splitting import PARTS, by_name
 from ingredients.datasets.streams import is_stream
 from ingredients.errors import DataError, LabError
 
@@ -163,7 +163,7 @@ def from_tables(
     """
     first = next(iter(parts.values()))
     if is_stream(first):
-        return from_factory(dict(parts), where, dtype, target=target, **how)
+        return from_factory(by_name(parts), where, dtype, target=target, **how)
     there = list(first.column_names)
     chosen = [columns] if isinstance(columns, str) else columns
     for setting, names in (("data.target", [target] if target else []), ("data.columns", chosen or [])):
@@ -180,7 +180,7 @@ def from_tables(
     is_pair = target is not None and chosen is not None and len(inputs) == 1
     read = inputs if is_pair or target is None else [*inputs, target]
     rows = {part: Rows(table, read, target, how.get("weights"), is_pair=is_pair) for part, table in parts.items()}
-    return from_factory(rows, where, dtype, target=target, **how)
+    return from_factory(by_name(rows), where, dtype, target=target, **how)
 
 
 def _numeric(

@@ -142,8 +142,6 @@ def _joined(datasets: list[Any]) -> Any:
 
 def _parts(made: Any, where: str) -> dict[int | None, Any]:
     """Return what a factory made by the code of its part; None stands for a whole that the lab splits."""
-    if isinstance(made, Mapping) and made and all(code is None or isinstance(code, int) for code in made):
-        return dict(made)
     if isinstance(made, Mapping) and (set(made) & set(PARTS) or any(map(_holds_others, made.values()))):
         unknown = sorted(set(made) - set(PARTS))
         if unknown or "train" not in made:

@@ -21,6 +21,7 @@ from ingredients.datasets.factories import from_factory, from_torchvision
 from ingredients.datasets.files import read_idx, read_image_folder, read_npz
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
+from ingredients.datasets.splitting import by_name
 from ingredients.datasets.tar_shards import read_tar
 from ingredients.errors import DataError
 
@@ -150,7 +151,7 @@ def load_source(
             "parquet": lambda: from_tables(
                 read_parquet(where), f"data.path={path}", columns=columns, dtype=dtype, **how
             ),
-            "tar": lambda: from_factory(read_tar(where, columns), f"data.path={path}", dtype, **how),
+            "tar": lambda: from_factory(by_name(read_tar(where, columns)), f"data.path={path}", dtype, **how),
             "image_folder": lambda: read_image_folder(where, image_size, trained, needs_targets=needs_targets),
         }
         return readers[name]()

@@ -12,7 +12,7 @@ import numpy as np
 from ingredients.config.seed import numpy_stream
 from ingredients.errors import DataError
 
-__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "other_split", "split"]
+__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "other_split", "split"]
 
 TRAIN, VAL, TEST = 0, 1, 2
 SPLITS = ("train", "val", "test")
@@ -21,6 +21,11 @@ PARTS = {"train": TRAIN, "val": VAL, "valid": VAL, "validation": VAL, "test": TE
 
 # The settings of the data ingredient that a split follows from, beside its seed.
 _SETTINGS = ("limit", "val_fraction", "test_fraction", "stratify")
+
+
+def by_name(parts: Mapping[int | None, Any]) -> Any:
+    """Return parts by their names, of those by their codes; of None the part itself, which the lab splits."""
+    return parts[None] if None in parts else {SPLITS[code]: part for code, part in parts.items() if code is not None}
 
 
 def other_split(how: str, remedy: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+import tarfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -105,7 +107,7 @@ def make_lab(tmp_path_factory) -> Iterator[Callable[..., Lab]]:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory) -> Path:
-    """A folder with 400 noisy 8x8 images of five classes: `images/CLASS/N.png`, and `arrays.npz`."""
+    """A folder with 400 noisy 8x8 images of five classes: `images/CLASS/N.png`, `arrays.npz`, `shards/K.tar`."""
     from PIL import Image
 
     folder = tmp_path_factory.mktemp("data")
@@ -116,6 +118,14 @@ def data(tmp_path_factory) -> Path:
         path = folder / "images" / "abcde"[label] / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image).save(path)
+    (folder / "shards").mkdir()
+    for shard in range(4):
+        with tarfile.open(folder / "shards" / f"{shard}.tar", "w") as archive:
+            for number in range(shard, 400, 4):
+                archive.add(folder / "images" / "abcde"[labels[number]] / f"{number}.png", f"{number}.png")
+                label = tarfile.TarInfo(f"{number}.cls")
+                label.size = 1
+                archive.addfile(label, io.BytesIO(str(labels[number]).encode()))
     np.savez(folder / "arrays.npz", x=pixels[:, None].astype(np.float32), y=labels)
     return folder
 

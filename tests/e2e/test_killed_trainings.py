@@ -20,6 +20,7 @@ from observers.record.schema import read_names
 pytestmark = pytest.mark.timeout(900)
 
 ARRAYS = ("data.name=npz", "data.path={data}/arrays.npz")
+SHARDS = ("data.name=tar", "data.path={data}/shards", 'data.columns=["png","cls"]', "data.shuffle_buffer=24")
 IMAGES = ("data.name=image_folder", "data.path={data}/images")
 AUGMENT = ("data.augment.flip=True", "data.augment.crop=1", "data.augment.rotate=5.0")
 WORKERS = ("data.num_workers=2",)
@@ -60,6 +61,10 @@ TRAININGS = {
     "cnn-float16": (
         *(*IMAGES, *WORKERS, *CNN, *FLOAT16, *AUGMENT, *ACCUMULATE, *WARM_UP),
         *("training.average=ema", "training.average_decay=0.9"),
+    ),
+    "cnn-tar": (
+        *(*SHARDS, *WORKERS, *CNN, *OFF, *ACCUMULATE, "data.epoch_samples=220"),
+        'data.transforms=["flip","cutmix",{{"name":"random_crop","size":8,"padding":1}}]',
     ),
     "cnn-bfloat16": (*ARRAYS, *CNN, *BFLOAT16, *AUGMENT, *WARM_UP, "training.val_interval=3"),
     "vit": (*ARRAYS, *VIT, *OFF, *AUGMENT, *ACCUMULATE, "scheduler.name=StepLR", "scheduler.options.step_size=2"),

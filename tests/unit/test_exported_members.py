@@ -52,6 +52,7 @@ EXPORTED = {
         "MixedPrecision",
         "ModelError",
         "OptimizerError",
+        "Padded",
         "Place",
         "PrecisionError",
         "Schedule",
