@@ -47,9 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
-        if config.option.numprocesses:  # workers
-            processes.share()
-            config.add_cleanup(processes.shut_down)
         for name in ("configs", "experiments", "ingredients", "observers", "runs"):
             compileall.compile_dir(config.rootpath / name, quiet=2)
     if is_worker or config.option.basetemp or not MEMORY.is_dir():

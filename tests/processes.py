@@ -37,7 +37,7 @@ from typing import IO, Any
 
 from tests.warm_python import start_child
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "share", "shut_down", "warm_children"]
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down", "warm_children"]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
@@ -266,11 +266,6 @@ def launcher(folder: Path) -> dict[str, str]:
     program.write_text(_LAUNCHER.format(python=sys.executable, root=str(_SERVER.parents[1])))
     program.chmod(0o755)
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _server().address}
-
-
-def share() -> None:
-    """Let processes that are started from now on ask this one's warm process, which imports when it is first asked."""
-    os.environ[ADDRESS_VARIABLE] = _server().address
 
 
 def shut_down() -> None:

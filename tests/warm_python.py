@@ -58,8 +58,6 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 def main() -> None:
     """Serve; go on in a child, which becomes the process asked for."""
-    listener, lifetime = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
-    select.select([listener, lifetime], [], [])  # perhaps nobody asks
     gc.disable()
     del sys.path[0]  # this folder
     for name in PACKAGES:
@@ -75,7 +73,7 @@ def main() -> None:
     end_quickly()
     use_huge_pages()
     signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())  # else their time would count nowhere
-    run(serve(listener, lifetime))
+    run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
 
 
 def end_quickly() -> None:

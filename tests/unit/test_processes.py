@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.processes import ADDRESS_VARIABLE, PIPE, Process, run
+from tests.processes import PIPE, Process, run
 
 ROOT = Path(__file__).parents[2]
 # What a process finds when it starts.
@@ -279,8 +279,7 @@ process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
 print(process.pid, process.stdout.readline().strip(), _server().pid, flush=True)
 process.wait()
 """
-    env = {name: value for name, value in os.environ.items() if name != ADDRESS_VARIABLE}  # a warm process of their own
-    with Process([sys.executable, "-c", body], env=env, stdout=PIPE, text=True) as tests:
+    with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:
         pids = list(map(int, tests.stdout.readline().split()))
         assert all(map(is_alive, pids))
         tests.kill()
