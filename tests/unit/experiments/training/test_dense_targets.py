@@ -6,13 +6,14 @@ import torch
 from torch import nn
 
 from experiments.training import loop
+from experiments.training.cases import cases_table
 from experiments.training.results import record_predictions
 from ingredients.data import ingredient
 from ingredients.datasets.batches import make_batches
 from ingredients.datasets.preparation import prepare
 from ingredients.datasets.samples import Source
 from ingredients.datasets.targets import VOID
-from ingredients.errors import LossError
+from ingredients.errors import DataError, LossError
 from ingredients.losses.building import build_loss
 
 DEFAULTS = ingredient.configurations[0]()
@@ -41,6 +42,11 @@ def test_masks_are_learnt_and_measured_where_they_have_a_class(data):
     assert metrics["accuracy"] > 0.95
     found = loop.predict(model, data.test, loss)
     assert found["predictions"].shape == (6, 6, 6)
+    table = cases_table(data, found, ignore_index=VOID)
+    assert table.columns == ["case", "sample", "image", "label", "prediction", "accuracy"]
+    counted = found["targets"] != VOID
+    right = [((found["predictions"] == found["targets"]) & counted)[k].sum() / counted[k].sum() for k in range(6)]
+    assert sorted(row[-1] for row in table._rows) == pytest.approx(sorted(map(float, right)))
 
 
 @pytest.mark.parametrize("class_weights", [None, "balanced"])
