@@ -29,6 +29,8 @@ __all__ = ["Checkpointer"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+# What a loader raises whose workers were ended from outside: it says so, or their shared memory is not there any more.
+_OF_ENDED_WORKERS = (RuntimeError, OSError, EOFError)
 
 
 class Checkpointer:
@@ -258,7 +260,7 @@ class Checkpointer:
         try:
             yield
             return
-        except RuntimeError:
+        except _OF_ENDED_WORKERS:
             if not self.is_stopping:
                 raise
         self.save(place, parts)
@@ -290,7 +292,7 @@ class Checkpointer:
                 held.append(next(iterator))
             except StopIteration:
                 return
-            except RuntimeError:
+            except _OF_ENDED_WORKERS:
                 if self.is_stopping:
                     return
                 raise

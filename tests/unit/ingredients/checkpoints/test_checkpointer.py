@@ -333,11 +333,12 @@ def failing(count, error):
     raise error
 
 
-def test_loader_that_fails_after_the_signal_ends_the_epoch(tmp_path, record):
+@pytest.mark.parametrize("error", [RuntimeError("a worker was killed"), EOFError(), ConnectionResetError()])
+def test_loader_that_fails_after_the_signal_ends_the_epoch(tmp_path, record, error):
     keeper, seen = Checkpointer(tmp_path, {}, record=record), []
 
     def body():
-        for item in keeper.until_stopped(failing(2, RuntimeError("a worker was killed"))):
+        for item in keeper.until_stopped(failing(2, error)):
             seen.append(item)
             if item == 1:
                 send()
