@@ -198,8 +198,8 @@ class Supervised(Task):
         return self._loss_of(outputs, targets)
 
     def of_epoch(self) -> Mapping[str, float]:
-        """Return the metrics of the training batches, if they are measured."""
-        if self._measures is None:
+        """Return the metrics of the training batches, if they are measured; once for each epoch."""
+        if self._measures is None or self._measures.is_empty:
             return {}
         found = self._measures.compute()
         self._measures.reset()

@@ -104,18 +104,26 @@ class Measures:
         fresh.reset()
         return fresh
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was measured since the last `reset`."""
+        return not any(metric.update_count for metric in self.metrics.values())
+
     def state_dict(self) -> dict[str, Any]:
         """Return what was measured so far."""
-        return {name: dict(metric.metric_state) for name, metric in self.metrics.items()}
+        return {
+            name: {"count": metric.update_count, "state": dict(metric.metric_state)}
+            for name, metric in self.metrics.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
         for name, metric in self.metrics.items():
-            for key, value in state[name].items():
+            for key, value in state[name]["state"].items():
                 there = metric.device
                 moved = value.to(there) if isinstance(value, Tensor) else [part.to(there) for part in value]
                 setattr(metric, key, moved)
-            metric._update_count = 1
+            metric._update_count = state[name]["count"]
 
 
 def build_measures(

@@ -9,6 +9,7 @@ from sklearn import metrics as sklearn_metrics
 from torch import nn
 
 from experiments.training.loop import evaluate, fit
+from experiments.training.tasks import Supervised
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.errors import ConfigError, LossError
 from ingredients.losses.building import build_loss
@@ -140,3 +141,15 @@ def test_metrics_without_torchmetrics_say_what_to_install(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
     with pytest.raises(LossError, match=r"not installed; pip install 'sacristan\[metrics\]'"):
         measured(data, {"f1": "F1Score"})
+
+
+def test_metrics_of_training_batches_are_logged_once_though_the_validation_after_them_was_cut_off(data):
+    loss = measured(data, on_train=True)
+    task = Supervised(loss)
+    for batch in data.train.epoch(1):
+        task.loss(make_model(), batch)
+    first, state = task.of_epoch(), task.state_dict()
+    assert first["f1"] > 0
+    resumed = Supervised(loss)
+    resumed.load_state_dict(state)
+    assert resumed.of_epoch() == task.of_epoch() == {}
