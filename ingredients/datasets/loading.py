@@ -78,7 +78,7 @@ class LoaderBatches(Batches):
         return next(tensors_of(self._finish(to_device(batch, self.device)))).cpu()
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
-        self._sampler.keys = self._keys(epoch, start)
+        self._sampler.keys = _keys(epoch, start, self._chunks(epoch, start))
         # What workers draw outside of the items' own streams depends on the epoch alone, too.
         self._workers_stream.manual_seed(stream_seed(self.seed, "workers", epoch))
         for batch in self._loader:
@@ -89,12 +89,16 @@ class LoaderBatches(Batches):
                     del batch  # or the error's traceback would hold the error, and so the workers
             yield self._finish(to_device(batch, self.device))
 
-    def _keys(self, epoch: int, start: int) -> Iterator[Key]:
-        """Yield the keys of the batches from `start` on."""
+    def _chunks(self, epoch: int, start: int) -> Sequence[Tensor | Sequence[int]]:
+        """Return the positions of the samples of each batch, from the batch `start` on."""
         first, stop = start * self.batch_size, len(self) * self.batch_size
-        chunks = self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
-        for number, chunk in enumerate(chunks, start):
-            yield epoch, number, chunk.tolist()
+        return self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
+
+
+def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]]) -> Iterator[Key]:
+    """Yield the keys of batches; no method of theirs, see `_EpochSampler`."""
+    for number, chunk in enumerate(chunks, start):
+        yield epoch, number, chunk.tolist() if isinstance(chunk, Tensor) else chunk
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:

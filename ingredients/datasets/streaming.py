@@ -9,7 +9,7 @@ own, by (seed, epoch).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,10 +32,9 @@ class StreamBatches(LoaderBatches):
         """Return the places (epoch_samples,) in the stream, in the order of epoch `epoch`."""
         return torch.arange(self.epoch_samples)
 
-    def _keys(self, epoch: int, start: int) -> Iterator[Key]:
+    def _chunks(self, epoch: int, start: int) -> Sequence[Sequence[int]]:
         count, size = self.epoch_samples, self.batch_size
-        for number in range(start, len(self)):
-            yield epoch, number, range(number * size, min((number + 1) * size, count))
+        return [range(place, min(place + size, count)) for place in range(start * size, len(self) * size, size)]
 
 
 class StreamSplit:

@@ -91,7 +91,7 @@ TRAININGS = {
 #   saving      a checkpoint is being written
 #   validation  it has logged all points before one
 #   end         it has logged all points: the last state is written, the test part measured
-MOST_MS = {"launch": 4000, "begin": 3000, "step": 60, "saving": 2, "validation": 100, "end": 300}
+MOST_MS = {"launch": 2500, "begin": 400, "step": 20, "saving": 2, "validation": 30, "end": 300}
 
 
 def settings_of(name, data):
@@ -229,4 +229,5 @@ def test_training_killed_many_times_ends_with_the_same_bits(make_lab, data, whol
         kinds[:2] = kinds[1::-1]
     beat_interval_s = chance.choice([0.02, 0.05, 0.3])
     lab = make_lab(settings_of(name, data), beat_interval_s)
-    assert check_killed(lab, whole(name), judge, kinds, chance) >= 5
+    # One that comes too late, as the training has ended, is the last.
+    assert check_killed(lab, whole(name), judge, kinds, chance) >= 3
