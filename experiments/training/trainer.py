@@ -142,9 +142,17 @@ class Trainer:
         model, loss_of = self.model, self.task.loss
         if isinstance(optimizer, torch.optim.LBFGS):
             return self._closure_step(lambda batch: loss_of(model, batch), group, optimizer)
-        found = self.backward(lambda batch: loss_of(model, batch), group, optimizer)
-        group.clear()  # The next batch takes its memory, while it is still in the cache.
-        return found, found is not None and self.amp.step(optimizer)
+        if len(group) > 1:
+            batch_loss = self.backward(lambda batch: loss_of(model, batch), group, optimizer)
+        else:
+            # As `backward` does, but that nothing holds on to the batch: the next one takes its memory, while it is
+            # still in the cache.
+            with self.amp.context:
+                found = loss_of(model, group.pop())
+            batch_loss = self.note(found) if isinstance(found, Mapping) else found
+            if batch_loss is not None:
+                self.amp.backward(batch_loss)
+        return batch_loss, batch_loss is not None and self.amp.step(optimizer)
 
     def own_step(self, group: list[Any]) -> Tensor | None:
         """Let the task take its own step, and return its loss."""
