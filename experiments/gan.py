@@ -83,7 +83,7 @@ def fast() -> None:
     """Two epochs of small networks, to try things out."""
     data = {"limit": 300}
     gan = {"hidden": [32]}
-    training = {"epochs": 2}
+    epochs = 2
 
 
 @gan.capture

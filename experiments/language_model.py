@@ -97,7 +97,7 @@ def fast() -> None:
     """One epoch of a tiny model that sees 32 bytes, to try things out."""
     text = {"context": 32, "batch_size": 64}
     gpt = {"width": 16, "depth": 1, "heads": 1}
-    training = {"epochs": 1}
+    epochs = 1
     sample = {"length": 80}
 
 

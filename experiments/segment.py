@@ -38,7 +38,7 @@ def fast() -> None:
     """Two epochs of a narrow network, to try things out."""
     data = {"limit": 120}
     model = {"options": {"width": 4}}
-    training = {"epochs": 2}
+    epochs = 2
 
 
 ex.always("usual")

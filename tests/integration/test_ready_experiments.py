@@ -144,3 +144,12 @@ def newest_step(run):
         return load_checkpoint(run / "checkpoints" / "last.pt")["step"]
     except CheckpointError:
         return 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fast_after_a_recipe_has_its_epochs(tmp_path, monkeypatch, kind):
+    monkeypatch.chdir(tmp_path)
+    ex, small = KINDS[kind]
+    settings = {name: value for name, value in small.items() if name != "epochs"}
+    done = ex.run("print_config", config_updates=settings, named_configs=[str(CONFIGS / f"{kind}.yaml"), "fast"])
+    assert done.config["epochs"] == done.config["training"]["epochs"] == 2
