@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "Progress", "Study"]
 
-# Of a trial in the study.
-_NUMBER, _PARAMETERS = "point", "parameters"
+# What a trial in the study notes as the number of its point.
+_NUMBER = "point"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,11 +108,12 @@ class Study:
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._seed = spec, definition.seed
+        # A sweep that judges nothing has points all the same.
+        directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
         self.optuna: optuna.Study = optuna.create_study(
             storage=definition.storage or home.storage(),
             study_name=definition.id,
-            # A sweep that judges nothing has points all the same.
-            directions=[objective.goal for objective in spec.objectives] or ["minimize"],
+            directions=directions,
             sampler=optuna.samplers.RandomSampler(0),  # the right one is made for each point
             pruner=make_pruner(spec) or optuna.pruners.NopPruner(),
             load_if_exists=True,
@@ -124,10 +125,12 @@ class Study:
         self._unfinished: set[int] = set()
         self._counts: collections.Counter[str] = collections.Counter()
         self._complete: dict[str, int] = {}
+        # What was chosen for each point.
+        self._chosen: dict[int, dict[str, Any]] = {}
 
     def points(self) -> dict[int, Point]:
         """Return all points that were ever taken, by their numbers."""
-        return {number: _point(trial) for number, trial in sorted(self._read().items())}
+        return {number: self._point(trial) for number, trial in sorted(self._read().items())}
 
     def progress(self) -> Progress:
         """Return how far the sweep is; quick, however many points there are."""
@@ -141,7 +144,7 @@ class Study:
     def point(self, number: int) -> Point | None:
         """Return a point; None if nobody has taken it so far."""
         trial = self._read().get(number)
-        return None if trial is None else _point(trial)
+        return None if trial is None else self._point(trial)
 
     def finished_as(self, point: Point) -> Point | None:
         """Return a finished point with the same parameters; None if there is none."""
@@ -151,11 +154,14 @@ class Study:
 
     def take(self, number: int) -> Point:
         """Return a point with its parameters, which are chosen now if nobody has; its claim must be held."""
+        from optuna.trial import Trial
+
         trial = self._read().get(number) or self._add(number)
-        if _PARAMETERS not in trial.user_attrs:
-            self._choose(number, trial._trial_id)
+        if self._parameters(trial) is None:
+            self.optuna.sampler = make_sampler(self._spec, self._seed, number)
+            suggest(self._spec, Trial(self.optuna, trial._trial_id))
             trial = self._read()[number]
-        return _point(trial)
+        return self._point(trial)
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Note a value of the first objective, and return whether the point is to be given up."""
@@ -218,7 +224,7 @@ class Study:
                 self._unfinished.remove(number)
                 self._counts[trial.state.name] += 1
                 if trial.state.name == "COMPLETE":
-                    self._complete.setdefault(_key(trial.user_attrs[_PARAMETERS]), number)
+                    self._complete.setdefault(_key(self._parameters(trial) or {}), number)
         return _Trials(trials, self._numbers)
 
     def _add(self, number: int) -> FrozenTrial:
@@ -228,21 +234,23 @@ class Study:
         self.optuna.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}))
         return self._read()[number]
 
-    def _choose(self, number: int, trial_id: int) -> None:
-        from optuna.trial import Trial
+    def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
+        """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""
+        number = trial.user_attrs[_NUMBER]
+        if number not in self._chosen:
+            try:
+                self._chosen[number] = suggest(self._spec, trial)  # type: ignore[arg-type]  # which has what was chosen
+            except ValueError:
+                return None
+        return self._chosen[number]
 
-        self.optuna.sampler = make_sampler(self._spec, self._seed, number)
-        trial = Trial(self.optuna, trial_id)
-        trial.set_user_attr(_PARAMETERS, suggest(self._spec, trial))
-
-
-def _point(trial: FrozenTrial) -> Point:
-    parameters: Mapping[str, Any] = trial.user_attrs.get(_PARAMETERS, {})
-    notes = {name: value for name, value in trial.user_attrs.items() if name not in (_NUMBER, _PARAMETERS)}
-    values = tuple(trial.values) if trial.values is not None else ()
-    reports = dict(trial.intermediate_values)
-    took = trial.duration.total_seconds() if trial.duration is not None else None
-    return Point(trial.user_attrs[_NUMBER], dict(parameters), trial.state.name, values, reports, took, notes)
+    def _point(self, trial: FrozenTrial) -> Point:
+        notes = {name: value for name, value in trial.user_attrs.items() if name != _NUMBER}
+        values = tuple(trial.values) if trial.values is not None else ()
+        took = trial.duration.total_seconds() if trial.duration is not None else None
+        parameters = dict(self._parameters(trial) or {})
+        reports = dict(trial.intermediate_values)
+        return Point(trial.user_attrs[_NUMBER], parameters, trial.state.name, values, reports, took, notes)
 
 
 def _key(parameters: Mapping[str, Any]) -> str:
