@@ -2,8 +2,8 @@
 
     python benchmarks/sweeps.py [overhead] [workers] [methods] [scale] [--trials 40] [--agents 40]
 
-`overhead`: milliseconds a trial. Of the lab the trial itself is the same recorded run, forked from the same warm Python,
-one after the other without a sweep; the rows alternate. Of the others it is a function that does nothing.
+`overhead`: milliseconds a trial. Of the lab the trial itself is the same recorded run, forked from the same warm Python
+without a sweep; the rows alternate. Of the others it is a function that does nothing.
 `workers`: trials a second of two agents against one, each trial computing on one thread for a second.
 `methods`: bayes against random on the digits, 30 trials, 5 seeds.
 `scale`: agents that only ask and tell, on one study in MongoDB, each a process of its own.

@@ -60,8 +60,8 @@ def config() -> None:
     workers = 1
     # visible GPUs are divided among the workers; more than one worker may share one
     workers_per_gpu = 1
-    # all random choices of the sampler derive from it; runs have the experiment's own seed
-    seed = 0
+    # random choices of points derive from it, and the first seed of points that are run with several
+    sampler_seed = 0
     # how often a point is tried again when its run or its agent was killed
     retries = 3
     # run points, too, whose parameters those of a finished one are
@@ -231,7 +231,7 @@ def _definition(config: Map, run: Any, spec: Spec) -> Definition:
     ]
     settings = _settings(run)
     return Definition(
-        id=config.id or Definition.id_of(info["name"], spec.document, settings, config.seed),
+        id=config.id or Definition.id_of(info["name"], spec.document, settings, config.sampler_seed),
         experiment=info["name"],
         spec=spec.document,
         script=info["mainfile"] or "",
@@ -240,7 +240,7 @@ def _definition(config: Map, run: Any, spec: Spec) -> Definition:
         cwd=str(Path.cwd()),
         settings=settings,
         options=tuple(words),
-        seed=config.seed,
+        seed=config.sampler_seed,
         count=config.count,
         storage=config.storage or "",
         created=datetime.now(UTC).isoformat(),

@@ -24,7 +24,7 @@ MAY_IMPORT = {
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "configs.map",
+    "configs.map configs.yaml_text",
     "configs",
     "observers.errors",
     "observers.record",
