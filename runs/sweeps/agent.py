@@ -245,8 +245,10 @@ class Agent:
         """Run a point with one seed, or see what is there of it already, to its end."""
         earlier = None
         if attempt:
-            earlier = self._settled(earlier_run(self._store, self._home.id, point.number, seed))
-            if earlier is not None and earlier.status in ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED"):
+            earlier = earlier_run(self._store, self._home.id, point.number, seed)
+        if earlier is not None:
+            earlier = self._settled(earlier)
+            if earlier.status in ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED"):
                 return self._judged(earlier)
         settings = point.parameters if seed is None else {**point.parameters, "seed": seed}
         launch = resumed(earlier) if earlier is not None else None
@@ -264,11 +266,12 @@ class Agent:
                 else f"was killed by signal {-code}"
             )
             return _Ended("KILLED" if code < 0 else "FAIL", reason=f"trial {point.number} {said}; {launch.text}")
-        return self._judged(self._store.get(folder.name))
+        # A process that was killed may take a moment to let go of its record.
+        return self._judged(self._settled(self._store.get(folder.name)))
 
-    def _settled(self, run: Run | None) -> Run | None:
-        """Return a run whose agent died, once it has ended, too: it saves its state, or goes on to its end."""
-        while run is not None and run.is_living:
+    def _settled(self, run: Run) -> Run:
+        """Return a run once it has ended: one whose agent died saves its state first, or goes on to its end."""
+        while run.is_living:
             time.sleep(0.2)
             self._beat()
             run = self._store.get(run.id)
