@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import nct, t
 
 from runs.comparison.inference import paired_test, welch_test
 from runs.comparison.power import num_to_tell_apart
@@ -19,6 +20,19 @@ def test_two_groups_that_vary_alike_need_what_the_tables_say(d, power, n):
 @pytest.mark.parametrize(("d", "power", "n"), [(0.2, 0.8, 199), (0.5, 0.8, 34), (0.8, 0.8, 15), (0.5, 0.95, 54)])
 def test_pairs_need_what_the_tables_say(d, power, n):
     assert num_to_tell_apart(d, 1.0, power=power) == n
+
+
+@pytest.mark.parametrize("d", [0.6, 1.0, 1.5, 2.0, 3.0, 5.0])
+def test_few_values_are_counted_exactly(d):
+    def least(df, size):
+        for n in range(2, 200):
+            critical = t.ppf(0.975, df(n))
+            if nct.sf(critical, df(n), size(n)) + nct.cdf(-critical, df(n), size(n)) >= 0.8:
+                return n
+        return None
+
+    assert num_to_tell_apart(d, 1.0) == least(lambda n: n - 1, lambda n: d * n**0.5)
+    assert num_to_tell_apart(d, 1.0, 1.0) == least(lambda n: 2 * n - 2, lambda n: d * (n / 2) ** 0.5)
 
 
 def test_simulated_tests_find_the_difference_as_often_as_was_said():
