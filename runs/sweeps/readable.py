@@ -53,7 +53,8 @@ def make_readable(study: Study, spec: Spec | None) -> Readable:
     import optuna
     from optuna.trial import TrialState
 
-    trials = study.get_trials(deepcopy=False)
+    # In the order of their points: those of agents that are at it at once have other numbers in the study.
+    trials = sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.user_attrs.get("point", trial.number))
     shown = optuna.create_study(directions=study.directions, storage=optuna.storages.InMemoryStorage())
     shown.add_trials(_with_values(trials, spec))
     metrics = study.metric_names or ([objective.name for objective in spec.objectives] if spec else [])
