@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from observers.record.atomic_file import make_folder, replacing
 from runs.errors import PlotError
-from runs.sweeps.readable import Readable, make_readable, most_important
+from runs.sweeps.readable import Readable, make_readable, most_important, thinned
 from runs.sweeps.samplers import needing_optuna, without_experimental_warnings
 from runs.sweeps.spec import Spec
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "draw"]
 
 PAGE = "sweep.html"
+# A page with more of them is too large: of contours it grows with the square.
+_MOST_IN_CONTOURS, _MOST_CURVES = 150, 300
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -126,16 +128,25 @@ def _figures(readable: Readable) -> Iterator[Any]:
             yield visualization.plot_slice(study, parameters, **of).update_layout(title=f"Slices: {metric}")
             top = most_important(readable, place)
             if len(top) > 1:
-                yield visualization.plot_contour(study, top, **of).update_layout(
-                    title=f"Contours: {metric}", height=400 if len(top) == 2 else 900
+                few, shown = thinned(study, readable.complete, _MOST_IN_CONTOURS)
+                yield visualization.plot_contour(few, top, **of).update_layout(
+                    title=f"Contours: {metric}{_share(shown, readable.complete)}", height=400 if len(top) == 2 else 900
                 )
         if several:
             if len(readable.metrics) < 4:
                 yield visualization.plot_pareto_front(study, target_names=list(readable.metrics))
-        elif any(trial.intermediate_values for trial in study.get_trials(deepcopy=False)):
-            yield visualization.plot_intermediate_values(study).update_layout(
-                title=f"Intermediate values: {readable.metrics[0]}"
+            return
+        reporting = tuple(trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values)
+        if reporting:
+            few, shown = thinned(study, reporting, _MOST_CURVES)
+            yield visualization.plot_intermediate_values(few).update_layout(
+                title=f"Intermediate values: {readable.metrics[0]}{_share(shown, reporting)}"
             )
+
+
+def _share(shown: tuple[Any, ...], trials: tuple[Any, ...]) -> str:
+    """Return which part of the trials is shown, if it is not all."""
+    return "" if len(shown) == len(trials) else f", of {len(shown)} of {len(trials)} trials"
 
 
 def _importances(importances: dict[str, dict[str, float]], metric: str) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from runs.errors import MissingExtraError, PlotError
 from runs.sweeps.plots import draw
 from runs.sweeps.points import suggest
-from runs.sweeps.readable import FANOVA, IMPURITY, make_readable
+from runs.sweeps.readable import FANOVA, IMPURITY, make_readable, thinned
 from runs.sweeps.spec import read_spec
 
 PARAMETERS = {
@@ -92,6 +92,14 @@ def test_without_a_spec_the_study_is_drawn_as_it_is(study):
     readable = make_readable(study, None)
     assert readable.metrics == ("value",)
     assert "noise (quantile)" in readable.parameters
+
+
+def test_many_trials_are_thinned_evenly(study):
+    trials = tuple(study.get_trials(deepcopy=False))
+    few, shown = thinned(study, trials, 4)
+    assert [trial.params["lr"] for trial in shown] == [trials[number].params["lr"] for number in (0, 5, 10, 15)]
+    assert len(few.trials) == 4
+    assert thinned(study, trials, 16) == (study, trials)
 
 
 def test_several_objectives_have_a_front(tmp_path):
