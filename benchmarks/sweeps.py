@@ -298,14 +298,11 @@ def scale(url: str, agents: int, trials: int) -> None:
         stats = client[name].command("collStats", "sweep_journal")
         count, size = stats["count"], stats["size"]
         client.drop_database(name)
-    print(
-        f"{agents} agents, {trials} trials in {took:.0f} s: {trials / took:.0f} trials, {count / took:.0f} entries a second"
-    )
+    print(f"{agents} agents, {trials} trials in {took:.0f} s; a second: {trials / took:.0f}, {count / took:.0f} entries")
     for what, found in zip(("ask", "tell"), times, strict=True):
         ordered = sorted(found)
-        print(
-            f"{what:<5} median {ordered[len(ordered) // 2] * 1e3:.1f} ms, 95 % {ordered[int(len(ordered) * 0.95)] * 1e3:.1f} ms"
-        )
+        middle, high = (ordered[int(len(ordered) * share)] * 1e3 for share in (0.5, 0.95))
+        print(f"{what:<5} median {middle:.1f} ms, 95 % {high:.1f} ms")
     print(f"journal: {count:,} entries, {size / 2**20:.1f} MiB")
 
 

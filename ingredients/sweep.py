@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runs.sweeps.home import Home
     from runs.sweeps.place import Place
     from runs.sweeps.spec import Spec
+    from runs.sweeps.status import Watcher
 
 __all__ = ["ingredient"]
 
@@ -62,6 +63,8 @@ def config() -> None:
     workers_per_gpu = 1
     # random choices of points derive from it, and the first seed of points that are run with several
     sampler_seed = 0
+    # of sweep.best: runs of each of the best three points on fresh seeds; None judges by the sweep alone
+    reseed: int | None = None
     # how often a point is tried again when its run or its agent was killed
     retries = 3
     # run points, too, whose parameters those of a finished one are
@@ -80,6 +83,8 @@ def check_config(config: Map) -> None:
             raise ConfigError(f"sweep.{name}: got {config[name]}, expected at least 1")
     if config.count is not None and config.count < 1:
         raise ConfigError(f"sweep.count: got {config.count}, expected at least 1, or None for all points")
+    if config.reseed is not None and config.reseed < 2:
+        raise ConfigError(f"sweep.reseed: got {config.reseed}, expected at least 2 runs, from which a spread can be told")
     if config.retries < 0:
         raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
 
@@ -157,22 +162,45 @@ def stop(_config: Map, _run: Any) -> None:
 
 @ingredient.command(unobserved=True)
 def best(_config: Map, _run: Any) -> dict[str, Any] | None:
-    """Show the best trial of a sweep (sweep.id=...), and the command that runs it again."""
+    """Show the best trial of a sweep (sweep.id=...), and the command that runs it again.
+
+    With sweep.reseed=5 the best three are run again on five fresh seeds each, and judged by those runs alone.
+    """
     from runs.sweeps.status import Watcher, command_line
 
+    check_config(_config)
     with _errors():
-        home, spec = _existing(_place(_run), _config)
+        place = _place(_run)
+        home, spec = _existing(place, _config)
         watcher = Watcher(home)
-        found = watcher.look().best
-        home.close()
+        found = list(watcher.look().best)
         if not found:
             print(f"sweep {home.id}: no trial has come to its end yet")
             return None
+        if _config.reseed is not None:
+            found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]
+        home.close()
         for point in found:
             for objective, value in zip(spec.objectives, point.values, strict=True):
-                print(f"trial {point.number}: {objective.name} {value:.6g}")
+                print(f"trial {point.number}: {objective.name} {value:.6g} in the sweep")
             print(f"  {command_line(watcher.definition, point)}")
         return dict(found[0].parameters)
+
+
+@ingredient.command(unobserved=True)
+def plot(_config: Map, _run: Any) -> None:
+    """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
+    from runs.sweeps.plots import draw
+    from runs.sweeps.status import Watcher
+
+    with _errors():
+        place = _place(_run)
+        home, spec = _existing(place, _config)
+        watcher = Watcher(home)
+        folder = place.base / "sweeps" / home.id / "plots"
+        for path in draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {home.id}", spec):
+            print(path)
+        home.close()
 
 
 # ---------------------------------------------------------------------- what the commands have in common
@@ -196,6 +224,27 @@ def _place(run: Any) -> Place:
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
     databases = [observer.destination for observer in run.recorders if hasattr(observer, "destination")]
     return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else None)
+
+
+def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -> int:
+    """Run the best points again on fresh seeds; print what that shows, and return the number of the best."""
+    from runs.sweeps.finals import finals
+    from runs.sweeps.supervising import divided_threads
+
+    workers = _workers(config)
+    means = _means(config, run, place, spec, divided_threads(len(workers)))
+    folder = place.base / "sweeps" / watcher.definition.id
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "output.log"
+    judgement = finals(place, watcher, means, workers, num_seeds=config.reseed, log=log)
+    for finalist in judgement.finalists:
+        found = finalist.sample
+        width = "" if found.low is None else f", {judgement.confidence:.0%} within {found.low:.6g} and {found.high:.6g}"
+        mean = "no value" if found.mean is None else f"mean {found.mean:.6g} of {found.n}{width}"
+        p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
+        print(f"{finalist.name}: {mean}{p}")
+    print(judgement.text)
+    return int(judgement.finalists[0].name.removeprefix("trial "))
 
 
 def _spec(config: Map) -> Spec:

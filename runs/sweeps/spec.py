@@ -313,6 +313,8 @@ def _check_together(spec: Spec) -> None:
             raise SweepError(f"metrics: got several, the method {method} takes one; try nsga2, tpe or gp")
     if spec.stopping and spec.seeds > 1:
         raise SweepError("seeds: the mean of several runs is judged, which early_terminate would cut short; remove one")
+    if spec.seeds > 1 and "seed" in spec.parameters:
+        raise SweepError("seeds: each point runs on seeds of its own, but seed is a parameter, too; remove one of them")
     if method != "grid" and all(isinstance(parameter.law, Constant) for parameter in spec.parameters.values()):
         raise SweepError(
             "parameters: all have one value, expected one to search at least; give it values, or min and max"

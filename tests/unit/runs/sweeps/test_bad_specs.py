@@ -187,6 +187,10 @@ BAD = [
         {**with_stopping(**HYPERBAND), "seeds": 3},
         "seeds: the mean of several runs is judged, which early_terminate would cut short; remove one",
     ),
+    (
+        {"method": "grid", "parameters": {"seed": {"values": [1, 2]}}, "seeds": 2},
+        "seeds: each point runs on seeds of its own, but seed is a parameter, too; remove one of them",
+    ),
     ({**GOOD, "budget": "2 weeks"}, "budget: got '2 weeks', expected a time such as 90m, 2h or 1d12h, or seconds"),
     ({**GOOD, "budget": 0}, "budget: got 0, expected a time"),
     ({**GOOD, "constraints": "time < 10"}, "constraints: got 'time < 10', expected a list such as [time < 10]"),
