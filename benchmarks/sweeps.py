@@ -298,7 +298,9 @@ def scale(url: str, agents: int, trials: int) -> None:
         stats = client[name].command("collStats", "sweep_journal")
         count, size = stats["count"], stats["size"]
         client.drop_database(name)
-    print(f"{agents} agents, {trials} trials in {took:.0f} s; a second: {trials / took:.0f}, {count / took:.0f} entries")
+    print(
+        f"{agents} agents, {trials} trials in {took:.0f} s; a second: {trials / took:.0f}, {count / took:.0f} entries"
+    )
     for what, found in zip(("ask", "tell"), times, strict=True):
         ordered = sorted(found)
         middle, high = (ordered[int(len(ordered) * share)] * 1e3 for share in (0.5, 0.95))

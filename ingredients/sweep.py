@@ -84,7 +84,9 @@ def check_config(config: Map) -> None:
     if config.count is not None and config.count < 1:
         raise ConfigError(f"sweep.count: got {config.count}, expected at least 1, or None for all points")
     if config.reseed is not None and config.reseed < 2:
-        raise ConfigError(f"sweep.reseed: got {config.reseed}, expected at least 2 runs, from which a spread can be told")
+        raise ConfigError(
+            f"sweep.reseed: got {config.reseed}, expected at least 2 runs, from which a spread can be told"
+        )
     if config.retries < 0:
         raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
 
@@ -239,7 +241,7 @@ def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -
     judgement = finals(place, watcher, means, workers, num_seeds=config.reseed, log=log)
     for finalist in judgement.finalists:
         found = finalist.sample
-        width = "" if found.low is None else f", {judgement.confidence:.0%} within {found.low:.6g} and {found.high:.6g}"
+        width = "" if found.low is None else f", {found.low:.6g} to {found.high:.6g} ({judgement.confidence:.0%})"
         mean = "no value" if found.mean is None else f"mean {found.mean:.6g} of {found.n}{width}"
         p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
         print(f"{finalist.name}: {mean}{p}")
