@@ -133,13 +133,13 @@ class Agent:
             progress = self.study.progress()
             if time.monotonic() - self._last_look > _LOOK_S or progress.num_taken >= self._limit:
                 self._last_look = time.monotonic()
-                left = self._abandoned([*progress.unfinished, *self._missing()])
+                left = self._abandoned([*progress.unfinished, *self._missing(self.study.end)])
                 if left is not None:
                     return left
             new = self._new()
             if new is None:
                 # An agent may have died before it took what it claimed.
-                return self._abandoned(self._missing())
+                return self._abandoned(self._missing(int(self._limit)))
             point = self.study.take(new.trial)
             same = None if self._means.repeat else self.study.finished_as(point)
             if same is None:
@@ -162,15 +162,14 @@ class Agent:
                 if self._home.claim(claim):
                     return claim
                 failures += 1
-            number += 1 + (random.randrange(failures) if failures < _TRIES else 0)
+            number += 1 + (random.randrange(failures) if 0 < failures < _TRIES else 0)
             if number >= self._limit and 0 < failures < _TRIES:  # some may have been passed over
                 number, failures = self._first_free, _TRIES
         return None
 
-    def _missing(self) -> list[int]:
-        """Return numbers of points that should have been taken before others were, and were not."""
-        end = min(self.study.end, self._limit)
-        return [number for number in range(self._first_free, int(end)) if not self.study.has(number)]
+    def _missing(self, end: int) -> list[int]:
+        """Return the numbers below `end` of points that nobody has taken."""
+        return [number for number in range(self._first_free, end) if not self.study.has(number)]
 
     def _abandoned(self, numbers: Sequence[int]) -> tuple[Point, int] | None:
         """Claim a point whose agent is dead, and return it with the number of the attempt."""

@@ -112,7 +112,7 @@ class MongoJournal(BaseJournalBackend):
         counted = self._entries.find_one_and_update(
             {"_id": self._name}, {"$inc": {"next": 1}}, upsert=True, return_document=ReturnDocument.AFTER
         )
-        return int(counted["next"]) - 1
+        return int((counted or {})["next"]) - 1
 
     def _insert(self, number: int, text: str) -> bool:
         try:
