@@ -25,6 +25,7 @@ __all__ = [
     "machine",
     "md5_of",
     "packages",
+    "repository_of",
     "source_name",
 ]
 
@@ -70,7 +71,10 @@ def _is_installed(name: str) -> bool:
 
 def source_name(file: str | Path, base_dir: str | Path) -> str | None:
     """Return the path of a file below `base_dir`, as it is named or as links lead to it; None if it is elsewhere."""
-    return _name_below(str(file), str(base_dir)) or _name_below(str(Path(file).resolve()), str(base_dir))
+    name = _name_below(str(file), str(base_dir))
+    if name is None and Path(file).is_symlink():
+        return _name_below(str(Path(file).resolve()), str(base_dir))
+    return name
 
 
 def _name_below(file: str, base: str) -> str | None:
@@ -101,8 +105,22 @@ def _real_folder(folder: str) -> str:
 
 def packages() -> dict[str, str]:
     """Return name and version of every installed package."""
+    return dict(_packages(tuple(_folder_state(entry) for entry in sys.path)))
+
+
+def _folder_state(entry: str) -> tuple[str, int]:
+    """Return a place that packages are found in, and when one came or went last."""
+    path = Path.cwd() / entry
+    try:
+        return str(path), path.stat().st_mtime_ns
+    except OSError:
+        return str(path), 0
+
+
+@functools.lru_cache(8)
+def _packages(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
+    for distribution in importlib.metadata.distributions(path=[place for place, _ in places]):
         with contextlib.suppress(Exception):  # an installation half removed has no name
             # setuptools puts what it brings for itself on the path, behind what is installed.
             if "_vendor" in Path(str(distribution.locate_file(""))).parts:
@@ -142,6 +160,14 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
     return git_state(Path(mainfile).parent, content=content) if state is None and mainfile is not None else state
 
 
+def repository_of(folder: str | Path) -> Path | None:
+    """Return the root of the repository that a folder seems to be in, without asking git; None outside of one."""
+    if "GIT_DIR" in os.environ:  # which git takes for any folder
+        return Path(folder)
+    path = Path(os.path.realpath(folder))
+    return next((parent for parent in (path, *path.parents) if os.path.lexists(parent / ".git")), None)
+
+
 def commit_of(folder: str | Path) -> str | None:
     """Return the commit of the repository that a folder is in; None outside of one, or without a commit."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
@@ -165,6 +191,8 @@ def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
 
 
 def _git(folder: str | Path, *arguments: str) -> str | None:
+    if repository_of(folder) is None:
+        return None
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(
