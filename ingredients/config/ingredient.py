@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sacred
-from sacred import SETTINGS
+from sacred import SETTINGS, dependencies
 from sacred.config import ConfigDict
 from sacred.config.signature import Signature
 from sacred.utils import MissingConfigError, optional_kwargs_decorator
@@ -214,6 +214,7 @@ class Ingredient(LabFunctions):
 
     def __init__(self, path: str, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
         caller = sys._getframe(1).f_globals
+        _remember_local_sources()
         options.setdefault("save_git_info", False)
         self._globals = options.pop("_caller_globals", caller)
         super().__init__(path, ingredients, _caller_globals=self._globals, **options)
@@ -254,6 +255,12 @@ class Ingredient(LabFunctions):
             if captured.__name__ == name:
                 return captured
         raise AttributeError(f"the ingredient {self.__dict__.get('path')!r} has no function {name!r}")
+
+
+@functools.cache
+def _remember_local_sources() -> None:
+    """Let Sacred look once at where the file of a module lies, not again for each ingredient that imports it."""
+    dependencies.is_local_source = functools.lru_cache(4096)(dependencies.is_local_source)
 
 
 def _copy_function(function: Callable, names: dict) -> Callable:
