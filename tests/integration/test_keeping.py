@@ -213,7 +213,7 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     assert "say --yes where nobody can be asked" in runs("rm", "1", code=1)
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-W", "ignore", "-m", "runs", "--store", lab.where, "rm", "1"]
+        command = [sys.executable, "-m", "runs", "--store", lab.where, "rm", "1"]
         process = Process(command, cwd=request.config.rootpath, stdin=theirs, stdout=PIPE, stderr=theirs)
         os.close(theirs)
         asked = b""
