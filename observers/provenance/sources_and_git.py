@@ -20,6 +20,7 @@ from observers.record.redaction import hide_passwords
 __all__ = [
     "commit_of",
     "git_state",
+    "imported_files",
     "imported_sources",
     "lab_git_state",
     "machine",
@@ -42,21 +43,25 @@ _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".t
 def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
     """Return (path under `base_dir`, MD5) of every imported module's file there, and of the main file.
 
-    A file has the path that it was imported by, also where that is a link, whose target may lie anywhere. MD5 is what
-    Sacred's records hold; it tells contents apart, and protects against nothing.
+    MD5 is what Sacred's records hold; it tells contents apart, and protects against nothing.
+    """
+    return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
+
+
+def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
+    """Return the path under `base_dir` of every imported module's file there, and of the main file.
+
+    A file has the path that it was imported by, also where that is a link, whose target may lie anywhere.
     """
     files = {str(mainfile)} if mainfile else set()
     files |= {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    found = {}
+    found = set()
     for file in files:
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
         name = _name_below(file, str(base_dir)) if file.endswith(".py") else None
-        if name is None or _is_installed(name):
-            continue
-        path = Path(base_dir, name)
-        if path.is_file():
-            found[name] = md5_of(path)
-    return sorted(found.items())
+        if name is not None and not _is_installed(name) and Path(base_dir, name).is_file():
+            found.add(name)
+    return sorted(found)
 
 
 def md5_of(path: Path) -> str:
