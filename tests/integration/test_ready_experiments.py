@@ -33,6 +33,85 @@ SEGMENT = {
     "training.log_interval": 1,
 }
 KINDS = {"gan": (gan.ex, GAN), "segment": (segment.ex, SEGMENT)}
+LANGUAGE_MODEL = {
+    "text.path": "../text.txt",
+    "text.context": 8,
+    "text.batch_size": 13,
+    "text.val_fraction": 0.2,
+    "text.test_fraction": 0.2,
+    "gpt": {"width": 8, "depth": 1, "heads": 2, "dropout": 0.3},
+    "training.log_interval": 1,
+    "sample.length": 8,
+}
+STREAM = {
+    "data.name": "stream:make",
+    "data.epoch_samples": 90,
+    "data.shuffle_buffer": 16,
+    "data.batch_size": 45,
+    "data.num_workers": 2,
+    "training.log_interval": 1,
+}
+# An experiment of one's own over a stream, whose samples are drawn by the workers that read it.
+STREAM_SCRIPT = """
+import torch
+from experiments import Experiment, Task, loop
+from ingredients import checkpoint, data, device, optimizer, training
+from ingredients.config.seed import global_stream
+from observers import file_observer, run_folder
+
+ex = Experiment("stream", [part.ingredient for part in (device, data, optimizer, training, checkpoint)])
+ex.alias(epochs="training.epochs", resume="checkpoint.resume")
+ex.observers.append(file_observer("my_runs"))
+
+
+class Waves(torch.utils.data.IterableDataset):
+    def __init__(self, num_samples):
+        self.num_samples = num_samples
+
+    def __iter__(self):
+        for number in range(self.num_samples):
+            yield lambda n=number: (torch.sin(torch.arange(8) * n) + 0.1 * torch.randn(8), n % 2)
+
+
+def make():
+    return {"train": Waves(200), "val": Waves(50)}
+
+
+class Classify(Task):
+    def loss(self, model, batch):
+        waves, labels = batch
+        return torch.nn.functional.cross_entropy(model(waves), labels)
+
+
+@ex.config
+def config(training, checkpoint):
+    # passes
+    epochs = training["epochs"]
+    # whether to resume
+    resume = checkpoint["resume"]
+    # of all random streams
+    seed = 0
+
+
+@ex.automain
+def main(_config, _run, seed, training):
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
+    with global_stream(seed, "init"):
+        hidden = torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3)
+        network = torch.nn.Sequential(*hidden, torch.nn.Linear(16, 2)).to(where)
+    opt = optimizer.make_optimizer(network)
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        return loop.fit(
+            network, batches, Classify(), opt, checkpointer=keeper, log=_run.log_scalar, **training
+        ).best
+"""
+KILLED = {
+    **{kind: settings for kind, (_, settings) in KINDS.items()},
+    "language_model": LANGUAGE_MODEL,
+    "stream": STREAM,
+}
 
 
 @pytest.fixture
@@ -110,15 +189,20 @@ def test_scattered_digits_are_where_their_classes_say():
     assert set(np.unique(classes)) <= set(range(11))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KILLED)
 def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
     """Kill it with -9 once a state of its second epoch is there, start it again, and compare it to an unbroken one."""
-    given = {**KINDS[kind][1], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
+    (tmp_path / "text.txt").write_text(
+        "to be, or not to be, that is the question: whether it is nobler to suffer\n" * 5
+    )
+    given = {**KILLED[kind], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
     settings = [f"{name}={value}" for name, value in given.items()]
-    command = [sys.executable, "-m", f"experiments.{kind}", "with", *settings]
+    script = ["stream.py"] if kind == "stream" else ["-m", f"experiments.{kind}"]
+    command = [sys.executable, *script, "with", *settings]
     runs = {}
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "stream.py").write_text(STREAM_SCRIPT)
         runs[name] = tmp_path / name / "my_runs" / "1"
     with Process(command, cwd=tmp_path / "killed", stdout=PIPE, stderr=PIPE) as process:
         wait_for(lambda: newest_step(runs["killed"]) > 2 or process.poll() is not None, "a state of the second epoch")
@@ -128,6 +212,7 @@ def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
     for name in runs:
         done = run(command, cwd=tmp_path / name, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+        assert not (tmp_path / name / "my_runs" / "2").exists(), done.stderr
     whole, killed = (read_metrics(folder) for folder in runs.values())
     assert whole.keys() == killed.keys()
     for name in (name for name in whole if not name.startswith("system/")):
