@@ -63,8 +63,8 @@ def _build(
     from experiments.training import results
 
     criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
-    shape, num_outputs, dtype = batches.input_shape, criterion.num_outputs, batches.input_dtype
-    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=pretrained).to(where)
+    told: dict[str, Any] = {"dtype": batches.input_dtype, "preparation": batches.preparation, "pretrained": pretrained}
+    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, **told).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 

@@ -36,6 +36,8 @@ def read_csv(
     *,
     columns: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
+    encoding: str = "one_hot",
+    missing: str = "refuse",
     dtype: str = "float32",
     weights: str | None = None,
     needs_targets: bool = True,
@@ -46,9 +48,10 @@ def read_csv(
         path: The file.
         target: Target column or columns; None takes those that the model was trained on, else the last one.
         trained: What the data of the model were prepared by: its columns are put into their order, and its categories
-            encoded as they were; `columns` and `categorical` do not count then.
+            encoded as they were; `columns`, `categorical`, `encoding` and `missing` do not count then.
         columns: Columns to take for inputs; None takes all but the targets.
         categorical: Columns of categories, `auto` for those of text.
+        encoding, missing: What becomes of categories, and of missing values; see `TableColumns`.
         dtype: `float32`, or `int64` for whole numbers.
         weights: Column of the weights of the samples, which is no input; it may be missing where nothing is trained.
         needs_targets: Whether the target columns have to be there, and full.
@@ -86,8 +89,13 @@ def read_csv(
         inputs = inputs.iloc[:, trained.column_order(list(inputs.columns), where, of_table=True)]
     if table is None:
         # What a checkpoint of an earlier version was trained on has no categories.
+        how = {} if trained is not None else {"encoding": encoding, "missing": missing}
         table = TableColumns.fitted(
-            inputs, None if trained is not None else categorical, where, chosen=trained is None and columns is not None
+            inputs,
+            None if trained is not None else categorical,
+            where,
+            chosen=trained is None and columns is not None,
+            **how,
         )
     encoded = table.encode(inputs, dtype, where, strict=needs_targets)
     targets = None if names is None else _targets(frame, names, path, needs_targets=needs_targets)

@@ -126,6 +126,9 @@ def prepare(
     if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
             mean, std = statistics(source.inputs, indices["train"])
+        if source.table is not None:
+            codes = list(source.table.code_counts)
+            mean[codes], std[codes] = 0, 1
     if config["normalize"] == "imagenet":
         mean, std = _of_imagenet(source, config["name"])
     if task == "regression" and config["normalize_targets"]:
@@ -305,6 +308,8 @@ def _normalized(source: Source, targets: np.ndarray, by: Preparation) -> tuple[A
     inputs = source.inputs
     if source.in_memory and inputs.dtype != np.uint8:
         inputs = _scaled(inputs, by)
+        if _is_filled(source):
+            inputs = np.where(np.isnan(inputs), np.float32(0), inputs)  # the mean
     if by.target_mean is not None:
         targets = (targets - by.target_mean) / by.target_std
     return inputs, targets
@@ -331,7 +336,7 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
 def _refuse_unusable(source: Source, where: str) -> None:
     missing, named = source.missing, ""
     if source.in_memory and source.inputs.dtype != np.uint8:
-        bad = ~np.isfinite(source.inputs)
+        bad = np.isinf(source.inputs) if _is_filled(source) else ~np.isfinite(source.inputs)
         missing = np.count_nonzero(bad.reshape(len(bad), -1), axis=1)
         if source.features is not None:
             columns = [feature for feature, column in zip(source.features, bad.any(0), strict=True) if column]
@@ -341,6 +346,11 @@ def _refuse_unusable(source: Source, where: str) -> None:
             f"{where}: {missing.sum()} input values are NaN or infinite, in {np.count_nonzero(missing)} of "
             f"{len(missing)} samples{named}; fill them in or remove those samples (`data.stats` counts them)"
         )
+
+
+def _is_filled(source: Source) -> bool:
+    """Tell whether missing values of a table are filled."""
+    return source.table is not None and source.table.missing == "fill"
 
 
 def _refuse_one_class(targets: np.ndarray, task: str, name: str) -> None:

@@ -32,7 +32,7 @@ FILES = ("npz", "csv", "idx", "image_folder", "tar", "parquet")
 # Settings that only some kinds of data read.
 _READ = {
     "npz": ("path", "dtype", "weights"),
-    "csv": ("path", "target", "columns", "categorical", "dtype", "weights"),
+    "csv": ("path", "target", "columns", "categorical", "encoding", "missing", "dtype", "weights"),
     "idx": ("path", "dtype"),
     "image_folder": ("path", "image_size"),
     "tar": ("path", "columns", "target", "dtype", "collate", "weights"),
@@ -43,7 +43,7 @@ _OF_CODE = ["torchvision:NAME", "package.module:factory"]
 _READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
 _READ_OF_CODE |= {"path": _OF_CODE[:1], "target": _OF_CODE[1:], "weights": _OF_CODE[1:]}
 # Values of settings that ask for nothing.
-_UNSET: tuple = (None, {}, [], "float32")
+_UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse")
 
 
 def kind_of(path: str | None) -> str:
@@ -71,7 +71,8 @@ def check_options(name: str, **given: Any) -> None:
 
     Args:
         name: As in the config of the data ingredient.
-        **given: `path`, `target`, `columns`, `categorical`, `dtype`, `options`, `image_size`, `collate` and `weights`.
+        **given: `path`, `target`, `columns`, `categorical`, `encoding`, `missing`, `dtype`, `options`, `image_size`,
+            `collate` and `weights`.
 
     Raises:
         DataError: If one of them is set in vain.
@@ -105,6 +106,8 @@ def load_source(
     *,
     columns: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
+    encoding: str = "one_hot",
+    missing: str = "refuse",
     dtype: str = "float32",
     task: str = "auto",
     collate: Callable[[list], Any] | None = None,
@@ -119,7 +122,8 @@ def load_source(
         name, path, target, image_size, options: As in the config of the data ingredient.
         seed: Seed of the experiment.
         trained: What the data of a model were prepared by that these are for, too.
-        columns, categorical, dtype, task, weights: As in the config; what a model was trained on goes before them.
+        columns, categorical, encoding, missing, dtype, task, weights: As in the config; those of `trained` go before
+            them.
         collate: What makes a batch of samples of any structure, if it is given.
         needs_targets: Whether files have to hold targets.
 
@@ -143,6 +147,8 @@ def load_source(
                 trained,
                 columns=columns,
                 categorical=categorical,
+                encoding=encoding,
+                missing=missing,
                 dtype=dtype,
                 weights=weights,
                 needs_targets=needs_targets,

@@ -35,7 +35,8 @@ FLOORS = [
     "observers",
     "ingredients.errors",
     "ingredients.config",
-    "ingredients.datasets ingredients.models",
+    "ingredients.datasets",
+    "ingredients.models",
     "ingredients.checkpoints ingredients.losses",
     "ingredients.precision",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
@@ -47,7 +48,8 @@ FLOORS = [
     "experiments.experiment experiments.training",
     "experiments",
     "experiments.supervised",
-    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment",
+    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment"
+    " experiments.tabular",
     "runs.errors",
     "runs.query",
     "runs.index",
