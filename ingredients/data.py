@@ -38,9 +38,9 @@ _OF_COLUMNS = ("columns", "categorical", "encoding", "missing", "dtype", "task",
 
 @ingredient.config
 def config() -> None:
-    # file or folder that npz, csv, idx, image_folder, tar, parquet, huggingface and torchvision read
+    # file or folder that npz, csv, idx, image_folder, tar, parquet, text, huggingface and torchvision read
     path: str | None = None
-    # digits, npz, csv, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by the path
+    # digits, npz, csv, text, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by path
     name = kind_of(path)
     # target column or columns of a csv, None the last; of other tables, and samples that are dicts, None takes label
     target: str | list[str] | None = None

@@ -17,6 +17,7 @@ from ingredients.datasets.samples import Source, as_floats
 from ingredients.datasets.splitting import SPLITS, TEST, Split
 from ingredients.datasets.streams import Streams
 from ingredients.datasets.targets import known_targets, resolve_task
+from ingredients.datasets.texts import Texts
 from ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
@@ -122,6 +123,10 @@ def prepare(
             f"data.name={config['name']}: the training part has one class only, expected at least two; "
             "change data.split_seed or data.stratify, or the data"
         )
+    vocabulary = None
+    if isinstance(source.inputs, Texts):
+        source = dataclasses.replace(source, inputs=source.inputs.fitted(indices["train"]))
+        vocabulary = source.inputs.vocabulary
     mean = std = target_mean = target_std = None
     if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
@@ -149,6 +154,7 @@ def prepare(
         split=split.drawn(content, indices),
         dtype=source.dtype,
         table=source.table,
+        vocabulary=vocabulary,
     )
     inputs, targets = _normalized(source, targets, preparation)
     kept_names = tuple(names[place] for place in kept.tolist())
@@ -272,6 +278,8 @@ def _refuse_empty(source: Source, where: str) -> None:
 
 
 def _input_shape(source: Source) -> tuple[int, ...]:
+    if isinstance(source.inputs, Texts):
+        return source.inputs.item_shape
     if source.is_structured:
         return source.item_shape
     if source.in_memory:

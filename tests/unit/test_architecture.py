@@ -49,7 +49,7 @@ FLOORS = [
     "experiments",
     "experiments.supervised",
     "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment"
-    " experiments.tabular",
+    " experiments.tabular experiments.text",
     "runs.errors",
     "runs.query",
     "runs.index",
