@@ -31,6 +31,7 @@ from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
+from experiments.running.trial import Pruned, take_trial
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions, make_writable
 from ingredients.config.nearest import nearest
@@ -78,7 +79,8 @@ class Experiment(LabFunctions, sacred.Experiment):
     see `ingredients.config.scope` for what a config scope may say.
 
     Errors of the lab (`LabError`) end the command line with one message and exit code 1; Ctrl-C ends it with exit code
-    130, SIGTERM with 143, and any signal with 75 where a training has saved its state and can be resumed.
+    130, SIGTERM with 143, and any signal with 75 where a training has saved its state and can be resumed. A trial that
+    its sweep prunes ends it with 0.
 
     Runs are recorded in `my_runs/` below the working folder. Observers that are attached to the experiment, or `-F
     FOLDER`, take the place of that; `-m` adds a database to it, and `-u` records nothing.
@@ -209,6 +211,10 @@ class Experiment(LabFunctions, sacred.Experiment):
             if self._on_command_line:
                 _leave(f"interrupted ({end.signal}){self._way_on(end.step)}", end.code)
             raise
+        except Pruned as end:
+            if self._on_command_line:
+                _leave(str(end), 0)
+            raise
         except KeyboardInterrupt:
             if self._on_command_line:
                 _leave("interrupted (Ctrl-C)", 130)
@@ -278,6 +284,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         remember_terminal()
+        trial = take_trial()
         _quieten_torch()
         strictness.check_scopes(self)
         named_configs = (*self._always, *named_configs)
@@ -331,7 +338,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         check_nested(run)
         has_ingredient = "checkpoint" in [ingredient.path for ingredient, _ in self.traverse_ingredients()]
         folder = folder_to_resume(run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient)
-        return LabRun.adopt(run, interval_s, self._system_metrics_s, folder)
+        return LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""

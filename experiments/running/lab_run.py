@@ -19,6 +19,7 @@ from experiments.running.forking import ending_children
 from experiments.running.recorded_run import RecordedRun, reported
 from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
+from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from ingredients.checkpoints.record import TrainingRecord
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
@@ -44,6 +45,7 @@ class LabRun(RecordedRun):
     is_resumed: bool
     expected_data: str | None
     _signals: Signals
+    _trial: Trial | None
     _num_trainings: int
 
     @classmethod
@@ -53,6 +55,7 @@ class LabRun(RecordedRun):
         beat_interval_s: float | None = None,
         system_metrics_s: float | None = None,
         resumed: Path | None = None,
+        trial: Trial | None = None,
     ) -> LabRun:
         """Turn Sacred's `run`, which has not started, into one of the lab's.
 
@@ -61,10 +64,14 @@ class LabRun(RecordedRun):
             beat_interval_s: Time between two heartbeats; None is one second.
             system_metrics_s: Time between two samples of the machine's load; None takes none.
             resumed: Folder of the run that is to be resumed; None for a run of its own.
+            trial: The trial that it is of a sweep, or what waits for it to begin; None outside of any.
         """
         run.__class__ = cls
         adopted = cast(LabRun, run)  # mypy does not follow an assignment to a class
-        adopted._set_up(beat_interval_s, system_metrics_s)
+        adopted._set_up(beat_interval_s, system_metrics_s, None if trial is None else ReportingBuffer(trial))
+        adopted._trial = trial
+        if trial is not None and trial.note is not None:
+            adopted.meta_info["sweep"] = trial.note
         adopted.is_resumed = resumed is not None
         adopted.expected_data = None
         if resumed is not None:
@@ -86,8 +93,10 @@ class LabRun(RecordedRun):
         Raises:
             MetricError: If some of it is no metric; the rest is logged.
             MediaError: As `log_media`; the rest is logged.
+            Pruned: If the sweep that it is a trial of ends the run here; all is logged.
         """
         errors: list[MetricError | MediaError] = []
+        pruned = None
         for name, value in values.items():
             try:
                 if isinstance(value, Media):
@@ -96,8 +105,12 @@ class LabRun(RecordedRun):
                     self._metrics.log_scalar_metric(name, value, step)
             except (MetricError, MediaError) as error:
                 errors.append(error)
+            except Pruned as end:
+                pruned = end
         if errors:
             raise type(errors[0])("; ".join(map(str, errors))) from errors[0].__cause__
+        if pruned is not None:
+            raise pruned
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
@@ -186,6 +199,8 @@ class LabRun(RecordedRun):
         if resumed:
             position = resumed[0].position()
             self._count_from(position, position)
+        if self._trial is not None:
+            self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
@@ -246,9 +261,9 @@ class LabRun(RecordedRun):
 
     def _emit_interrupted(self, status: str) -> None:
         error = sys.exc_info()[1]
-        self.meta_info["interrupted_by"] = getattr(
-            error, "signal", "SIGINT" if isinstance(error, KeyboardInterrupt) else status
-        )
+        if not isinstance(error, Pruned):
+            name = "SIGINT" if isinstance(error, KeyboardInterrupt) else status
+            self.meta_info["interrupted_by"] = getattr(error, "signal", name)
         super()._emit_interrupted(status)
 
     def _emit_resource_added(self, filename: str) -> None:

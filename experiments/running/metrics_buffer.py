@@ -66,7 +66,7 @@ class MetricsBuffer:
             log.drain()
             for name, series in split_metrics(log.take_new(), log.names).items():
                 for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
-                    self.log_scalar_metric(name, value, step)
+                    MetricsBuffer.log_scalar_metric(self, name, value, step)
 
     def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
         """Take one value; without a step, one above the metric's last.

@@ -80,13 +80,15 @@ class RecordedRun(OwnedRun):
     # Ids of the observers that were said to keep no media.
     _deaf: set[int]
 
-    def _set_up(self, beat_interval_s: float | None, system_metrics_s: float | None) -> None:
+    def _set_up(
+        self, beat_interval_s: float | None, system_metrics_s: float | None, metrics: MetricsBuffer | None = None
+    ) -> None:
         """Set what Sacred's constructor does not; see `LabRun.adopt`."""
         # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
         self.observers = [o for place, o in enumerate(self.observers) if o not in self.observers[:place]]
         self.beat_interval = BEAT_INTERVAL_S if beat_interval_s is None else beat_interval_s
         self.system_metrics_s = system_metrics_s
-        self._metrics = MetricsBuffer()
+        self._metrics = metrics or MetricsBuffer()
         self._media = MediaBuffer()
         self._output = Spill()
         self._sampler = None

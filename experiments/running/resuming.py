@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
 # These have nothing to resume, or another process is at work on them.
-_NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "QUEUED", "COPYING", "REMOVING")
+_NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "COPYING", "REMOVING")
 
 
 def folder_to_resume(

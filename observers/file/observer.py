@@ -245,6 +245,8 @@ class FileObserver(Owned, RunObserver):
         with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
             lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
             run = RunFile(journal, resumed_entry(before, folder, at, host_info, command_line()), meta_info)
+            if "sweep" in meta_info:  # which attempt at its trial this is
+                run.entry["meta"]["sweep"] = meta_info["sweep"]
             # With both, others see that the run is taken, whatever it said before.
             lease.write()
             run.write()

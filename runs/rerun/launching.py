@@ -88,9 +88,9 @@ class Launch:
         """The same as it is typed."""
         return shlex.join(self.words)
 
-    def environ(self) -> dict[str, str]:
-        """Return the whole environment of the process."""
-        both = {**os.environ, **self.environment}
+    def environ(self, added: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the whole environment of the process; `added` goes between that of this process and its own."""
+        both = {**os.environ, **(added or {}), **self.environment}
         return {name: value for name, value in both.items() if value or name not in self.environment}
 
 

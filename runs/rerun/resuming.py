@@ -106,6 +106,10 @@ def _check_unfinished(run: Run) -> None:
             f"run {run.id} is {status}: nothing of it is left to do; to go on from its end with other settings: fork "
             f"{run.id} with epochs=..."
         )
+    if status == "PRUNED":
+        raise LaunchError(
+            f"run {run.id} is PRUNED: its sweep ended it; for a run of its own from its newest state: fork {run.id}"
+        )
     if status == "QUEUED" or not run.is_whole:
         raise LaunchError(f"run {run.id} is {status}: it has nothing to resume from")
 

@@ -26,7 +26,7 @@ __all__ = [
 
 IDENTICAL, WITHIN, DIVERGED = "IDENTICAL", "WITHIN TOLERANCE", "DIVERGED"
 # What a run that did not come to its end recorded is a beginning of what it would have.
-CUT_OFF = ("INTERRUPTED", "DEAD", "TIMEOUT")
+CUT_OFF = ("INTERRUPTED", "DEAD", "TIMEOUT", "PRUNED")
 RESULT = "result"
 COLOURS = {IDENTICAL: "green", WITHIN: "yellow", DIVERGED: "red"}
 # From the best to the worst.

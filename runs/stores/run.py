@@ -130,7 +130,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def status(self) -> str:
-        """COMPLETED, FAILED, INTERRUPTED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
+        """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
 
     @abc.abstractmethod
     def read_output(self, start: int = 0) -> tuple[bytes, int]:

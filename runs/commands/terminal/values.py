@@ -33,6 +33,7 @@ STATUS_STYLES = {
     "DEAD": "yellow",
     "INTERRUPTED": "yellow",
     "TIMEOUT": "yellow",
+    "PRUNED": "magenta",
     "COMPLETED_WITH_LOSS": "yellow",
 }
 

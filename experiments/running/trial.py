@@ -1,0 +1,153 @@
+"""The trial's side of a sweep: what a process tells the agent that started it, which may end its run early.
+
+`SACRISTAN_TRIAL` names a socket to the agent, and the trial. It is taken out of the environment, and the socket is not
+handed on, so that processes which the run starts are no trials. The agent's side is `runs.work.warm`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from sacred.utils import SacredInterrupt
+
+from experiments.running.metrics_buffer import MetricsBuffer
+from ingredients.errors import ConfigError
+from observers.record.identity import TRIAL_VARIABLE
+
+__all__ = ["Pruned", "ReportingBuffer", "Trial", "take_trial"]
+
+
+# A signal that comes right before a wait is handled after it, so that no wait is long.
+_STEP_S = 0.5
+
+
+class Pruned(SacredInterrupt):
+    """The sweep has ended this run at a report: its status is PRUNED, and its record is whole."""
+
+    STATUS = "PRUNED"
+
+
+class Trial:
+    """The agent's trial that this process runs, or a run of a queue.
+
+    Args:
+        line: The socket to the agent.
+        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric` and `prunes`, or nothing of a queue.
+
+    Attributes:
+        metric: Name of the metric that is reported; None if none is.
+        note: What the run's record tells of the sweep; None if it belongs to none.
+    """
+
+    def __init__(self, line: socket.socket, given: Mapping[str, Any]) -> None:
+        self.metric: str | None = given.get("metric")
+        self.note: dict[str, Any] | None = None
+        if given.get("sweep") is not None:
+            self.note = {"id": given["sweep"], **{name: given.get(name) for name in ("trial", "attempt", "parameters")}}
+        self._prunes = bool(given.get("prunes"))
+        self._line: socket.socket | None = line
+        self._lock = threading.Lock()
+        self._pruned: str | None = None
+
+    def begin(self, uid: str | None, folder: str | None) -> None:
+        """Tell that the run has started."""
+        with self._lock:
+            self._tell({"kind": "started", "uid": uid, "folder": folder})
+
+    def report(self, name: str, value: float, step: float) -> None:
+        """Tell a value of the metric; wait for the verdict, if the sweep prunes.
+
+        Raises:
+            Pruned: If the run is to end, now or since an earlier report.
+        """
+        with self._lock:
+            if self._pruned is None:
+                self._tell({"kind": "report", "name": name, "value": value, "step": step})
+                if self._prunes and self._is_pruned():
+                    self._pruned = f"pruned by its sweep at step {step:g}, where {name} was {value:g}"
+        if self._pruned is not None:
+            raise Pruned(self._pruned)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if self._line is not None:
+            try:
+                self._line.sendall(json.dumps(event).encode() + b"\n")
+            except OSError:
+                self.leave()  # the agent is gone; whoever ends this process then, it is by a signal
+
+    def _is_pruned(self) -> bool:
+        answer = b""
+        while self._line is not None and not answer.endswith(b"\n"):
+            if not select.select([self._line], [], [], _STEP_S)[0]:
+                continue
+            try:
+                read = self._line.recv(4096)
+            except OSError:
+                read = b""
+            answer += read
+            if not read:
+                self.leave()
+                return False
+        return bool(answer) and json.loads(answer).get("prune", False)
+
+    def leave(self) -> None:
+        """Report no more."""
+        line, self._line = self._line, None
+        if line is not None:
+            with contextlib.suppress(OSError):
+                line.close()
+
+
+class ReportingBuffer(MetricsBuffer):
+    """Takes logged values, and reports those of the trial's metric, once they are logged."""
+
+    def __init__(self, trial: Trial) -> None:
+        super().__init__()
+        self._trial: Trial | None = trial
+
+    def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
+        """Take one value; see `MetricsBuffer`.
+
+        Raises:
+            MetricError: If it is no value.
+            Pruned: If the run is to end here.
+        """
+        super().log_scalar_metric(name, value, step)
+        if self._trial is not None and name == self._trial.metric:
+            at = self._logs[0].metrics[name].last if step is None else step
+            self._trial.report(name, float(value), float(at))
+
+    def after_fork_in_child(self) -> None:
+        """Leave reports to the parent."""
+        super().after_fork_in_child()
+        if self._trial is not None:
+            self._trial.leave()
+            self._trial = None
+
+
+def take_trial() -> Trial | None:
+    """Return the trial that this process was started for, and take it out of the environment; None if there is none.
+
+    Raises:
+        ConfigError: If the variable says something else.
+    """
+    text = os.environ.pop(TRIAL_VARIABLE, None)
+    if not text:
+        return None
+    try:
+        given = json.loads(text)
+        line = socket.socket(fileno=int(given["fd"]))
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise ConfigError(
+            f"{TRIAL_VARIABLE}: got {text!r}, expected what an agent of a sweep sets for the processes that it starts; "
+            "unset it"
+        ) from error
+    line.set_inheritable(False)
+    return Trial(line, given)

@@ -1,0 +1,308 @@
+"""Processes started from a warm Python, which has imported third-party packages once, and forks one for each launch.
+
+    with WarmPython() as warm, warm.start(launch, output=log.fileno()) as job:
+        while (code := job.poll()) is None:
+            for event in job.events(timeout=1.0):
+                ...
+
+A launch becomes what it would be as a fresh process, without the seconds and the CPU time that importing torch takes.
+The lab itself is imported by each process from disk. See `runs.work.warm_server` for what differs, and for when a
+process is started afresh all the same: the protocol is the same then.
+
+When this process ends, however that is, the warm one does, and all processes that it started: they get SIGTERM, so that
+they save their states, and SIGKILL when they take too long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from observers.record.identity import TRIAL_VARIABLE
+from runs.errors import LaunchError
+from runs.rerun.launching import Launch
+from runs.work.warm_server import END_BOUND_S, HEADER
+
+__all__ = ["PACKAGES", "Event", "Job", "WarmPython"]
+
+# All that an experiment and its observers import sooner or later; those that are not installed are passed over.
+PACKAGES = (
+    *("numpy", "torch", "torch._dynamo", "torch.utils.data", "einops", "scipy.stats", "sklearn.datasets", "pandas"),
+    *("yaml", "tqdm", "psutil", "pynvml", "cpuinfo", "PIL.Image", "rich.console", "rich.table", "pymongo", "gridfs"),
+    *("sacred", "sacred.observers", "sacred.commandline_options", "google_crc32c", "torch.utils.tensorboard"),
+)
+_SERVER = Path(__file__).with_name("warm_server.py")
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """What a process tells of its run.
+
+    Attributes:
+        kind: `started`, once the run is recorded, or `report`, of a value of the metric that is watched.
+        uid: Of the run that has started; None if it is not recorded.
+        folder: Of its record; None if it has none.
+        name, value, step: What was reported.
+    """
+
+    kind: str
+    uid: str | None = None
+    folder: str | None = None
+    name: str = ""
+    value: float = float("nan")
+    step: float = 0
+
+
+class WarmPython:
+    """A Python that has imported packages, and forks a process for each launch; for any number of threads.
+
+    It begins to import when it is made, and nobody waits for that but the first launch.
+
+    Args:
+        packages: Names of modules to import; never those of the lab.
+        environment: What all processes get in addition to the environment of this one.
+    """
+
+    def __init__(self, packages: Iterable[str] = PACKAGES, environment: Mapping[str, str] | None = None) -> None:
+        self._packages = list(packages)
+        self._environment = dict(environment or {})
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        # Threads of arrow's allocator would keep it from forking. Modules of the lab are never to be found.
+        environment = {**os.environ, **self._environment, "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+        for name in ("PYTHONPATH", TRIAL_VARIABLE):
+            environment.pop(name, None)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER), str(theirs.fileno()), str(os.getpid()), *self._packages],
+                cwd="/",
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C is for the agent, which tells the others
+            )
+        self._socket = ours
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def start(self, launch: Launch, *, output: int | None = None, trial: Mapping[str, Any] | None = None) -> Job:
+        """Start a process, which leads a process group of its own.
+
+        Args:
+            launch: The process.
+            output: File descriptor for all that it prints; None is stdout and stderr of this process.
+            trial: What it is to know of its trial: `sweep`, `trial`, `attempt` and `parameters`, which its record will
+                tell; `metric`, which it reports; and whether it `prunes`: waits for an answer to each report.
+
+        Raises:
+            LaunchError: If it cannot be started.
+        """
+        if not launch.cwd.is_dir():
+            raise LaunchError(f"{launch.text} cannot be started in {launch.cwd} (No such file or directory)")
+        request = {
+            "command": list(launch.command),
+            "cwd": str(launch.cwd.absolute()),
+            "env": launch.environ(self._environment),
+            "trial": dict(trial or {}),
+            "variable": TRIAL_VARIABLE,
+        }
+        out = [1, 2] if output is None else [output, output]
+        with self._lock:
+            if self._is_closed:
+                raise LaunchError(f"{launch.text} cannot be started: the warm process is closed")
+            try:
+                return self._start(request, out)
+            except (OSError, EOFError):  # it was killed
+                self._end()
+                self._begin()
+            try:
+                return self._start(request, out)
+            except (OSError, EOFError) as error:
+                raise LaunchError(f"{launch.text} cannot be started: the warm process has ended") from error
+
+    def _start(self, request: Mapping[str, Any], out: Sequence[int]) -> Job:
+        text = json.dumps(request).encode()
+        line, theirs = socket.socketpair()
+        report, reported = os.pipe()
+        try:
+            with theirs:
+                socket.send_fds(self._socket, [HEADER.pack(len(text))], [*out, theirs.fileno(), reported])
+            os.close(reported)
+            reported = -1
+            self._socket.sendall(text)
+            return Job(line, report)
+        except BaseException:
+            line.close()
+            for descriptor in (report, reported):
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+            raise
+
+    def close(self) -> None:
+        """End it, and all processes that it started: by SIGTERM, and by SIGKILL when they take too long."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._end()
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Job:
+    """A process that was started; for one thread.
+
+    When a `with` block of it is left before it has ended, it is interrupted, as by Ctrl-C, and killed when it takes too
+    long.
+
+    Attributes:
+        pid: Its number, and that of its process group.
+        cold: Why it was started afresh; empty if it was forked.
+    """
+
+    def __init__(self, line: socket.socket, report: int) -> None:
+        self._line, self._report = line, report
+        self._line.setblocking(False)
+        self._heard, self._told = b"", b""
+        self._is_orphan = False
+        self._code: int | None = None
+        begun = self._read_report()
+        if not begun:
+            raise EOFError
+        if "error" in begun:
+            raise LaunchError(f"no process can be started ({begun['error']})")
+        self.pid: int = begun["pid"]
+        self.cold: str = begun["cold"]
+
+    def _read_report(self) -> dict[str, Any]:
+        """Wait for the next report of the warm process; it is empty when there is none any more."""
+        while b"\n" not in self._told:
+            read = os.read(self._report, 4096)
+            if not read:
+                return {}
+            self._told += read
+        text, _, self._told = self._told.partition(b"\n")
+        return json.loads(text)
+
+    def events(self, timeout: float | None = 0.0) -> list[Event]:
+        """Return what the process has told since the last call.
+
+        Args:
+            timeout: Seconds to wait for the first event, or for the process to end; None waits for ever.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            is_over = self.poll() is not None  # what it told before its end is heard after that
+            found = self._hear()
+            if found or is_over:
+                return found
+            watched: list[Any] = [self._report] if self._line.fileno() == -1 else [self._report, self._line]
+            left = None if until is None else max(until - time.monotonic(), 0)
+            if not select.select(watched, [], [], left)[0]:
+                return []
+
+    def _hear(self) -> list[Event]:
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            while self._line.fileno() != -1:
+                read = self._line.recv(65536)
+                if not read:
+                    self._line.close()
+                self._heard += read
+        *lines, self._heard = self._heard.split(b"\n")
+        return [Event(**json.loads(line)) for line in lines]
+
+    def answer(self, prune: bool) -> None:
+        """Answer a report: whether the run is to end here, as PRUNED."""
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            self._line.send(json.dumps({"prune": bool(prune)}).encode() + b"\n")
+
+    def poll(self) -> int | None:
+        """Return its exit code, negative for the signal that ended it; None while it runs.
+
+        Where the warm process was killed, nobody knows the code, and it is that of SIGKILL.
+        """
+        if self._code is None and self._report != -1 and select.select([self._report], [], [], 0)[0]:
+            report = {} if self._is_orphan else self._read_report()
+            if report or self._is_orphan:
+                self._code = report.get("code", -signal.SIGKILL)
+            else:
+                self._follow()
+        return self._code
+
+    def _follow(self) -> None:
+        """Watch the process itself, because the warm one was killed, and this one got SIGTERM."""
+        try:
+            process = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            self._code = -signal.SIGKILL
+        else:
+            os.close(self._report)
+            self._report, self._is_orphan = process, True
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end; return its exit code, or None after `timeout` seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            left = None if until is None else max(until - time.monotonic(), 0)
+            if not select.select([self._report], [], [], left)[0]:
+                break
+        return self._code
+
+    def interrupt(self, number: int = signal.SIGINT) -> None:
+        """Send it and its children a signal, as Ctrl-C does; its state is saved and its record brought to its end."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it and its children."""
+        self.interrupt(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let it go: interrupt it if it runs, kill it if that takes too long, and wait for its end."""
+        if self._report == -1:
+            return
+        try:
+            if self.poll() is None:
+                self.interrupt()
+                if self.wait(END_BOUND_S) is None:
+                    self.kill()
+                    self.wait()
+        finally:
+            self.kill()
+            os.close(self._report)
+            self._report = -1
+            self._line.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
