@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import gan, segment, tabular
+from experiments import finetune, gan, segment, tabular
 from ingredients import CheckpointError, ConfigError, DataError
 from ingredients.checkpoints.files import load_checkpoint
 from observers import read_media, read_metrics
@@ -40,7 +40,29 @@ TABULAR = {
     "epochs": 1,
     "training.log_interval": 1,
 }
-KINDS = {"gan": (gan.ex, GAN), "segment": (segment.ex, SEGMENT), "tabular": (tabular.ex, TABULAR)}
+LANGUAGE_MODEL = {
+    "text.path": str(CONFIGS.parent / "LICENSE"),
+    "text.context": 32,
+    "text.batch_size": 16,
+    "text.val_fraction": 0.1,
+    "text.test_fraction": 0.1,
+    "gpt": {"width": 8, "depth": 1, "heads": 2, "dropout": 0.1},
+    "sample.length": 8,
+    "training.log_interval": 1,
+}
+FINETUNE = {
+    "data.limit": 300,
+    "data.batch_size": 17,
+    "model.options.widths": [4],
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+KINDS = {
+    "gan": (gan.ex, GAN),
+    "segment": (segment.ex, SEGMENT),
+    "tabular": (tabular.ex, TABULAR),
+    "finetune": (finetune.ex, FINETUNE),
+}
 
 
 @pytest.fixture
@@ -61,6 +83,7 @@ def train(tmp_path, monkeypatch):
         ("gan", [-0.0802832, -0.0817726], 63.2754),
         ("segment", [2.79648, 2.86768], 0),
         ("tabular", [0.96461, 1.25041], 0.00680763),
+        ("finetune", [2.49165, 2.38882], 0.104),
     ],
 )
 def test_two_steps_have_the_pinned_losses(train, tmp_path, kind, losses, result):
@@ -122,10 +145,20 @@ def test_scattered_digits_are_where_their_classes_say():
     assert set(np.unique(classes)) <= set(range(11))
 
 
-@pytest.mark.parametrize("kind", ["gan", "segment"])
-def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
+@pytest.mark.parametrize(
+    ("kind", "verifies"),
+    [
+        ("gan", False),
+        ("segment", False),
+        ("language_model", False),
+        pytest.param("gan", True, marks=pytest.mark.nightly),
+        pytest.param("language_model", True, marks=pytest.mark.nightly),
+    ],
+)
+def test_killed_training_ends_with_the_same_bits(tmp_path, kind, verifies, wait_for):
     """Kill it with -9 once a state of its second epoch is there, start it again, and compare it to an unbroken one."""
-    given = {**KINDS[kind][1], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
+    small = LANGUAGE_MODEL if kind == "language_model" else KINDS[kind][1]
+    given = {**small, "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
     settings = [f"{name}={value}" for name, value in given.items()]
     command = [sys.executable, "-m", f"experiments.{kind}", "with", *settings]
     runs = {}
@@ -137,9 +170,11 @@ def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
         process.kill()
         process.communicate()
     assert 2 < newest_step(runs["killed"]) < 12
-    for name in runs:
-        done = run(command, cwd=tmp_path / name, capture_output=True, text=True)
+    resume = [sys.executable, "-m", "runs", "resume", "1", "--verify", "1"] if verifies else command
+    for name, start in (("whole", command), ("killed", resume)):
+        done = run(start, cwd=tmp_path / name, capture_output=True, text=True, starts_python=not verifies)
         assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("IDENTICAL") == verifies
     whole, killed = (read_metrics(folder) for folder in runs.values())
     assert whole.keys() == killed.keys()
     for name in (name for name in whole if not name.startswith("system/")):

@@ -48,8 +48,8 @@ FLOORS = [
     "experiments.experiment experiments.training",
     "experiments",
     "experiments.supervised",
-    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment"
-    " experiments.tabular experiments.text",
+    "experiments.__main__ experiments.finetune experiments.gan experiments.language_model experiments.lightning"
+    " experiments.segment experiments.tabular experiments.text",
     "runs.errors",
     "runs.query",
     "runs.index",
