@@ -65,7 +65,7 @@ def kind_of(path: str | None) -> str:
         if any((where / name).exists() for name in ("dataset_dict.json", "state.json")):
             return "huggingface"
         return "tar" if any(where.glob("*.tar")) or any(where.glob("*/*.tar")) else "image_folder"
-    return {".npz": "npz", ".csv": "csv", ".tar": "tar", ".parquet": "parquet", ".jsonl": "text", ".txt": "text"}.get(
+    return {".npz": "npz", ".csv": "csv", ".tar": "tar", ".parquet": "parquet", ".jsonl": "text"}.get(
         where.suffix.lower(), "digits"
     )
 
