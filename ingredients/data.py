@@ -50,7 +50,7 @@ def config() -> None:
     categorical: str | list[str] | None = None
     # what a category becomes: one_hot, or codes, a whole number for models with embeddings, 0 for an unknown one
     encoding: Literal["one_hot", "codes"] = "one_hot"
-    # of a csv: refuse them, or fill: numbers by the training part's mean, with an input that tells; categories by one
+    # gaps of a csv: refuse, or fill: numbers take the training part's mean, and an input that tells; categories a value
     missing: Literal["refuse", "fill"] = "refuse"
     # what inputs become: float32; int64 keeps whole numbers, such as ids of words, as they are and not normalised
     dtype: Literal["float32", "int64"] = "float32"
