@@ -100,6 +100,8 @@ def run(_config: Map, _run: Any) -> Any:
     check_config(_config)
     with _errors():
         place, spec = _place(_run), _spec(_config)
+        for note in spec.notes:
+            print(f"note: {note}")
         definition = _definition(_config, _run, spec)
         _check_points(_run, spec, definition)
         home = place.home(definition.id)

@@ -141,6 +141,11 @@ class Study:
         """Tell whether a point was taken."""
         return number in self._numbers or number in self._read()
 
+    @property
+    def end(self) -> int:
+        """The number behind the last point that was taken."""
+        return max(self._numbers, default=-1) + 1
+
     def point(self, number: int) -> Point | None:
         """Return a point; None if nobody has taken it so far."""
         trial = self._read().get(number)
@@ -165,12 +170,10 @@ class Study:
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Note a value of the first objective, and return whether the point is to be given up."""
-        if not self.prunes:
-            return False
         trial_id = self._read()[number]._trial_id
         storage = self.optuna._storage
         storage.set_trial_intermediate_value(trial_id, step, value)
-        return bool(self.optuna.pruner.prune(self.optuna, storage.get_trial(trial_id)))
+        return self.prunes and bool(self.optuna.pruner.prune(self.optuna, storage.get_trial(trial_id)))
 
     def finish(
         self,
