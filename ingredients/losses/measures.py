@@ -59,14 +59,17 @@ class Measures:
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs of the model, targets as the loss takes them."""
-        outputs = outputs.detach()
+        outputs, labels = outputs.detach(), targets
         found = self._loss.probabilities(outputs)
         if found is None:
             found, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
         elif self._loss.kind == "binary":
             found = found[:, 1]
         for metric in self.metrics.values():
-            metric.update(found, targets)
+            if _takes_scores(type(metric)):  # of one sequence: (1, places, classes)
+                metric.update(outputs.movedim(1, -1).reshape(1, -1, outputs.shape[1]).float(), labels.reshape(1, -1))
+            else:
+                metric.update(found, targets)
 
     def compute(self) -> dict[str, float]:
         """Return the numbers by name, those of single classes as NAME/CLASS; `matrices` has the rest."""
@@ -148,6 +151,8 @@ def build_measures(
         if not isinstance(kind, str):
             raise ConfigError(f"metrics.use.{name}: got {given!r}, expected a class of torchmetrics, such as F1Score")
         cls = _class_of(kind, name)
+        if _takes_scores(cls) and loss.kind != "classes":
+            raise LossError(f"metrics.use.{name}: {kind} is of classes, but the loss is of {loss.kind}; leave it out")
         options = {**_usual(cls, loss), **options}
         if not _is_wrapper(cls):  # those hand on what they do not know to a class that refuses it
             check_options(cls, options, f"metrics.use.{name}")
@@ -176,7 +181,13 @@ def _class_of(kind: str, name: str) -> Any:
             f"metrics.use.{name}: got {kind!r}, which torchmetrics does not have"
             + (f"; did you mean {near}?" if near else "; see https://lightning.ai/docs/torchmetrics")
         )
-    return getattr(package, kind)
+    text = importlib.import_module("torchmetrics.text")  # the package itself warns of those
+    return getattr(text if kind in text.__all__ else package, kind)
+
+
+def _takes_scores(cls: Any) -> bool:
+    """Tell whether a metric makes probabilities of scores itself."""
+    return isinstance(cls, type) and cls.__name__ == "Perplexity"
 
 
 def _is_wrapper(cls: Any) -> bool:
@@ -185,6 +196,8 @@ def _is_wrapper(cls: Any) -> bool:
 
 def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
     """Return the arguments that follow from the loss: the task, and the number of classes or labels."""
+    if _takes_scores(cls):
+        return {"ignore_index": getattr(loss.module, "ignore_index", None)}
     if not _is_wrapper(cls) or loss.kind == "values":
         return {}
     accepted = inspect.signature(cls.__new__).parameters

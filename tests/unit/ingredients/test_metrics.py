@@ -123,6 +123,25 @@ def test_metrics_of_classes_of_pixels(tensor_data):
     assert loss.measures.compute() == {"iou": 1.0}
 
 
+@pytest.mark.parametrize("shape", [(), (5,)])
+def test_perplexity_is_that_of_the_mean_cross_entropy(data, shape):
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(20, 3, *shape, generator=generator)
+    targets = torch.randint(3, (20, *shape), generator=generator)
+    targets[3] = -100
+    loss = measured(data, {"perplexity": "Perplexity"})
+    for part in (slice(0, 7), slice(7, 20)):
+        loss.measures.update(outputs[part], targets[part])
+    expected = nn.functional.cross_entropy(outputs, targets).exp().item()
+    assert loss.measures.compute() == {"perplexity": pytest.approx(expected, rel=1e-5)}
+
+
+def test_perplexity_of_values_is_refused(tensor_data):
+    data = tensor_data((INPUTS[:20], INPUTS[:20, :2]))
+    with pytest.raises(LossError, match=r"metrics\.use\.p: Perplexity is of classes, but the loss is of values"):
+        measured(data, {"p": "Perplexity"})
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
