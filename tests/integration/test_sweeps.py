@@ -485,3 +485,28 @@ def test_the_same_sweep_again_tries_the_same_and_comes_to_the_same(sweep):
         one.agent().run()
         found.append([(point.parameters, point.values) for point in one.points().values()])
     assert found[0] == found[1]
+
+
+def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    assert "there is no sweep yet" in command("sweep.status", cwd=tmp_path).stdout
+    for id in ("one", "two"):
+        Place(tmp_path / "my_runs").home(id).create(
+            Definition(
+                id,
+                "tiny",
+                read_spec(GRID).document,
+                "tiny.py",
+                "",
+                str(tmp_path),
+                str(tmp_path),
+                (),
+                (),
+                0,
+                None,
+                "",
+                "",
+            )
+        )
+    lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
+    assert [line for line in lines if line.startswith("sweep ")] == ["sweep one: 0 of 4 done", "sweep two: 0 of 4 done"]
