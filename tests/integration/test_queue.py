@@ -15,6 +15,7 @@ import pytest
 
 from runs.__main__ import main
 from runs.stores.opening import open_store
+from runs.transfer.syncing import sync
 from runs.work.claims import FolderClaims
 from runs.work.queued import Queue
 from runs.work.worker import Worker, visible_gpus
@@ -128,6 +129,7 @@ def test_two_workers_start_each_queued_run_once_in_its_own_record(lab, where, co
     with open_store(where if "://" in where else lab.folder / where) as store:
         before = {run.id: (run.uid, run.config.x) for run in store.find()}
     assert set(lab.runs(where).values()) == {"QUEUED"}
+    assert not list(lab.folder.glob("my_runs/_spool/*"))
     assert len(before) == count
     workers = [lab.start_worker(where) for _ in range(2)]
     told = [worker.communicate(120)[0] for worker in workers]
@@ -167,6 +169,14 @@ def test_queued_run_keeps_options_comment_and_place_and_goes_by_priority(lab, da
     assert (found[1]["_id"], found[1]["uid"]) == (document["_id"], document["uid"])
     assert found[1]["meta"]["comment"] == "for later"
     assert len(found[1]["claims"]) == 1
+
+
+def test_queued_record_does_not_undo_in_the_database_that_the_run_was_started_elsewhere(lab, database, mongo_url):
+    lab.enqueue({"x": 1, "options": {"--mongo_db": f"{mongo_url}/{database.name}"}})
+    database.runs.update_one({}, {"$set": {"status": "COMPLETED"}})
+    assert [result.outcome for result in sync(lab.folder / "my_runs")] == ["started elsewhere"]
+    assert database.runs.find_one()["status"] == "COMPLETED"
+    assert lab.work().num_started == 0
 
 
 def test_run_that_cannot_be_started_fails_with_the_reason_and_the_next_goes_on(lab):
