@@ -1,3 +1,4 @@
+import math
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_two_steps_have_the_pinned_losses(train, tmp_path):
     assert found["train/loss"].values.tolist() == pytest.approx([5.53987, 5.51657], rel=1e-3)
     assert found["val/loss"].values.tolist() == pytest.approx([5.51048], rel=1e-3)
     assert found["val/bits_per_character"].values[0] == pytest.approx(found["val/loss"].values[0] / 0.6931472)
+    assert found["val/perplexity"].values[0] == pytest.approx(math.exp(found["val/loss"].values[0]))
     assert run.result == run.info["test"]["bits_per_character"] == pytest.approx(7.94104, rel=1e-3)
 
 
