@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import sacred
 from sacred import commands as sacred_commands
 from sacred import experiment as sacred_experiment
+from sacred.arg_parser import get_config_updates
 from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 
@@ -25,7 +26,7 @@ from experiments.running.command_line import beat_interval_s, check_command_line
 from experiments.running.failures import format_failure
 from experiments.running.lab_run import LabRun
 from experiments.running.main_file import base_dir_of, module_of
-from experiments.running.one_run import check_nested, only_run
+from experiments.running.one_run import check_nested, given_back, only_run
 from experiments.running.origins import grouped, origins
 from experiments.running.resuming import folder_to_resume
 from experiments.running.signals import Terminated
@@ -339,7 +340,18 @@ class Experiment(LabFunctions, sacred.Experiment):
         check_nested(run)
         has_ingredient = "checkpoint" in [ingredient.path for ingredient, _ in self.traverse_ingredients()]
         folder = folder_to_resume(run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient)
-        return LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
+        adopted = LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
+        adopted.launch_options, adopted.recorders = ours, tuple(run.observers)
+        adopted.check_settings = self._check_settings
+        return adopted
+
+    def _check_settings(self, words: Sequence[str], settings: Mapping[str, Any]) -> None:
+        """Refuse settings that a run of the main function could not have; see `LabRun.check_settings`."""
+        updates, named_configs = get_config_updates(words)
+        both = {**updates, **settings}
+        with given_back(self):
+            run = self._create_run(self.default_command, both, named_configs, options={"--unobserved": True})
+            strictness.check_settings(self, run.config)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:
         """Return the sources of the lab that are imported by now, and its repository, in Sacred's form."""

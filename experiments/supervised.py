@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from configs import Map
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, training
+from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
 from ingredients.config.ingredient import Ingredient
 from observers import file_observer, run_folder
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint)
+_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
 
 
 def ingredients() -> list[Ingredient]:

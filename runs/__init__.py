@@ -40,6 +40,7 @@ __all__ = [
     "ServerError",
     "Store",
     "StoreError",
+    "SweepError",
     "SyncResult",
     "Tolerance",
     "Verdict",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         RunsError,
         ServerError,
         StoreError,
+        SweepError,
     )
     from runs.mongod import Mongod
     from runs.rerun.reproducing import Reproduction
@@ -116,6 +118,7 @@ else:
         "ServerError": "runs.errors",
         "Store": "runs.stores.store",
         "StoreError": "runs.errors",
+        "SweepError": "runs.errors",
         "SyncResult": "runs.transfer.syncing",
         "Tolerance": "runs.rerun.verdict",
         "Verdict": "runs.rerun.verdict",

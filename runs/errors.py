@@ -9,7 +9,8 @@ RunsError                 the root: catch it for all that follows
 ├── PlotError             there is nothing to draw, or no way to draw it
 ├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
 ├── ServerError           the embedded MongoDB does not start
-└── StoreError            a folder or database of runs, or a record in it, cannot be read or written
+├── StoreError            a folder or database of runs, or a record in it, cannot be read or written
+└── SweepError            a sweep is not there, or its spec makes no sense; a ValueError
 
 What observers, the disk or the database raise is turned into one of these, with the original as its cause: a damaged
 record or an artifact that is gone is a StoreError, whatever found it out.
@@ -28,6 +29,7 @@ __all__ = [
     "RunsError",
     "ServerError",
     "StoreError",
+    "SweepError",
 ]
 
 
@@ -69,3 +71,7 @@ class ServerError(RunsError):
 
 class StoreError(RunsError):
     """A folder or database of runs, or a record in it, cannot be read or written."""
+
+
+class SweepError(RunsError, ValueError):
+    """A sweep is not there, or its spec makes no sense."""

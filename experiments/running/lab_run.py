@@ -7,7 +7,7 @@ import functools
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -40,10 +40,17 @@ class LabRun(RecordedRun):
     Attributes:
         is_resumed: Whether the run was resumed: it is recorded with an earlier session.
         expected_data: Fingerprint of the data that the earlier session was trained on, where it is known.
+        launch_options: Options of the command line as they were given, passwords included; they are never recorded.
+        recorders: The observers that a recorded run would have; those of commands that are not recorded go away.
+        check_settings: Refuses settings that a run of the experiment's main function could not have: takes words as
+            behind `with`, and further settings by dotted key; raises a LabError.
     """
 
     is_resumed: bool
     expected_data: str | None
+    launch_options: dict[str, Any]
+    recorders: tuple[Any, ...]
+    check_settings: Callable[[Sequence[str], Mapping[str, Any]], None]
     _signals: Signals
     _trial: Trial | None
     _num_trainings: int
@@ -74,6 +81,7 @@ class LabRun(RecordedRun):
             adopted.meta_info["sweep"] = trial.note
         adopted.is_resumed = resumed is not None
         adopted.expected_data = None
+        adopted.launch_options, adopted.recorders = {}, ()
         if resumed is not None:
             adopted.meta_info["resume"] = str(resumed)
             adopted.expected_data = recorded_data(resumed)

@@ -16,7 +16,7 @@ from sacred.run import Run
 
 from ingredients.errors import ConcurrentRunError
 
-__all__ = ["check_nested", "only_run"]
+__all__ = ["check_nested", "given_back", "only_run"]
 
 # What Sacred sets on a captured function when a run is made.
 _STATE = ("config", "logger", "rnd", "run")
@@ -50,7 +50,7 @@ def only_run(experiment: sacred.Experiment) -> Iterator[None]:
         is_nested = bool(_running)
         _running.append((experiment, _running[-1][0].current_run if is_nested else None))
     try:
-        with _given_back(experiment) if is_nested else contextlib.nullcontext():
+        with given_back(experiment) if is_nested else contextlib.nullcontext():
             yield
     finally:
         with _changing:
@@ -76,7 +76,7 @@ def check_nested(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def _given_back(experiment: sacred.Experiment) -> Iterator[None]:
+def given_back(experiment: sacred.Experiment) -> Iterator[None]:
     """Leave the captured functions, and the current run, as they are."""
     ingredients = {id(ingredient): ingredient for ingredient, _ in experiment.traverse_ingredients()}
     functions = [function for ingredient in ingredients.values() for function in ingredient.captured_functions]

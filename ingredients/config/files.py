@@ -7,42 +7,17 @@ which can run code. `guard_sacred` puts the readers of this module in their plac
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from configs.yaml_text import dump_yaml, load_yaml
 from ingredients.errors import ConfigError
 from observers.record.atomic_file import replacing
 
 __all__ = ["guard_sacred", "read_config_file", "write_config_file"]
 
-# YAML 1.1 takes 1e-3 for a string, which no researcher means; this is the float of YAML 1.2.
-_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$|[-+]?\.(inf|Inf|INF)$|\.(nan|NaN|NAN)$")
-_FLOAT_RESOLVER = ("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
-
-
-def _load_yaml(text: str) -> Any:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """PyYAML's, with that float."""
-
-    Loader.add_implicit_resolver(*_FLOAT_RESOLVER)
-    return yaml.load(text, Loader=Loader)
-
-
-def _dump_yaml(config: dict) -> str:
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """PyYAML's, with that float."""
-
-    Dumper.add_implicit_resolver(*_FLOAT_RESOLVER)
-    return yaml.dump(config, Dumper=Dumper, sort_keys=False, allow_unicode=True)
-
-
-_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": _load_yaml, ".yml": _load_yaml}
+_READERS: dict[str, Callable[[str], Any]] = {".json": json.loads, ".yaml": load_yaml, ".yml": load_yaml}
 
 
 def read_config_file(path: str | Path) -> dict:
@@ -112,7 +87,7 @@ def write_config_file(config: dict, path: str | Path) -> None:
     if path.suffix not in _READERS:
         raise ConfigError(f"config_filename: got {str(path)!r}, expected a name ending in .yaml, .yml or .json")
     try:
-        text = json.dumps(config, indent=2) + "\n" if path.suffix == ".json" else _dump_yaml(config)
+        text = json.dumps(config, indent=2) + "\n" if path.suffix == ".json" else dump_yaml(config)
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: a config holds numbers, text, lists and dicts only: {reason}") from error

@@ -5,6 +5,7 @@
     metrics_chunks    points beyond that cap
     media             one document per logged image, figure, histogram, text or table
     artifacts         one document per version of an artifact
+    sweeps, sweep_... sweeps: what they are, who has which trial, which agents there are, and the journals of studies
     removed           uids of runs that were removed, so that nobody delivers them again, and contents about to go
     fs.files, .chunks contents of files, in GridFS
 
@@ -33,12 +34,16 @@ _RESERVED = (
     "media",
     "artifacts",
     "removed",
+    "sweeps",
+    "sweep_claims",
+    "sweep_agents",
+    "sweep_journal",
     "_properties",
     "search_space",
     "search_spaces",
 )
 # These collections hold no id of a file; others, also of other programs, may.
-_WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed)")
+_WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+)")
 
 
 class Collections:
@@ -51,6 +56,7 @@ class Collections:
 
     Attributes:
         runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
+        sweeps, sweep_claims, sweep_agents, sweep_journal: Those of sweeps.
         files, file_chunks: Those of GridFS.
     """
 
@@ -65,6 +71,10 @@ class Collections:
         self.media: Collection[Document] = database[f"{start}media"]
         self.artifacts: Collection[Document] = database[f"{start}artifacts"]
         self.removed: Collection[Document] = database[f"{start}removed"]
+        self.sweeps: Collection[Document] = database[f"{start}sweeps"]
+        self.sweep_claims: Collection[Document] = database[f"{start}sweep_claims"]
+        self.sweep_agents: Collection[Document] = database[f"{start}sweep_agents"]
+        self.sweep_journal: Collection[Document] = database[f"{start}sweep_journal"]
         self.files: Collection[Document] = database.fs.files
         self.file_chunks: Collection[Document] = database.fs.chunks
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from runs.commands.terminal.arguments import add_runs, open_given
 from runs.commands.terminal.outcomes import print_left_out
-from runs.commands.terminal.selection import add_selection, find_chosen, limit_in, names_in
+from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
 from runs.commands.terminal.strict_json import strict
 from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.commands.terminal.values import size_text
@@ -63,13 +63,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _chosen(arguments: argparse.Namespace, store: Store, format: str, columns: Sequence[str] | None) -> list[Run]:
     if arguments.runs:
-        if arguments.where or arguments.tag or arguments.limit:
+        if has_conditions(arguments) or arguments.limit:
             raise RunsError("export: got ids and conditions, expected one of them")
         return [store.get(key) for key in arguments.runs]
     found = find_chosen(store, arguments, columns or (), limit_in(arguments))
     if not found:
         raise RunsError("export: no run meets the conditions")
-    if format == "zip" and not (arguments.where or arguments.tag or arguments.limit):
+    if format == "zip" and not (has_conditions(arguments) or arguments.limit):
         raise RunsError("export: got no run, expected ids, or conditions such as --where 'lr<1e-3', or --limit")
     return found
 

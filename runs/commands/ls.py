@@ -125,12 +125,17 @@ def _print_table(
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the usual columns; in a table those by which people know the runs apart, too, and what it is sorted by."""
-    from runs.comparison.grouping import settings
+    from runs.comparison.grouping import parameters, settings
     from runs.query.names import full_name, short_name
 
     if arguments.json or arguments.follow:
         return _COLUMNS
-    names = settings(list(filter(_has_config, shown)))[:_MAX_SETTINGS] if len(shown) <= _MAX_COMPARED else []
+    if arguments.sweep is not None or len(shown) <= _MAX_COMPARED:
+        having = list(filter(_has_config, shown))
+        names = settings(having)
+        names = names if parameters(having) else names[:_MAX_SETTINGS]
+    else:
+        names = []
     sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
     wanted = [*_COLUMNS[:-1], sorted_by, *names, _COLUMNS[-1]]
     known = {full_name(name) for name in _COLUMNS} | {"_id"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.selection import add_selection, find_chosen, limit_in, names_in
+from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.errors import PlotError
@@ -86,10 +86,12 @@ def main(arguments: argparse.Namespace) -> int:
 def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list[Run], str]:
     """Return the runs that are meant, and what to say of those that are not drawn."""
     if arguments.runs:
-        if arguments.where or arguments.tag:
-            raise PlotError("got runs and conditions, expected either; leave out the ids, or --where and --tag")
+        if has_conditions(arguments):
+            raise PlotError(
+                "got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep"
+            )
         return list(dict.fromkeys(store.get(key) for key in arguments.runs)), ""
-    if not (arguments.where or arguments.tag or view.by or arguments.limit is not None):
+    if not (has_conditions(arguments) or view.by or arguments.limit is not None):
         raise PlotError("got no run; name some, such as latest, or choose with --where or --limit")
     limit = limit_in(arguments, 0 if view.by else _LIMIT)
     # One more tells whether there are more.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
 from runs.commands.terminal.outcomes import print_removed
-from runs.commands.terminal.selection import add_conditions, find_chosen
+from runs.commands.terminal.selection import add_conditions, find_chosen, has_conditions
 from runs.commands.terminal.text import harmless, print_text, print_to_stderr
 from runs.commands.terminal.values import count_text, time_text
 from runs.errors import RunsError, StoreError
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(arguments: argparse.Namespace, store: Store) -> list[Run]:
-    conditions = bool(arguments.where or arguments.tag)
+    conditions = has_conditions(arguments)
     if bool(arguments.runs) == conditions:
         got = "runs and conditions" if conditions else "no run"
         raise RunsError(f"rm: got {got}, expected ids such as latest, or conditions such as --where status=FAILED")

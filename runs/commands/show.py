@@ -90,6 +90,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Cell]]:
     words = run["command_line"]
     yield "command", Cell(shlex.join(map(str, words)) if isinstance(words, list) else "")
     yield "git", Cell(_git(run))
+    yield "sweep", Cell(_sweep(run))
     yield "tags", Cell(", ".join(run.tags))
     yield "note", Cell(run.note)
     parent = run["parent"]
@@ -152,6 +153,21 @@ def _session_changes(session: Mapping[str, Any]) -> str:
 def _status(run: Run) -> str:
     name = run["meta.interrupted_by"]
     return f"{run.status} by {name}" if name else str(run.status)
+
+
+def _sweep(run: Run) -> str:
+    """Return which trial of which sweep it is, and what the sweep chose for it."""
+    from runs.comparison.grouping import show
+
+    sweep = run.get("meta.sweep")
+    if not isinstance(sweep, Mapping):
+        return ""
+    chosen = sweep.get("parameters")
+    chosen = chosen if isinstance(chosen, Mapping) else {}
+    attempt = sweep.get("attempt")
+    again = f", attempt {attempt}" if isinstance(attempt, int) and attempt > 1 else ""
+    values = " ".join(f"{name}={show(value)}" for name, value in chosen.items())
+    return f"{sweep.get('id')}, trial {sweep.get('trial')}{again}{f': {values}' if values else ''}"
 
 
 def _git(run: Run) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from runs.comparison.grouping import ExcludedRun, Group, differing, group_runs
-from runs.comparison.inference import MeanDifference, Sample, holm, paired_test, sample, welch_test
+from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
 from runs.query.names import STATISTICS
@@ -254,9 +254,7 @@ def _pairs(
     for first, second in itertools.combinations(measured, 2):
         # Without `over` every run is a repetition of its own, and none is shared.
         shared = [key for key in first.values if key in second.values]
-        # Few shared repetitions among many would leave most values unused.
-        many = len(shared) >= max(2, len(first.values) / 2, len(second.values) / 2)
-        is_paired = test == "paired" or (test == "auto" and many)
+        is_paired = test == "paired" or (test == "auto" and are_paired(first.values, second.values))
         found.append(_paired(first, second, shared, confidence) if is_paired else _unpaired(first, second, confidence))
     # Where there is a p there is a difference, too.
     corrected = iter(holm([pair.test.p for pair in found if pair.test.p is not None]))

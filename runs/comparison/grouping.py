@@ -18,10 +18,10 @@ from typing import Any
 
 from runs.errors import ComparisonError
 from runs.query.flattening import dotted
-from runs.query.names import full_name, short_name
+from runs.query.names import SWEEP, full_name, short_name
 from runs.stores.run import Run
 
-__all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "settings", "show"]
+__all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "parameters", "settings", "show"]
 
 _MAX_SHOWN = 60
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
@@ -177,15 +177,26 @@ def settings(runs: Sequence[Run]) -> list[str]:
     """Return the settings by which people know the runs apart, the shortest names first, and the seed last.
 
     A setting that some runs do not have, such as those of another experiment, differs if it does among the others.
-    Seeds that Sacred derives from the seed do not count.
+    Seeds that Sacred derives from the seed do not count. Trials of one sweep are known by its parameters alone.
     """
     rows = [dotted(run.config) for run in runs]
     found = []
-    for name in differing(runs, ["seed"]):
+    swept = parameters(runs)
+    for name in swept or differing(runs, ["seed"]):
         if len({identity(row[name]) for row in rows if name in row}) > 1:
             found.append(short_name(f"config.{name}"))
     found.sort(key=lambda name: (name.count("."), name))
     return [*found, "seed"] if len({identity(row["seed"]) for row in rows if "seed" in row}) > 1 else found
+
+
+def parameters(runs: Sequence[Run]) -> list[str]:
+    """Return the parameters of the sweep that all of the runs are trials of, without the seed; of none, nothing."""
+    sweeps = {run.get(SWEEP) for run in runs}
+    if len(sweeps) != 1 or None in sweeps:
+        return []
+    found = [run.get("meta.sweep.parameters") for run in runs]
+    names = {name for given in found if isinstance(given, Mapping) for name in given}
+    return sorted(names - {"seed"})
 
 
 def _hint(name: str, runs: Sequence[Run]) -> str:

@@ -9,11 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 
-__all__ = ["MeanDifference", "Sample", "correction", "holm", "mean_interval", "paired_test", "sample", "welch_test"]
+__all__ = [
+    "MeanDifference",
+    "Sample",
+    "are_paired",
+    "correction",
+    "holm",
+    "mean_interval",
+    "paired_test",
+    "sample",
+    "welch_test",
+]
 
 # Values that differ by no more than rounding does are equal: a variance of rounding errors would prove anything.
 _ROUNDING = 64 * np.finfo(np.float64).eps
@@ -163,6 +173,15 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
     pooled = math.sqrt(((n - 1) * std**2 + (m - 1) * other_std**2) / (n + m - 2))
     effect = difference / pooled * correction(n + m - 2)
     return _student("welch t", n + m, (difference, error, df), scale, confidence, effect, "g")
+
+
+def are_paired(first: Collection[Hashable], second: Collection[Hashable]) -> bool:
+    """Tell whether two groups are best compared in pairs, by the repetitions that each has.
+
+    They share at least two, and at least half of those of either: few among many would leave most values unused.
+    """
+    shared = sum(repetition in second for repetition in first)
+    return shared >= max(2, len(first) / 2, len(second) / 2)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

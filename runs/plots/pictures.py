@@ -15,7 +15,7 @@ from runs.errors import PlotError
 from runs.plots.curves import Curve
 from runs.plots.panels import Panel
 
-__all__ = ["FORMATS", "check_format", "draw"]
+__all__ = ["COLORS", "FORMATS", "STYLE", "check_format", "draw", "printable"]
 
 # What would differ from one drawing to the next.
 FORMATS: dict[str, dict[str, Any]] = {
@@ -25,9 +25,9 @@ FORMATS: dict[str, dict[str, Any]] = {
 }
 # Told apart with any kind of colour vision: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without the yellow,
 # which is too light for a line on white.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
-_STYLE: Any = {
+STYLE: Any = {
     "svg.fonttype": "none",  # text stays text, to be found and edited
     "svg.hashsalt": "sacristan",
     "pdf.fonttype": 42,
@@ -78,14 +78,14 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
         # A letter that the font lacks shows as a box; that is no reason to speak.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_STYLE)
+        matplotlib.rcParams.update(STYLE)
         most = max(len(panel.curves) for panel in panels)
         width = _WIDTH if most <= _MAX_INSIDE else _WITH_LEGEND
         figure = Figure(figsize=(width, _HEIGHT * len(panels)), layout="constrained", dpi=150)
         for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
             _draw_panel(axes, panel)
         if title:
-            figure.suptitle(_text(title), parse_math=False)
+            figure.suptitle(printable(title), parse_math=False)
         try:
             with replacing(path) as temporary:
                 figure.savefig(temporary, format=path.suffix.lower()[1:], **options)
@@ -96,8 +96,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
 def _draw_panel(axes: Any, panel: Panel) -> None:
     handles, log_y = [], panel.log_y
     for number, curve in enumerate(panel.curves):
-        color = _COLORS[number % len(_COLORS)]
-        dash = _DASHES[number // len(_COLORS) % len(_DASHES)]
+        color = COLORS[number % len(COLORS)]
+        dash = _DASHES[number // len(COLORS) % len(_DASHES)]
         y = _shown(curve.y, log_y)
         if curve.raw is not None:
             axes.plot(curve.x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
@@ -111,12 +111,12 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     if log_y:
         _scale(axes, panel)
     # A name may hold a dollar, which is no formula.
-    axes.set_xlabel(_text(panel.x_label), parse_math=False)
-    axes.set_ylabel(_text(panel.metric), parse_math=False)
+    axes.set_xlabel(printable(panel.x_label), parse_math=False)
+    axes.set_ylabel(printable(panel.metric), parse_math=False)
     axes.margins(x=0.01)
-    _add_legend(axes, handles, [_text(curve.label) for curve in panel.curves])
+    _add_legend(axes, handles, [printable(curve.label) for curve in panel.curves])
     if panel.notes:
-        notes = "\n".join(textwrap.wrap("; ".join(map(_text, panel.notes)), _NOTE_WIDTH))
+        notes = "\n".join(textwrap.wrap("; ".join(map(printable, panel.notes)), _NOTE_WIDTH))
         axes.set_title(notes, fontsize=8, color="#666666", loc="left", parse_math=False)
 
 
@@ -150,7 +150,7 @@ def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
     return np.where(np.isfinite(values) & ((values > 0) | (not log_y)), values, np.nan)
 
 
-def _text(text: str) -> str:
+def printable(text: str) -> str:
     """Return a text without control characters, which no SVG may hold, and that no legend leaves out."""
     text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
     return f" {text}" if text.startswith("_") else text

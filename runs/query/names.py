@@ -16,7 +16,17 @@ from collections.abc import Iterable
 
 from observers.record.numbered_folder import as_number
 
-__all__ = ["COMMON_FIELDS", "RUN_FIELDS", "STATISTICS", "TIMES", "full_name", "id_of", "short_name", "similar_names"]
+__all__ = [
+    "COMMON_FIELDS",
+    "RUN_FIELDS",
+    "STATISTICS",
+    "SWEEP",
+    "TIMES",
+    "full_name",
+    "id_of",
+    "short_name",
+    "similar_names",
+]
 
 # What `observers.record.summaries.summarize` keeps of a metric.
 STATISTICS = (
@@ -32,10 +42,12 @@ RUN_FIELDS = frozenset(
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))
+# The sweep that a run is a trial of.
+SWEEP = "meta.sweep.id"
 # Fields that any run may have; whether one does is no question of spelling.
 COMMON_FIELDS = TIMES | {
     "_id", "command", "config", "duration", "experiment.name", "fail_trace", "host.hostname", "info", "note", "parent",
-    "provenance", "result", "status", "summary", "tags", "uid",
+    "provenance", "result", "status", "summary", "tags", "uid", SWEEP,
 }  # fmt: skip
 _FULL = {
     "name": "experiment.name",

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 # What of the lab a package may import besides itself.
 MAY_IMPORT = {
     "configs": set(),
-    "ingredients": {"configs", "observers"},
+    "ingredients": {"configs", "observers", "runs"},
     "observers": {"configs"},
     "experiments": {"configs", "ingredients", "observers"},
     "runs": {"configs", "observers"},
@@ -25,7 +25,7 @@ MAY_IMPORT = {
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "configs.map",
+    "configs.map configs.yaml_text",
     "configs",
     "observers.errors",
     "observers.record",
@@ -34,21 +34,6 @@ FLOORS = [
     "observers.mongo observers.tensorboard",
     "observers.options",
     "observers",
-    "ingredients.errors",
-    "ingredients.config",
-    "ingredients.datasets ingredients.models",
-    "ingredients.checkpoints ingredients.losses",
-    "ingredients.precision",
-    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
-    " ingredients.optimizer ingredients.scheduler ingredients.training",
-    "ingredients.model",
-    "ingredients.amp",
-    "ingredients",
-    "experiments.new experiments.running",
-    "experiments.experiment experiments.training",
-    "experiments",
-    "experiments.supervised",
-    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment",
     "runs.errors",
     "runs.query",
     "runs.index",
@@ -56,14 +41,30 @@ FLOORS = [
     "runs.comparison runs.transfer",
     "runs.plots runs.rerun",
     "runs.work",
+    "runs.sweeps",
     "runs.mongod",
     "runs",
     "runs.commands",
     "runs.__main__",
+    "ingredients.errors",
+    "ingredients.config",
+    "ingredients.datasets ingredients.models",
+    "ingredients.checkpoints ingredients.losses",
+    "ingredients.precision",
+    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
+    " ingredients.optimizer ingredients.scheduler ingredients.training",
+    "ingredients.model ingredients.sweep",
+    "ingredients.amp",
+    "ingredients",
+    "experiments.new experiments.running",
+    "experiments.experiment experiments.training",
+    "experiments",
+    "experiments.supervised",
+    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment",
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # The face among them.
-MOST_ROOMS = {"runs": 13, "observers": 10}
+MOST_ROOMS = {"runs": 14, "observers": 10}
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 

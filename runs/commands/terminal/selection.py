@@ -11,32 +11,40 @@ if TYPE_CHECKING:
     from runs.stores.run import Run
     from runs.stores.store import Store
 
-__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "limit_in", "names_in"]
+__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "has_conditions", "limit_in", "names_in"]
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
-    """Add `--where` and `--tag`."""
+    """Add `--where`, `--tag` and `--sweep`."""
     help = "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 or lr=2'; all of several must hold"
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
+    parser.add_argument("--sweep", metavar="ID", help="only trials of this sweep")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag` and `--sort`."""
+    """Add `--where`, `--tag`, `--sweep` and `--sort`."""
     add_conditions(parser)
     parser.add_argument("--sort", default="-start", metavar="FIELD", help="-FIELD for the greatest first (-start)")
 
 
 def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
-    """Return the filter that `--where` and `--tag` stand for.
+    """Return the filter that `--where`, `--tag` and `--sweep` stand for.
 
     Raises:
         FilterError: If a condition makes no sense.
     """
     from runs.query.filters import Condition, parse_words
+    from runs.query.names import SWEEP
 
     tags = (Condition(f"tags.{tag}", "==", True) for tag in arguments.tag)
-    return [*map(parse_words, arguments.where), *tags]
+    sweep = [] if arguments.sweep is None else [Condition(SWEEP, "==", arguments.sweep)]
+    return [*map(parse_words, arguments.where), *tags, *sweep]
+
+
+def has_conditions(arguments: argparse.Namespace) -> bool:
+    """Tell whether `--where`, `--tag` or `--sweep` chooses runs."""
+    return bool(arguments.where or arguments.tag or arguments.sweep)
 
 
 def find_chosen(

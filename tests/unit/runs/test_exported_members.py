@@ -46,6 +46,7 @@ def test_exported_members():
         "ServerError",
         "Store",
         "StoreError",
+        "SweepError",
         "SyncResult",
         "Tolerance",
         "Verdict",

@@ -1,0 +1,360 @@
+"""Ingredient `sweep`: many runs of the experiment, whose settings a sampler chooses; see `docs/sweeping.md`.
+
+    python exp.py sweep.run with sweep.over='{lr: [1e-3, 1e-2]}' epochs=3
+    python exp.py sweep.run with sweep.spec=configs/sweeps/lr.yaml sweep.count=40 sweep.workers=2
+
+What else stands behind `with` holds for all of its runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs import Map, to_plain
+from configs.yaml_text import load_yaml
+from ingredients.config.ingredient import Ingredient
+from ingredients.errors import ConfigError
+
+if TYPE_CHECKING:
+    from runs.sweeps.agent import Means
+    from runs.sweeps.definition import Definition
+    from runs.sweeps.home import Home
+    from runs.sweeps.place import Place
+    from runs.sweeps.spec import Spec
+    from runs.sweeps.status import Watcher
+
+__all__ = ["ingredient"]
+
+# Options of the command line that say where a run is recorded, or do something else than run it.
+_NOT_FOR_TRIALS = {
+    *("--file_storage", "--mongo_db", "--queue", "--print-config", "--unobserved", "--id", "--help", "--pdb", "--name"),
+    "--debug",
+}
+
+ingredient = Ingredient("sweep")
+
+
+@ingredient.config
+def config() -> None:
+    # file with what is varied, how points are chosen and what is judged, in the format of wandb's sweeps
+    spec: str | None = None
+    # the same in one line, such as '{lr: [1e-3, 1e-2]}': lists are values to try
+    over: str | dict | None = None
+    # with sweep.over: how points are chosen: grid, random, bayes, and others of docs/sweeping.md
+    method = "grid"
+    # with sweep.over: what is judged, such as val/accuracy.max, or result, what the run returns; None judges nothing
+    metric: str | None = None
+    # with sweep.over: which way is better
+    goal: Literal["minimize", "maximize"] = "minimize"
+    # name of the sweep; None derives it from what the sweep asks, so that the same command goes on with it
+    id: str | None = None
+    # points to try at most; None tries all of a grid
+    count: int | None = None
+    # agents on this machine; the threads of the CPU are divided among them
+    workers = 1
+    # visible GPUs are divided among the workers; more than one worker may share one
+    workers_per_gpu = 1
+    # random choices of points derive from it, and the first seed of points that are run with several
+    sampler_seed = 0
+    # of sweep.best: runs of each of the best three points on fresh seeds; None judges by the sweep alone
+    reseed: int | None = None
+    # how often a point is tried again when its run or its agent was killed
+    retries = 3
+    # run points, too, whose parameters those of a finished one are
+    repeat = False
+    # modules that an agent imports once for all of its runs; None for those that experiments commonly use
+    packages: list[str] | None = None
+    # URL of an Optuna storage to keep the study in; None keeps it where the runs are
+    storage: str | None = None
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse numbers that make no sense."""
+    for name in ("workers", "workers_per_gpu"):
+        if config[name] < 1:
+            raise ConfigError(f"sweep.{name}: got {config[name]}, expected at least 1")
+    if config.count is not None and config.count < 1:
+        raise ConfigError(f"sweep.count: got {config.count}, expected at least 1, or None for all points")
+    if config.reseed is not None and config.reseed < 2:
+        raise ConfigError(
+            f"sweep.reseed: got {config.reseed}, expected at least 2 runs, from which a spread can be told"
+        )
+    if config.retries < 0:
+        raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
+
+
+@ingredient.command(unobserved=True)
+def run(_config: Map, _run: Any) -> Any:
+    """Start a sweep, or go on with it, with agents on this machine; the same command again goes on where it stopped."""
+    from runs.sweeps.status import status_lines
+    from runs.sweeps.supervising import divided_threads, supervise
+
+    check_config(_config)
+    with _errors():
+        place, spec = _place(_run), _spec(_config)
+        for note in spec.notes:
+            print(f"note: {note}")
+        definition = _definition(_config, _run, spec)
+        _check_points(_run, spec, definition)
+        home = place.home(definition.id)
+        if not home.create(definition):
+            definition = _found(home, definition)
+            home.stop(False)
+        home.close()
+        folder = place.base / "sweeps" / definition.id
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"sweep {definition.id} in {home.where}; its runs: python -m runs ls --sweep {definition.id}", flush=True)
+        workers = _workers(_config)
+        means = _means(_config, _run, place, spec, divided_threads(len(workers)))
+        try:
+            status = supervise(place, definition.id, means, workers, folder / "output.log")
+        except KeyboardInterrupt:
+            print(f"interrupted; to go on with sweep {definition.id}, give the same command again", flush=True)
+            raise
+        names = tuple(objective.name for objective in spec.objectives)
+        for line in status_lines(status, names):
+            print(line)
+    return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
+
+
+@ingredient.command(unobserved=True)
+def agent(_config: Map, _run: Any) -> int:
+    """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
+    from runs.sweeps.supervising import divided_threads
+    from runs.sweeps.worker import work
+
+    check_config(_config)
+    with _errors():
+        place = _place(_run)
+        home, spec = _existing(place, _config)
+        id = home.definition().id
+        home.close()
+        environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
+        return work(place, id, _means(_config, _run, place, spec, environment))
+
+
+@ingredient.command(unobserved=True)
+def status(_config: Map, _run: Any) -> None:
+    """Show how a sweep (sweep.id=...) stands; without an id all sweeps."""
+    from runs.sweeps.status import Watcher, status_lines
+
+    with _errors():
+        home, spec = _existing(_place(_run), _config)
+        names = tuple(objective.name for objective in spec.objectives)
+        for line in status_lines(Watcher(home).look(), names):
+            print(line)
+        home.close()
+
+
+@ingredient.command(unobserved=True)
+def stop(_config: Map, _run: Any) -> None:
+    """Let the agents of a sweep (sweep.id=...) start no more runs; those that are on come to their end."""
+    with _errors():
+        home, _ = _existing(_place(_run), _config)
+        home.stop()
+        print(f"sweep {home.id}: no more runs are started; to go on: sweep.run with sweep.id={home.id}")
+        home.close()
+
+
+@ingredient.command(unobserved=True)
+def best(_config: Map, _run: Any) -> dict[str, Any] | None:
+    """Show the best trial of a sweep (sweep.id=...), and the command that runs it again.
+
+    With sweep.reseed=5 the best three are run again on five fresh seeds each, and judged by those runs alone.
+    """
+    from runs.sweeps.status import Watcher, command_line
+
+    check_config(_config)
+    with _errors():
+        place = _place(_run)
+        home, spec = _existing(place, _config)
+        watcher = Watcher(home)
+        found = list(watcher.look().best)
+        if not found:
+            print(f"sweep {home.id}: no trial has come to its end yet")
+            return None
+        if _config.reseed is not None:
+            found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]
+        home.close()
+        for point in found:
+            for objective, value in zip(spec.objectives, point.values, strict=True):
+                print(f"trial {point.number}: {objective.name} {value:.6g} in the sweep")
+            print(f"  {command_line(watcher.definition, point)}")
+        return dict(found[0].parameters)
+
+
+@ingredient.command(unobserved=True)
+def plot(_config: Map, _run: Any) -> None:
+    """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
+    from runs.sweeps.plots import draw
+    from runs.sweeps.status import Watcher
+
+    with _errors():
+        place = _place(_run)
+        home, spec = _existing(place, _config)
+        watcher = Watcher(home)
+        folder = place.base / "sweeps" / home.id / "plots"
+        for path in draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {home.id}", spec):
+            print(path)
+        home.close()
+
+
+# ---------------------------------------------------------------------- what the commands have in common
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    """Turn what is wrong with a sweep into one of the errors that end the command line in one line."""
+    from runs.errors import RunsError
+
+    try:
+        yield
+    except RunsError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _place(run: Any) -> Place:
+    """Return where sweeps are kept for a run with these observers."""
+    from runs.sweeps.place import Place
+
+    bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
+    databases = [observer.destination for observer in run.recorders if hasattr(observer, "destination")]
+    return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else None)
+
+
+def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -> int:
+    """Run the best points again on fresh seeds; print what that shows, and return the number of the best."""
+    from runs.sweeps.finals import finals
+    from runs.sweeps.supervising import divided_threads
+
+    workers = _workers(config)
+    means = _means(config, run, place, spec, divided_threads(len(workers)))
+    folder = place.base / "sweeps" / watcher.definition.id
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "output.log"
+    judgement = finals(place, watcher, means, workers, num_seeds=config.reseed, log=log)
+    for finalist in judgement.finalists:
+        found = finalist.sample
+        width = "" if found.low is None else f", {found.low:.6g} to {found.high:.6g} ({judgement.confidence:.0%})"
+        mean = "no value" if found.mean is None else f"mean {found.mean:.6g} of {found.n}{width}"
+        p = "" if finalist.p_holm is None else f"; p = {finalist.p_holm:.3g} against the best"
+        print(f"{finalist.name}: {mean}{p}")
+    print(judgement.text)
+    return int(judgement.finalists[0].name.removeprefix("trial "))
+
+
+def _spec(config: Map) -> Spec:
+    from runs.sweeps.spec import read_over, read_spec
+
+    if (config.spec is None) == (config.over is None):
+        got = "neither" if config.spec is None else "both"
+        raise ConfigError(
+            f"sweep.run: got {got} of sweep.spec and sweep.over, expected one of them: a file, or what to vary, such as"
+            " sweep.over='{lr: [1e-3, 1e-2]}'"
+        )
+    if config.spec is not None:
+        return read_spec(Path(config.spec))
+    over = to_plain(config.over)
+    metric = {"name": config.metric, "goal": config.goal} if config.metric else None
+    return read_over(load_yaml(over) if isinstance(over, str) else over, method=config.method, metric=metric)
+
+
+def _settings(run: Any) -> tuple[str, ...]:
+    """Return what stands behind `with`, without the settings of the sweep itself."""
+    words = run.meta_info["options"].get("UPDATE") or []
+    return tuple(word for word in words if not word.startswith("sweep."))
+
+
+def _definition(config: Map, run: Any, spec: Spec) -> Definition:
+    from runs.sweeps.definition import Definition
+
+    info = run.experiment_info
+    options = run.meta_info["options"]
+    given = {name: value for name, value in options.items() if name.startswith("--") and name not in _NOT_FOR_TRIALS}
+    words = [
+        name if value is True else f"{name}={value}" for name, value in given.items() if value not in (None, False)
+    ]
+    settings = _settings(run)
+    return Definition(
+        id=config.id or Definition.id_of(info["name"], spec.document, settings, config.sampler_seed),
+        experiment=info["name"],
+        spec=spec.document,
+        script=info["mainfile"] or "",
+        module=info.get("module", ""),
+        base=str(info["base_dir"]),
+        cwd=str(Path.cwd()),
+        settings=settings,
+        options=tuple(words),
+        seed=config.sampler_seed,
+        count=config.count,
+        storage=config.storage or "",
+        created=datetime.now(UTC).isoformat(),
+    )
+
+
+def _found(home: Home, wanted: Definition) -> Definition:
+    """Return the definition that a sweep has, which must ask for the same."""
+    found = home.definition()
+    for name in ("experiment", "spec", "settings", "seed"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise ConfigError(
+                f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
+                f" it by: sweep.agent with sweep.id={wanted.id}"
+            )
+    if found.count != wanted.count:
+        found = dataclasses.replace(found, count=wanted.count)
+        home.replace(found)
+    return found
+
+
+def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
+    from runs.sweeps.spec import read_spec
+
+    if config.id is None:
+        raise ConfigError("sweep.id: got none, expected the id of a sweep, which sweep.run prints: with sweep.id=...")
+    home = place.home(config.id)
+    return home, read_spec(home.definition().spec)
+
+
+def _check_points(run: Any, spec: Spec, definition: Definition) -> None:
+    """Let the experiment check every value that is listed, and both ends of what is not, before the first trial."""
+    from runs.sweeps.points import representative
+
+    for settings in representative(spec):
+        run.check_settings(definition.settings, settings)
+
+
+def _workers(config: Map) -> list[dict[str, str]]:
+    """Return the variables of each agent's runs: a GPU for each, shared by `workers_per_gpu`."""
+    gpus = _visible_gpus()
+    if not gpus:
+        return [{} for _ in range(config.workers)]
+    return [
+        {"CUDA_VISIBLE_DEVICES": gpus[index // config.workers_per_gpu % len(gpus)]} for index in range(config.workers)
+    ]
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that may be used, without opening a context on any."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name for name in given.split(",") if name not in ("", "-1")]
+    return [path.name[6:] for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]
+
+
+def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
+    from runs.sweeps.agent import Means
+
+    deadline = None if spec.budget_s is None else time.time() + spec.budget_s
+    database = run.launch_options.get("--mongo_db")
+    options = () if database is None else (f"--mongo_db={database}",)
+    packages = None if config.packages is None else tuple(config.packages)
+    return Means(place.base, options, dict(environment), packages, config.retries, config.repeat, deadline)

@@ -1,0 +1,77 @@
+"""`Definition`: what a sweep is, so that any agent that sees it can go on with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from runs.errors import SweepError
+
+__all__ = ["Definition"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Definition:
+    """What every agent of a sweep has to know. It is written once, and never changed.
+
+    Attributes:
+        id: Its name: letters and digits.
+        experiment: The experiment's name.
+        spec: The spec, as `Spec.document` gives it.
+        script: The main file, relative to `base` where it lies below it.
+        module: The main module, where the experiment is started as one; else empty.
+        base: The folder of the experiment's sources, on the machine that created the sweep.
+        cwd: The folder that trials are started in.
+        settings: What all trials have in common: named configs and assignments, as behind `with`.
+        options: Options of the experiment's command line that all trials have, without the database.
+        seed: What the sampler's random numbers derive from; and the first seed of each trial, where it has several.
+        count: How many points are tried at most; None for all of a grid, or without end.
+        storage: URL of an Optuna storage for the study; empty for the sweep's own journal.
+        created: When, in ISO format, UTC.
+    """
+
+    id: str
+    experiment: str
+    spec: dict[str, Any]
+    script: str
+    module: str
+    base: str
+    cwd: str
+    settings: tuple[str, ...]
+    options: tuple[str, ...]
+    seed: int
+    count: int | None
+    storage: str
+    created: str
+
+    @staticmethod
+    def id_of(experiment: str, spec: Mapping[str, Any], settings: tuple[str, ...], seed: int) -> str:
+        """Return the id of a sweep that was given none: the same for the same question, so that it is found again."""
+        lasting = {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}
+        text = json.dumps([experiment, lasting, settings, seed], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {**dataclasses.asdict(self), "settings": list(self.settings), "options": list(self.options)}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any], where: str) -> Definition:
+        """Return what a document says.
+
+        Args:
+            document: What `document` returned.
+            where: What to call its place in a message.
+
+        Raises:
+            SweepError: If it says something else.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        missing = [name for name in names if name not in document]
+        if missing:
+            raise SweepError(f"{where}: got a sweep without {missing[0]!r}, expected one that this version wrote")
+        known = {name: document[name] for name in names}
+        return cls(**{**known, "settings": tuple(known["settings"]), "options": tuple(known["options"])})

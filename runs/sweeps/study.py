@@ -1,0 +1,260 @@
+"""`Study`: a sweep's points and what came of them, in an Optuna study that many agents share.
+
+A point is tried once, whatever dies over it: Optuna's trial is made by the first agent that takes the point, stays
+RUNNING while agents come and go, and is told its values by the one that sees it through. Numbers of points are handed
+out by claims (`home.py`); Optuna's own numbers follow no order when agents are at it at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runs.sweeps.constraints import violations
+from runs.sweeps.definition import Definition
+from runs.sweeps.home import Home
+from runs.sweeps.points import suggest
+from runs.sweeps.pruners import make_pruner
+from runs.sweeps.samplers import make_sampler, needing_optuna
+from runs.sweeps.spec import Spec
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+__all__ = ["Point", "Progress", "Study"]
+
+# What a trial in the study notes as the number of its point.
+_NUMBER = "point"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A point that was tried, is being tried, or is about to be.
+
+    Attributes:
+        number: Its number, from 0.
+        parameters: Settings by dotted key.
+        state: RUNNING, COMPLETE, PRUNED or FAIL.
+        values: What the objectives came to, in their order; empty as long as that is not known.
+        reports: Values of the first objective that were reported, by step.
+        duration_s: Seconds from when it was taken to its end; None as long as it has none.
+        notes: What else was noted: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
+    """
+
+    number: int
+    parameters: dict[str, Any]
+    state: str
+    values: tuple[float, ...]
+    reports: dict[int, float]
+    duration_s: float | None
+    notes: dict[str, Any]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to be done for it."""
+        return self.state != "RUNNING"
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    Attributes:
+        num_taken: Points that were ever taken.
+        unfinished: Numbers of those that are not finished.
+        counts: How many have ended, by state.
+    """
+
+    num_taken: int
+    unfinished: frozenset[int]
+    counts: dict[str, int]
+
+
+class _Trials(Mapping[int, "FrozenTrial"]):
+    """Optuna's trials by the numbers of their points."""
+
+    def __init__(self, trials: list[FrozenTrial], indices: dict[int, int]) -> None:
+        self._trials, self._indices = trials, indices
+
+    def __getitem__(self, number: int) -> FrozenTrial:
+        return self._trials[self._indices[number]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+class Study:
+    """The study of a sweep.
+
+    Args:
+        home: Where the sweep lives.
+        definition: What it is.
+        spec: Its spec.
+
+    Attributes:
+        optuna: Optuna's study.
+        prunes: Whether points are given up before their end.
+    """
+
+    def __init__(self, home: Home, definition: Definition, spec: Spec) -> None:
+        with needing_optuna("a sweep"):
+            import optuna
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._spec, self._seed = spec, definition.seed
+        # A sweep that judges nothing has points all the same.
+        directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
+        self.optuna: optuna.Study = optuna.create_study(
+            storage=definition.storage or home.storage(),
+            study_name=definition.id,
+            directions=directions,
+            sampler=optuna.samplers.RandomSampler(0),  # the right one is made for each point
+            pruner=make_pruner(spec) or optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+        self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
+        # What was seen of the study: which trial a point has, which are unfinished, how the others ended.
+        self._seen = 0
+        self._numbers: dict[int, int] = {}
+        self._unfinished: set[int] = set()
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._complete: dict[str, int] = {}
+        # What was chosen for each point.
+        self._chosen: dict[int, dict[str, Any]] = {}
+
+    def points(self) -> dict[int, Point]:
+        """Return all points that were ever taken, by their numbers."""
+        return {number: self._point(trial) for number, trial in sorted(self._read().items())}
+
+    def progress(self) -> Progress:
+        """Return how far the sweep is; quick, however many points there are."""
+        self._read()
+        return Progress(len(self._numbers), frozenset(self._unfinished), dict(self._counts))
+
+    def has(self, number: int) -> bool:
+        """Tell whether a point was taken."""
+        return number in self._numbers or number in self._read()
+
+    @property
+    def end(self) -> int:
+        """The number behind the last point that was taken."""
+        return max(self._numbers, default=-1) + 1
+
+    def point(self, number: int) -> Point | None:
+        """Return a point; None if nobody has taken it so far."""
+        trial = self._read().get(number)
+        return None if trial is None else self._point(trial)
+
+    def finished_as(self, point: Point) -> Point | None:
+        """Return a finished point with the same parameters; None if there is none."""
+        self._read()
+        number = self._complete.get(_key(point.parameters))
+        return None if number is None or number == point.number else self.point(number)
+
+    def take(self, number: int) -> Point:
+        """Return a point with its parameters, which are chosen now if nobody has; its claim must be held."""
+        from optuna.trial import Trial
+
+        trial = self._read().get(number) or self._add(number)
+        if self._parameters(trial) is None:
+            self.optuna.sampler = make_sampler(self._spec, self._seed, number)
+            suggest(self._spec, Trial(self.optuna, trial._trial_id))
+            trial = self._read()[number]
+        return self._point(trial)
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Note a value of the first objective, and return whether the point is to be given up."""
+        trial_id = self._read()[number]._trial_id
+        storage = self.optuna._storage
+        storage.set_trial_intermediate_value(trial_id, step, value)
+        return self.prunes and bool(self.optuna.pruner.prune(self.optuna, storage.get_trial(trial_id)))
+
+    def finish(
+        self,
+        number: int,
+        state: str,
+        values: Sequence[float] = (),
+        measured: Mapping[str, float] | None = None,
+        **notes: Any,
+    ) -> None:
+        """Note what came of a point; one that is finished stays as it is.
+
+        Args:
+            number: Its number.
+            state: COMPLETE, PRUNED or FAIL.
+            values: What the objectives came to.
+            measured: Metrics by name, for the constraints.
+            **notes: What else is to be noted.
+
+        Raises:
+            SweepError: If a metric that a constraint names was not measured.
+        """
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        trial = self._read()[number]
+        storage = self.optuna._storage
+        broken = {} if measured is None else violations(self._spec.constraints, measured)
+        try:
+            for text, excess in broken.items():
+                storage.set_trial_system_attr(trial._trial_id, f"constraints:{text}", excess)
+            for name, value in notes.items():
+                storage.set_trial_user_attr(trial._trial_id, name, value)
+            storage.set_trial_state_values(
+                trial._trial_id, TrialState[state], list(values) or ([0.0] if state == "COMPLETE" else None)
+            )
+        except UpdateFinishedTrialError:
+            return  # another agent saw it through
+
+    def _read(self) -> _Trials:
+        """Look at what is new in the study; return the trials by the numbers of their points."""
+        trials = self.optuna.get_trials(deepcopy=False)
+        for index in range(self._seen, len(trials)):
+            number = trials[index].user_attrs.get(_NUMBER)
+            if number is not None:
+                self._numbers[number] = index
+                self._unfinished.add(number)
+        self._seen = len(trials)
+        for number in list(self._unfinished):
+            trial = trials[self._numbers[number]]
+            if trial.state.is_finished():
+                self._unfinished.remove(number)
+                self._counts[trial.state.name] += 1
+                if trial.state.name == "COMPLETE":
+                    self._complete.setdefault(_key(self._parameters(trial) or {}), number)
+        return _Trials(trials, self._numbers)
+
+    def _add(self, number: int) -> FrozenTrial:
+        """Add a trial for a point, in one operation, so that none is left without its number."""
+        from optuna.trial import TrialState, create_trial
+
+        self.optuna.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}))
+        return self._read()[number]
+
+    def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
+        """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""
+        number = trial.user_attrs[_NUMBER]
+        if number not in self._chosen:
+            try:
+                self._chosen[number] = suggest(self._spec, trial)  # type: ignore[arg-type]  # which has what was chosen
+            except ValueError:
+                return None
+        return self._chosen[number]
+
+    def _point(self, trial: FrozenTrial) -> Point:
+        notes = {name: value for name, value in trial.user_attrs.items() if name != _NUMBER}
+        values = tuple(trial.values) if trial.values is not None else ()
+        took = trial.duration.total_seconds() if trial.duration is not None else None
+        parameters = dict(self._parameters(trial) or {})
+        reports = dict(trial.intermediate_values)
+        return Point(trial.user_attrs[_NUMBER], parameters, trial.state.name, values, reports, took, notes)
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)

@@ -1,0 +1,487 @@
+"""Sweeps: every point once, whatever dies over it; the same points again; nothing run twice; refusals."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from observers.mongo.destination import Destination
+from runs.errors import SweepError
+from runs.stores.opening import open_store
+from runs.sweeps.agent import Agent, Means
+from runs.sweeps.definition import Definition
+from runs.sweeps.home import Claim
+from runs.sweeps.place import Place
+from runs.sweeps.spec import read_spec
+from runs.sweeps.status import Watcher
+from runs.sweeps.study import Study
+from runs.work.warm import WarmPython
+from tests.processes import PIPE, STDOUT, Process, run
+
+ROOT = Path(__file__).parents[2]
+TINY = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from experiments import Experiment
+from ingredients import sweep
+ex = Experiment("tiny", ingredients=[sweep.ingredient], system_metrics_s=None)
+
+@ex.config
+def config():
+    # where the loss is measured
+    x = 0.0
+    # another entry
+    kind = "plain"
+    seed = 0
+
+@ex.automain
+def main(x, kind, seed, _run):
+    if kind != "plain":
+        exec(open("fault.py").read(), globals())
+    for step in range(4):
+        _run.log_scalar("loss", (x - 2) ** 2 + 1 / (step + 1) + seed, step)
+    return x
+"""
+GRID = {
+    "method": "grid",
+    "metric": {"name": "loss", "goal": "minimize"},
+    "parameters": {"x": {"values": [0.0, 1.0, 2.0, 3.0]}},
+}
+
+
+@pytest.fixture(scope="module")
+def warm():
+    with WarmPython(("sacred", "sacred.observers", "sacred.commandline_options", "numpy")) as started:
+        yield started
+
+
+class Sweep:
+    """A sweep of the tiny experiment, with agents in this process."""
+
+    def __init__(self, folder, warm, spec, destination=None, **entries):
+        (folder / "tiny.py").write_text(TINY)
+        self.folder, self.warm = folder, warm
+        self.place = Place(folder / "my_runs", destination)
+        self.spec = read_spec(spec)
+        defaults = {"settings": (), "options": (), "seed": 0, "count": None, "storage": ""}
+        self.definition = Definition(
+            id=entries.pop("id", "s"),
+            experiment="tiny",
+            spec=self.spec.document,
+            script="tiny.py",
+            module="",
+            base=str(folder),
+            cwd=str(folder),
+            created="",
+            **{**defaults, **entries},
+        )
+        self.home = self.place.home(self.definition.id)
+        self.home.create(self.definition)
+
+    def agent(self, **means):
+        log = os.open(self.folder / "output.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        return Agent(self.home, Means(self.place.base, output=log, **means), self.warm)
+
+    def points(self):
+        return Study(self.home, self.definition, self.spec).points()
+
+    def runs(self):
+        with open_store(self.place.base) as store:
+            return [
+                (run.status, run["meta.sweep.trial"], run["meta.sweep.attempt"]) for run in store.find(sort="start")
+            ]
+
+
+@pytest.fixture
+def sweep(tmp_path, warm):
+    made = []
+
+    def make(spec=GRID, **entries):
+        made.append(Sweep(tmp_path, warm, spec, **entries))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.home.close()
+
+
+# ---------------------------------------------------------------------- what is tried
+
+
+def test_a_grid_is_tried_point_by_point_and_judged(sweep):
+    grid = sweep()
+    assert grid.agent().run() == 4
+    points = grid.points()
+    assert [(point.state, point.parameters["x"], point.values) for point in points.values()] == [
+        ("COMPLETE", x, ((x - 2) ** 2 + 0.25,)) for x in (0.0, 1.0, 2.0, 3.0)
+    ]
+    assert grid.runs() == [("COMPLETED", number, 0) for number in range(4)]
+    assert Watcher(grid.home).look().best == (points[2],)
+    assert grid.home.leases() == {}  # the agent has left
+    assert grid.agent().run() == 0
+
+
+@pytest.mark.parametrize("method", ["random", "bayes"])
+def test_the_same_seed_suggests_the_same_points_after_an_interruption_too(sweep, method):
+    spec = {**GRID, "method": method, "parameters": {"x": {"min": 0.0, "max": 4.0}, "n": {"values": ["a", "b"]}}}
+    whole, broken, other = (sweep(spec, id=id, seed=seed) for id, seed in (("a", 3), ("b", 3), ("c", 4)))
+    found = {}
+    for one, parts in ((whole, [15]), (broken, [4, 11]), (other, [15])):
+        for part in parts:
+            study = Study(one.home, one.definition, one.spec)
+            for number in range(study.progress().num_taken, study.progress().num_taken + part):
+                point = study.take(number)
+                study.finish(number, "COMPLETE", [(point.parameters["x"] - 2) ** 2])
+        found[one.definition.id] = [point.parameters for point in one.points().values()]
+    assert found["a"] == found["b"]
+    assert found["a"] != found["c"]
+
+
+def test_parameters_that_have_finished_are_not_run_again_unless_asked(sweep):
+    spec = {**GRID, "method": "random", "parameters": {"x": {"values": [1.0, 2.0]}}}
+    twice = sweep(spec, count=6)
+    twice.agent().run()
+    assert len(twice.runs()) == 2
+    points = twice.points()
+    assert {point.values for point in points.values() if point.parameters["x"] == 1.0} == {(1.25,)}
+    assert sum("same_as" in point.notes for point in points.values()) == 4
+    again = sweep(spec, id="again", count=3)
+    again.agent(repeat=True).run()
+    assert len(again.runs()) == 5
+
+
+def test_a_point_with_several_seeds_is_judged_by_their_mean(sweep):
+    seeds = sweep({**GRID, "parameters": {"x": {"values": [2.0]}}, "seeds": 3}, seed=5)
+    seeds.agent().run()
+    (point,) = seeds.points().values()
+    assert point.values == (0.25 + 6,)
+    assert len(point.notes["runs"]) == 3
+    with open_store(seeds.place.base) as store:
+        assert sorted(run["config.seed"] for run in store.find()) == [5, 6, 7]
+
+
+def test_a_target_ends_the_sweep_and_so_does_the_budget(sweep):
+    aimed = sweep({**GRID, "metric": {"name": "loss", "goal": "minimize", "target": 1.5}})
+    aimed.agent().run()
+    assert list(aimed.points()) == [0, 1]
+    assert aimed.home.is_stopped
+    late = sweep(id="late")
+    assert late.agent(deadline=1.0).run() == 0
+
+
+def test_pruned_points_keep_their_records(sweep):
+    spec = {**GRID, "early_terminate": {"type": "threshold", "upper": 3.0}}
+    pruned = sweep(spec)
+    pruned.agent().run()
+    assert [point.state for point in pruned.points().values()] == ["PRUNED", "COMPLETE", "COMPLETE", "COMPLETE"]
+    assert pruned.points()[0].reports == {0: 5.0}
+    with open_store(pruned.place.base) as store:
+        (run,) = store.find("status=PRUNED")
+        assert run.metric("loss").values.tolist() == [5.0]
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+def test_what_is_killed_is_tried_again_so_often_and_no_more(sweep):
+    (faulty := sweep({**GRID, "parameters": {"kind": {"values": ["faulty"]}}}))
+    (faulty.folder / "fault.py").write_text("os.kill(os.getpid(), signal.SIGKILL)")
+    faulty.agent(retries=2).run()
+    (point,) = faulty.points().values()
+    assert point.state == "FAIL"
+    assert "is DEAD" in point.notes["reason"]
+    assert faulty.runs() == [("DEAD", 0, 0), ("DEAD", 0, 1), ("DEAD", 0, 2)]
+
+
+def test_a_trial_that_fails_is_not_tried_again_and_says_why(sweep):
+    spec = {**GRID, "parameters": {"kind": {"values": ["faulty", "plain"]}}}
+    failing = sweep(spec)
+    (failing.folder / "fault.py").write_text("raise ValueError('no such thing')")
+    failing.agent().run()
+    first, second = failing.points().values()
+    assert (first.state, second.state) == ("FAIL", "COMPLETE")
+    assert "ValueError: no such thing" in first.notes["reason"]
+
+
+def test_a_sweep_whose_first_trials_all_fail_is_given_up(sweep, caplog):
+    wrong = sweep({**GRID, "metric": {"name": "los", "goal": "minimize"}})
+    wrong.agent().run()
+    assert [point.state for point in wrong.points().values()] == ["FAIL"] * 3
+    assert "logged no los, which the sweep is about; it logged: loss" in caplog.text
+    assert wrong.home.is_stopped
+
+
+def test_what_a_dead_agent_left_is_seen_through_by_another(sweep):
+    grid = sweep()
+    for number, claimed in ((0, True), (1, False)):  # claimed, and in the second case not even taken
+        assert grid.home.claim(Claim(number, 0, "gone"))
+        if claimed:
+            Study(grid.home, grid.definition, grid.spec).take(number)
+    assert grid.agent().run() == 4
+    assert {point.state for point in grid.points().values()} == {"COMPLETE"}
+    assert grid.runs()[0] == ("COMPLETED", 0, 1) or ("COMPLETED", 0, 1) in grid.runs()
+
+
+def test_an_agent_that_died_behind_its_run_leaves_nothing_to_run_again(sweep):
+    grid = sweep({**GRID, "parameters": {"x": {"values": [1.0]}}})
+    grid.agent().run()
+    late = sweep({**GRID, "parameters": {"x": {"values": [1.0]}}}, storage="")
+    # As if the agent had been killed before it told the study.
+    (late.place.base / "sweeps" / "s" / "study.journal").unlink()
+    assert late.agent().run() == 1
+    (point,) = late.points().values()
+    assert (point.state, point.values) == ("COMPLETE", (1.25,))
+    assert len(late.runs()) == 1
+
+
+def test_only_one_agent_has_an_attempt(sweep, database, mongo_url):
+    destination = Destination(mongo_url, database.name)
+    for home in (sweep().home, sweep(destination=destination).home):
+        assert [home.claim(Claim(7, 0, name)) for name in ("a", "b")] == [True, False]
+        assert home.claim(Claim(7, 1, "b"))
+        assert home.last_claims([6, 7]) == {7: Claim(7, 1, "b")}
+
+
+# In short sleeps: a signal that comes just ahead of one is acted on behind it.
+WAITING = """
+open("waits", "w").close()
+while True:
+    time.sleep(0.05)
+"""
+
+# ---------------------------------------------------------------------- as a user types it
+
+
+def command(*words, **options):
+    return run([sys.executable, "tiny.py", *words], stdout=PIPE, stderr=STDOUT, text=True, timeout=120, **options)
+
+
+FAST = "sweep.packages=['sacred','sacred.observers','sacred.commandline_options']"
+OVER = "sweep.over={x: [0.0, 1.0, 2.0]}"
+
+
+def test_a_sweep_from_the_command_line_goes_on_and_tells(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    words = ("sweep.run", "with", OVER, "sweep.metric=loss", FAST, "sweep.workers=2")
+    done = command(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "3 of 3 done" in done.stdout
+    assert "best: trial 2, loss 0.25: x=2.0" in done.stdout
+    (id,) = [path.name for path in (tmp_path / "my_runs" / "sweeps").iterdir()]
+    again = command(*words, cwd=tmp_path)
+    assert "3 of 3 done" in again.stdout
+    with open_store(tmp_path / "my_runs") as store:
+        assert len(store.find()) == 3
+    best = command("sweep.best", "with", f"sweep.id={id}", cwd=tmp_path)
+    assert "python tiny.py with x=2.0" in best.stdout
+    assert "trial 2: loss 0.25" in best.stdout
+
+
+REFUSED = [
+    ("sweep.over={xx: [1, 2]}", "xx: got 1, but there is no such entry; did you mean x?"),
+    ("sweep.over={x: [1.0, abc]}", "x: got 'abc' (str), expected a float"),
+    ("sweep.spec=nowhere.yaml", "nowhere.yaml"),
+    ("sweep.count=0", "sweep.count: got 0, expected at least 1"),
+    ("sweep.workers=0", "sweep.workers: got 0, expected at least 1"),
+    ("x=1.0", "sweep.run: got neither of sweep.spec and sweep.over"),
+]
+
+
+def test_settings_that_the_experiment_does_not_have_are_refused_before_the_first_trial(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    for word, message in REFUSED:
+        done = command("sweep.run", "with", word, cwd=tmp_path)
+        assert done.returncode == 1
+        assert message in done.stdout.splitlines()[-1]
+    assert not (tmp_path / "my_runs").exists()
+    for name in ("best", "status", "stop", "agent"):
+        done = command(f"sweep.{name}", "with", "sweep.id=nowhere", cwd=tmp_path)
+        assert "there is no sweep nowhere in my_runs/sweeps; there are: none" in done.stdout
+
+
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "fault.py").write_text(WAITING)
+    words = ["sweep.run", "with", "sweep.over={kind: [plain, waiting]}", "sweep.metric=loss", FAST]
+    with Process([sys.executable, "tiny.py", *words], cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        while not (tmp_path / "waits").exists():
+            assert process.poll() is None, process.communicate()[0]
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(60)
+        assert process.returncode == 130
+        assert "give the same command again" in out
+    with open_store(tmp_path / "my_runs") as store:
+        assert sorted(run.status for run in store.find()) == ["COMPLETED", "INTERRUPTED"]
+    (tmp_path / "fault.py").write_text("pass")
+    done = command(*words, cwd=tmp_path)
+    assert "2 of 2 done" in done.stdout
+    with open_store(tmp_path / "my_runs") as store:
+        assert len(store.find("status=COMPLETED")) == 2
+
+
+KILLER = """
+import json, pathlib
+if not pathlib.Path("died").exists():
+    pathlib.Path("died").touch()
+    (lease,) = [json.loads(path.read_text()) for path in pathlib.Path("my_runs/sweeps").glob("*/agents/*.json")]
+    os.kill(lease["pid"], signal.SIGKILL)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+def test_an_agent_that_is_killed_is_followed_by_another(tmp_path, database, mongo_url):
+    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "fault.py").write_text(KILLER)
+    done = command("sweep.run", "with", "sweep.over={kind: [plain, kills]}", "sweep.metric=loss", FAST, cwd=tmp_path)
+    assert "2 of 2 done" in done.stdout
+    with open_store(tmp_path / "my_runs") as store:
+        found = sorted((run["config.kind"], run.status) for run in store.find())
+    assert found == [("kills", "COMPLETED"), ("kills", "INTERRUPTED"), ("plain", "COMPLETED")]
+
+
+def test_agents_share_a_sweep_in_a_database(tmp_path, database, mongo_url):
+    (tmp_path / "tiny.py").write_text(TINY)
+    url = f"{mongo_url.rstrip('/')}/{database.name}"
+    words = ("with", OVER, "sweep.metric=loss", FAST, "-m", url)
+    done = command("sweep.run", *words, "sweep.id=shared", cwd=tmp_path)
+    assert "3 of 3 done" in done.stdout, done.stdout
+    assert [run["status"] for run in database.runs.find()] == ["COMPLETED"] * 3
+    assert {run["meta"]["sweep"]["id"] for run in database.runs.find()} == {"shared"}
+    assert database.sweep_agents.count_documents({}) == 0
+    joined = command("sweep.agent", "with", "sweep.id=shared", FAST, "-m", url, cwd=tmp_path)
+    assert joined.returncode == 0, joined.stdout
+    best = command("sweep.best", "with", "sweep.id=shared", "-m", url, cwd=tmp_path)
+    assert "trial 2: loss 0.25" in best.stdout
+
+
+def test_a_definition_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "sweeps" / "x").mkdir(parents=True)
+    (tmp_path / "sweeps" / "x" / "sweep.json").write_text(json.dumps({"id": "x"}))
+    with pytest.raises(SweepError, match="got a sweep without 'experiment'"):
+        Place(tmp_path).home("x").definition()
+    with pytest.raises(SweepError, match="expected letters, digits"):
+        Place(tmp_path).home("../x")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("where", ["folder", "database"])
+def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
+    (tmp_path / "tiny.py").write_text(TINY)
+    values = [round(0.1 * index, 1) for index in range(60)]
+    words = [
+        "sweep.run",
+        "with",
+        f"sweep.over={{x: {values}}}",
+        "sweep.metric=loss",
+        FAST,
+        "sweep.workers=4",
+        "sweep.id=k",
+    ]
+    words += ["sweep.retries=20"]
+    if where == "database":
+        database, url = (request.getfixturevalue(name) for name in ("database", "mongo_url"))
+        words += ["-m", f"{url.rstrip('/')}/{database.name}"]
+    place = Place(tmp_path / "my_runs", Destination(url, database.name) if where == "database" else None)
+    chance = random.Random(where)
+    with Process([sys.executable, "tiny.py", *words], cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        killed: set[int] = set()
+        # Ten of them, each at another time of its life, but none before it has taken a point.
+        while len(killed) < 10 and process.poll() is None:
+            time.sleep(chance.uniform(0.0, 0.7))
+            agents = [child for child in descendants(process) if "runs.sweeps.worker" in cmdline(child)]
+            if agents and (victim := chance.choice(agents)).pid not in killed:
+                killed.add(victim.pid)
+                victim.kill()
+        out, _ = process.communicate(300)
+    assert len(killed) == 10, out
+    assert process.returncode == 0, out
+    with contextlib.closing(place.home("k")) as home:
+        points = Study(home, home.definition(), read_spec(home.definition().spec)).points()
+    assert sorted(point.parameters["x"] for point in points.values()) == values
+    assert {point.state for point in points.values()} == {"COMPLETE"}
+    assert all(point.values == ((point.parameters["x"] - 2) ** 2 + 0.25,) for point in points.values())
+    with open_store(tmp_path / "my_runs") as store:
+        runs = store.find()
+        completed = [run["meta.sweep.trial"] for run in runs if run.status == "COMPLETED"]
+    assert sorted(completed) == list(range(60))
+    assert "RUNNING" not in {run.status for run in runs}
+
+
+def descendants(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(process.pid).children(recursive=True)
+    return []
+
+
+def cmdline(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def test_the_best_are_judged_on_fresh_seeds_and_drawn(sweep, monkeypatch, capfd):
+    # The loss of the tiny experiment is the seed and something of x: three points whose order no seed changes.
+    grid = sweep({**GRID, "parameters": {"x": {"values": [0.0, 2.0, 4.0]}}})
+    grid.agent().run()
+    monkeypatch.chdir(grid.folder)
+    done = command("sweep.best", "with", "sweep.id=s", "sweep.reseed=3", FAST, cwd=grid.folder)
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert [line[:8] for line in lines if re.match(r"trial \d: mean", line)] == ["trial 1:", "trial 0:", "trial 2:"]
+    assert "python tiny.py with x=2.0" in done.stdout
+    with open_store(grid.place.base) as store:
+        finals = store.find("meta.sweep.id~^s-final-")
+    assert len(finals) == 9
+    seeds = {one["config.x"]: set() for one in finals}
+    for one in finals:
+        seeds[one["config.x"]].add(one["config.seed"])
+    assert seeds[0.0] == seeds[2.0] == seeds[4.0]
+    assert len(seeds[0.0] - {0}) == 3
+    # Again: nothing is left to run.
+    command("sweep.best", "with", "sweep.id=s", "sweep.reseed=3", FAST, cwd=grid.folder)
+    with open_store(grid.place.base) as store:
+        assert len(store.find()) == 12
+    drawn = command("sweep.plot", "with", "sweep.id=s", cwd=grid.folder)
+    assert "my_runs/sweeps/s/plots/sweep.html" in drawn.stdout
+    assert (grid.folder / "my_runs/sweeps/s/plots/history.png").stat().st_size > 5000
+
+
+def test_optuna_opens_the_study_as_it_is(sweep):
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    grid = sweep()
+    grid.agent().run()
+    path = grid.place.base / "sweeps" / "s" / "study.journal"
+    study = optuna.load_study(storage=JournalStorage(JournalFileBackend(str(path))), study_name="s")
+    assert study.best_params == {"x": 2.0}
+    assert study.best_value == 0.25
+
+
+def test_a_study_may_be_kept_in_any_storage_of_optunas(sweep, tmp_path):
+    grid = sweep(storage=f"sqlite:///{tmp_path}/study.db")
+    grid.agent().run()
+    assert {point.state for point in grid.points().values()} == {"COMPLETE"}
+    assert not (grid.place.base / "sweeps" / "s" / "study.journal").exists()
+
+
+def test_the_same_sweep_again_tries_the_same_and_comes_to_the_same(sweep):
+    spec = {**GRID, "method": "bayes", "parameters": {"x": {"min": 0.0, "max": 4.0}}}
+    found = []
+    for id in ("one", "two"):
+        one = sweep(spec, id=id, count=4, seed=7)
+        one.agent().run()
+        found.append([(point.parameters, point.values) for point in one.points().values()])
+    assert found[0] == found[1]
