@@ -166,12 +166,13 @@ class Study:
 
     def take(self, number: int) -> Point:
         """Return a point with its parameters, which are chosen now if nobody has; its claim must be held."""
-        from optuna.trial import Trial
+        import optuna
 
         trial = self._read().get(number) or self._add(number)
         if self._parameters(trial) is None:
-            self.optuna.sampler = make_sampler(self._spec, self._seed, number)
-            suggest(self._spec, Trial(self.optuna, trial._trial_id))
+            # A study of its own for each: Optuna's remembers what it has seen of the trials until its next `ask`.
+            fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, make_sampler(self._spec, self._seed, number))
+            suggest(self._spec, optuna.trial.Trial(fresh, trial._trial_id))
             trial = self._read()[number]
         return self._point(trial)
 

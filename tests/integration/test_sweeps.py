@@ -147,6 +147,11 @@ def test_the_same_seed_suggests_the_same_points_after_an_interruption_too(sweep,
         found[one.definition.id] = [point.parameters for point in one.points().values()]
     assert found["a"] == found["b"]
     assert found["a"] != found["c"]
+    if method == "bayes":  # which draws ten points at random first, and learns from them
+        random = sweep({**spec, "method": "random"}, id="d", seed=3)
+        study = Study(random.home, random.definition, random.spec)
+        drawn = [study.take(number).parameters["x"] for number in range(15)]
+        assert [number for number in range(15) if found["a"][number]["x"] != drawn[number]] == list(range(10, 15))
 
 
 def test_parameters_that_have_finished_are_not_run_again_unless_asked(sweep):
