@@ -171,7 +171,8 @@ class Study:
         trial = self._read().get(number) or self._add(number)
         if self._parameters(trial) is None:
             # A study of its own for each: Optuna's remembers what it has seen of the trials until its next `ask`.
-            fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, make_sampler(self._spec, self._seed, number))
+            sampler = make_sampler(self._spec, self._seed, number)
+            fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, sampler)
             suggest(self._spec, optuna.trial.Trial(fresh, trial._trial_id))
             trial = self._read()[number]
         return self._point(trial)
