@@ -36,6 +36,10 @@ class _Loss(Protocol):
     def probabilities(self, outputs: Tensor) -> Tensor | None: ...
 
 
+# Batches that are measured at once on a device that works while Python goes on, and numbers that may be kept for that.
+_HELD_BACK, _MOST_NUMBERS = 50, 2**24
+
+
 class Measures:
     """Metrics over a pass through data, of probabilities and targets, or of values in their own unit.
 
@@ -43,23 +47,42 @@ class Measures:
         metrics: Objects of torchmetrics by name.
         loss: Says how outputs are read.
         classes: Names of the classes, for metrics that measure each.
+        held_back: How many batches are measured at once; None for one on the CPU, and 50 elsewhere, because many
+            metrics wait for the device in each of their updates.
     """
 
-    def __init__(self, metrics: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self, metrics: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...], held_back: int | None = None
+    ) -> None:
         self.metrics = dict(metrics)
+        self._held_back = held_back
+        self._pending: list[tuple[Tensor, Tensor]] = []
         self._loss = loss
         self._classes = classes
         self._found: dict[str, Tensor] = {}
 
     def reset(self) -> None:
         """Forget what was measured."""
+        self._pending.clear()
         for metric in self.metrics.values():
             metric.reset()
 
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs of the model, targets as the loss takes them."""
-        outputs = outputs.detach()
+        self._pending.append((outputs.detach(), targets))
+        held_back = self._held_back or (1 if outputs.device.type == "cpu" else _HELD_BACK)
+        if len(self._pending) >= held_back or sum(each.numel() for each, _ in self._pending) > _MOST_NUMBERS:
+            self._measure()
+
+    @torch.no_grad()
+    def _measure(self) -> None:
+        """Measure what was held back."""
+        pending, self._pending = self._pending, []
+        for outputs, targets in pending:
+            self._measure_batch(outputs, targets)
+
+    def _measure_batch(self, outputs: Tensor, targets: Tensor) -> None:
         found = self._loss.probabilities(outputs)
         if found is None:
             found, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
@@ -73,6 +96,7 @@ class Measures:
 
     def compute(self) -> dict[str, float]:
         """Return the numbers by name, those of single classes as NAME/CLASS; `matrices` has the rest."""
+        self._measure()
         self._found = {name: metric.compute() for name, metric in self.metrics.items()}
         numbers: dict[str, float] = {}
         for name, found in self._found.items():
@@ -103,17 +127,18 @@ class Measures:
     def clone(self) -> Measures:
         """Return metrics of the same kinds that have measured nothing."""
         copied = {name: metric.clone() for name, metric in self.metrics.items()}
-        fresh = Measures(copied, self._loss, self._classes)
+        fresh = Measures(copied, self._loss, self._classes, self._held_back)
         fresh.reset()
         return fresh
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was measured since the last `reset`."""
-        return not any(metric.update_count for metric in self.metrics.values())
+        return not self._pending and not any(metric.update_count for metric in self.metrics.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was measured so far."""
+        self._measure()
         return {
             name: {"count": metric.update_count, "state": dict(metric.metric_state)}
             for name, metric in self.metrics.items()

@@ -14,7 +14,7 @@ from experiments.training.tasks import Supervised
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.errors import ConfigError, LossError
 from ingredients.losses.building import Loss, build_loss
-from ingredients.losses.measures import build_measures
+from ingredients.losses.measures import Measures, build_measures
 
 pytest.importorskip("torchmetrics")
 
@@ -191,3 +191,24 @@ def test_perplexity_of_values_is_refused():
         LossError, match=r"metrics\.use\.ppl: Perplexity is of classes or tokens, but the loss is of values"
     ):
         build_measures({"ppl": "Perplexity"}, Loss(nn.MSELoss(), "values", 1), (), "cpu")
+
+
+def test_batches_held_back_are_measured_at_once_and_come_to_the_same(data):
+    """As on a GPU, where an update may wait for the device."""
+    loss, model = measured(data), make_model()
+    batches = [(model(inputs), labels) for inputs, labels in zip(INPUTS.split(5), LABELS.split(5), strict=True)]
+    at_once = Measures(loss.measures.clone().metrics, loss, data.classes, held_back=3)
+    updates = []
+    for count, (outputs, labels) in enumerate(batches, 1):
+        loss.measures.update(outputs, labels)
+        at_once.update(outputs, labels)
+        updates.append(next(iter(at_once.metrics.values())).update_count)
+        assert not at_once.is_empty
+        if count == 5:  # a state has what is held back, too
+            assert at_once.state_dict().keys() == loss.measures.state_dict().keys()
+            assert next(iter(at_once.metrics.values())).update_count == 5
+    assert updates == [0, 0, 3, 3, 3, 5, 5, 8]
+    assert at_once.compute() == loss.measures.compute()
+    at_once.update(*batches[0])
+    at_once.reset()
+    assert at_once.is_empty
