@@ -249,28 +249,22 @@ def methods(seeds: int = 5, trials: int = 30) -> None:
 # ---------------------------------------------------------------------- scale
 
 
-def ask_and_tell(destination: Destination, trials: int, asked: Any, told: Any) -> None:
-    """Take points of a study until none is left, and note how long asking and telling took."""
-    from runs.sweeps.home import Claim
-
-    place = Place(Path(tempfile.gettempdir()), destination)
+def ask_and_tell(destination: Destination, asked: Any, told: Any) -> None:
+    """Take points of a study, as an agent does, until none is left, and note how long asking and telling took."""
+    place = Place(Path(tempfile.gettempdir()) / f"sweeps-{os.getpid()}", destination)
     with contextlib.closing(place.home("scale")) as home:
-        definition = home.definition()
-        spec = read_spec(definition.spec)
-        study = Study(home, definition, spec)
-        asks, tells, number = [], [], 0
+        agent = Agent(home, Means(place.base), None)  # which starts nothing
+        asks, tells = [], []
         while True:
             start = time.perf_counter()
-            number = max(number, study.progress().num_taken - 400)
-            while number < trials and (study.has(number) or not home.claim(Claim(number, 0, str(os.getpid())))):
-                number += 1
-            if number >= trials:
+            taken = agent.next()
+            if taken is None:
                 break
-            point = study.take(number)
             asks.append(time.perf_counter() - start)
             start = time.perf_counter()
-            study.finish(number, "COMPLETE", [point.parameters["x"]])
+            agent.study.finish(taken[0].number, "COMPLETE", [taken[0].parameters["x"]])
             tells.append(time.perf_counter() - start)
+        home.leave(agent.name)
     asked.put(asks)
     told.put(tells)
 
@@ -286,7 +280,7 @@ def scale(url: str, agents: int, trials: int) -> None:
         sweep_of(Path(folder), Place(Path(folder), destination), "scale", random_spec(trials))
     context = multiprocessing.get_context("fork")
     asked, told = context.Queue(), context.Queue()
-    processes = [context.Process(target=ask_and_tell, args=(destination, trials, asked, told)) for _ in range(agents)]
+    processes = [context.Process(target=ask_and_tell, args=(destination, asked, told)) for _ in range(agents)]
     start = time.perf_counter()
     for process in processes:
         process.start()

@@ -34,7 +34,7 @@ from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
 from experiments.running.trial import Pruned, take_trial
 from ingredients.config.files import guard_sacred
-from ingredients.config.ingredient import LabFunctions, make_writable
+from ingredients.config.ingredient import LabFunctions, look_once_at_sources, make_writable
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
@@ -137,6 +137,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         ours = (tensorboard_option, environment_option, commands.origin_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
+        look_once_at_sources()
         sacred_experiment.inspect = _Frames  # type: ignore[assignment]  # it has what Sacred uses of the module
         self._aliases = Aliases()
         self._always: tuple[str, ...] = ()

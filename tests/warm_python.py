@@ -15,15 +15,18 @@ process that asked for them.
 
 from __future__ import annotations
 
+import _imp
 import atexit
 import contextlib
 import ctypes
 import functools
 import gc
+import hashlib
 import importlib
 import importlib.machinery
 import io
 import json
+import marshal
 import os
 import runpy
 import select
@@ -64,6 +67,9 @@ def main() -> None:
         with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module(name)
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    share_bytecode(Path(listener.getsockname()).parent)
+    look_at_packages()
     if loaded := LAB & sys.modules.keys():
         raise RuntimeError(f"the warm process has imported {loaded}, which every process has to import by itself")
     if threading.active_count() > 1 or len(list(Path("/proc/self/task").glob("*"))) > 1:
@@ -73,7 +79,34 @@ def main() -> None:
     end_quickly()
     use_huge_pages()
     signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())  # else their time would count nowhere
-    run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+    run(serve(listener, int(sys.argv[2])))
+
+
+def share_bytecode(folder: Path) -> None:
+    """Compile a source once for all processes: they run copies of the lab, and restored ones, without its bytecode."""
+    original = importlib.machinery.SourceFileLoader.source_to_code
+
+    def source_to_code(self: Any, data: bytes, path: str, **options: Any) -> types.CodeType:
+        place = folder / hashlib.sha256(data).hexdigest()
+        with contextlib.suppress(OSError):
+            code = marshal.loads(place.read_bytes())
+            _imp._fix_co_filename(code, path)
+            return code
+        code = original(self, data, path, **options)
+        with contextlib.suppress(OSError):
+            written = place.with_name(f"{place.name}-{os.getpid()}")
+            written.write_bytes(marshal.dumps(code))
+            written.replace(place)
+        return code
+
+    importlib.machinery.SourceFileLoader.source_to_code = source_to_code
+
+
+def look_at_packages() -> None:
+    """Let Sacred find which package each module is of; it looks at all that are installed, once in a process."""
+    from sacred.dependencies import PackageDependency
+
+    PackageDependency.create(sys)
 
 
 def end_quickly() -> None:

@@ -24,7 +24,8 @@ class Averaging(Callback):
     """Averages the weights of the model in the course of a training; validations measure the average.
 
     From the epoch `start` on, the average is what is validated, and the best of what was validated is kept as the best
-    weights. States of the training hold model and average. `fit` adds one where `average` is given.
+    weights. States of the training hold model and average. `fit` adds one where `average` is given. Parameters of the
+    loss or the task are not averaged: they are measured and kept as they are after the step.
 
     Args:
         kind: `ema`: exponentially, after every step, statistics of normalisation layers, too. `swa`: the mean of the

@@ -51,14 +51,16 @@ def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targe
     """Return how a loss joins samples, by comparing its value on a batch with those on two parts of the batch.
 
     Where none of the three explains the value, as of losses that compare samples, or the loss refuses numbers that are
-    made up, its attributes count.
+    made up, or it is not known what the data hold, its attributes count.
 
     Args:
         module: The loss, on the CPU; a copy of it is called.
         kind: See `Loss.kind`.
         num_outputs: Outputs of a sample; they are made up from 0 to 1, to pass for scores and for probabilities.
-        num_targets: Classes, labels or values of a sample.
+        num_targets: Classes, labels or values of a sample; 0 if that is not known.
     """
+    if num_targets == 0:
+        return averaging_of(module, kind)
     generator = torch.Generator().manual_seed(0)
     outputs = torch.rand(6, num_outputs, generator=generator) * 0.8 + 0.1
     targets = torch.arange(6) % num_targets

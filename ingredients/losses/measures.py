@@ -66,7 +66,10 @@ class Measures:
         elif self._loss.kind == "binary":
             found = found[:, 1]
         for metric in self.metrics.values():
-            metric.update(found, targets)
+            if _reads_tokens(type(metric)):
+                metric.update(*_as_tokens(found, targets))
+            else:
+                metric.update(found, targets)
 
     def compute(self) -> dict[str, float]:
         """Return the numbers by name, those of single classes as NAME/CLASS; `matrices` has the rest."""
@@ -148,6 +151,8 @@ def build_measures(
         if not isinstance(kind, str):
             raise ConfigError(f"metrics.use.{name}: got {given!r}, expected a class of torchmetrics, such as F1Score")
         cls = _class_of(kind, name)
+        if _reads_tokens(cls) and loss.kind != "classes":
+            raise LossError(f"metrics.use.{name}: {kind} is of classes or tokens, but the loss is of {loss.kind}")
         options = {**_usual(cls, loss), **options}
         if not _is_wrapper(cls):  # those hand on what they do not know to a class that refuses it
             check_options(cls, options, f"metrics.use.{name}")
@@ -176,7 +181,21 @@ def _class_of(kind: str, name: str) -> Any:
             f"metrics.use.{name}: got {kind!r}, which torchmetrics does not have"
             + (f"; did you mean {near}?" if near else "; see https://lightning.ai/docs/torchmetrics")
         )
-    return getattr(package, kind)
+    cls = getattr(package, kind)
+    # What torchmetrics has moved is a subclass here that warns.
+    return cls.__bases__[0] if cls.__module__.endswith("._deprecated") else cls
+
+
+def _reads_tokens(cls: type) -> bool:
+    """Return whether a metric reads scores (B, T, C) and targets (B, T)."""
+    return any(base.__name__ == "Perplexity" and base.__module__.startswith("torchmetrics.") for base in cls.__mro__)
+
+
+def _as_tokens(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return probabilities (B, C) or (B, C, ...) as scores (B, T, C), and targets (B) or (B, ...) as (B, T)."""
+    scores = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+    scores = scores.flatten(2) if scores.ndim > 2 else scores.unsqueeze(2)
+    return scores.movedim(1, 2), targets.reshape(len(targets), -1)
 
 
 def _is_wrapper(cls: Any) -> bool:
@@ -185,6 +204,9 @@ def _is_wrapper(cls: Any) -> bool:
 
 def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
     """Return the arguments that follow from the loss: the task, and the number of classes or labels."""
+    ignored = getattr(loss.module, "ignore_index", None)
+    if _reads_tokens(cls):
+        return {"ignore_index": ignored}
     if not _is_wrapper(cls) or loss.kind == "values":
         return {}
     accepted = inspect.signature(cls.__new__).parameters
@@ -195,7 +217,6 @@ def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
     }
     # Looking for invalid values in each batch would wait for the device.
     usual: dict[str, Any] = {**of_kind[loss.kind], "validate_args": False}
-    ignored = getattr(loss.module, "ignore_index", None)
     if loss.kind == "classes" and ignored is not None:
         usual["ignore_index"] = ignored
     return {key: value for key, value in usual.items() if key in accepted}

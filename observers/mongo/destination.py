@@ -67,7 +67,7 @@ class Destination:
         return {name: value for name, value in entries.items() if value or name in ("url", "db_name", "prefix")}
 
     def connect(self, **options: Any) -> pymongo.MongoClient:
-        """Return a client that notices an outage within seconds.
+        """Return a client that notices an outage within seconds, or as late as its URL says.
 
         Raises:
             pymongo.errors.ConfigurationError: If the URL is none.
@@ -75,6 +75,8 @@ class Destination:
         import pymongo
 
         patience = {"serverSelectionTimeoutMS": 2000, "connectTimeoutMS": 2000, "socketTimeoutMS": 20000}
+        given = (self.url or "").lower()  # names of options are the same in any case
+        patience = {name: value for name, value in patience.items() if f"{name.lower()}=" not in given}
         return pymongo.MongoClient(self.url, **{**patience, "appname": "sacristan", **options})
 
 

@@ -50,7 +50,7 @@ class LabSources:
         if len(sys.modules) == self._num_modules:
             return False
         self._num_modules = len(sys.modules)
-        for name in (*self._given, *(name for name, _ in provenance.imported_sources(self._lab, self._mainfile))):
+        for name in (*self._given, *provenance.imported_files(self._lab, self._mainfile)):
             if name not in self._kept:
                 path = self._lab / name
                 self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.sources_and_git import commit_of, source_name
+from observers.provenance.sources_and_git import commit_of, repository_of, source_name
 
 __all__ = ["Libraries", "file_digest"]
 
@@ -34,6 +34,7 @@ class Libraries:
     def __init__(self, base_dir: str | Path) -> None:
         self._lab = str(base_dir)
         self._num_modules = 0
+        self._commits: dict[Path, str | None] = {}
         self.found: dict[str, dict[str, Any]] = {}
 
     @property
@@ -63,13 +64,15 @@ class Libraries:
         return self.found != before
 
     def _entry(self, name: str, folder: str, files: dict[str, str]) -> dict[str, Any]:
-        known = self.found.get(name, {})
-        commit = (
-            known["commit"]
-            if known.get("folder") == folder
-            else commit_of(Path(folder, *next(iter(files)).split("/")).parent)
-        )
-        return {"folder": folder, "commit": commit, "digest": _digest_of(files), "files": dict(sorted(files.items()))}
+        root = repository_of(Path(folder, next(iter(files))).parent)
+        if root is not None and root not in self._commits:
+            self._commits[root] = commit_of(root)
+        return {
+            "folder": folder,
+            "commit": None if root is None else self._commits[root],
+            "digest": _digest_of(files),
+            "files": dict(sorted(files.items())),
+        }
 
 
 def _digest_of(files: Mapping[str, str]) -> str:

@@ -20,11 +20,13 @@ from observers.record.redaction import hide_passwords
 __all__ = [
     "commit_of",
     "git_state",
+    "imported_files",
     "imported_sources",
     "lab_git_state",
     "machine",
     "md5_of",
     "packages",
+    "repository_of",
     "source_name",
 ]
 
@@ -41,21 +43,25 @@ _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".t
 def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
     """Return (path under `base_dir`, MD5) of every imported module's file there, and of the main file.
 
-    A file has the path that it was imported by, also where that is a link, whose target may lie anywhere. MD5 is what
-    Sacred's records hold; it tells contents apart, and protects against nothing.
+    MD5 is what Sacred's records hold; it tells contents apart, and protects against nothing.
+    """
+    return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
+
+
+def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
+    """Return the path under `base_dir` of every imported module's file there, and of the main file.
+
+    A file has the path that it was imported by, also where that is a link, whose target may lie anywhere.
     """
     files = {str(mainfile)} if mainfile else set()
     files |= {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    found = {}
+    found = set()
     for file in files:
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
         name = _name_below(file, str(base_dir)) if file.endswith(".py") else None
-        if name is None or _is_installed(name):
-            continue
-        path = Path(base_dir, name)
-        if path.is_file():
-            found[name] = md5_of(path)
-    return sorted(found.items())
+        if name is not None and not _is_installed(name) and Path(base_dir, name).is_file():
+            found.add(name)
+    return sorted(found)
 
 
 def md5_of(path: Path) -> str:
@@ -70,7 +76,10 @@ def _is_installed(name: str) -> bool:
 
 def source_name(file: str | Path, base_dir: str | Path) -> str | None:
     """Return the path of a file below `base_dir`, as it is named or as links lead to it; None if it is elsewhere."""
-    return _name_below(str(file), str(base_dir)) or _name_below(str(Path(file).resolve()), str(base_dir))
+    name = _name_below(str(file), str(base_dir))
+    if name is None and Path(file).is_symlink():
+        return _name_below(str(Path(file).resolve()), str(base_dir))
+    return name
 
 
 def _name_below(file: str, base: str) -> str | None:
@@ -101,8 +110,22 @@ def _real_folder(folder: str) -> str:
 
 def packages() -> dict[str, str]:
     """Return name and version of every installed package."""
+    return dict(_packages(tuple(_folder_state(entry) for entry in sys.path)))
+
+
+def _folder_state(entry: str) -> tuple[str, int]:
+    """Return a place that packages are found in, and when one came or went last."""
+    path = Path.cwd() / entry
+    try:
+        return str(path), path.stat().st_mtime_ns
+    except OSError:
+        return str(path), 0
+
+
+@functools.lru_cache(8)
+def _packages(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
+    for distribution in importlib.metadata.distributions(path=[place for place, _ in places]):
         with contextlib.suppress(Exception):  # an installation half removed has no name
             # setuptools puts what it brings for itself on the path, behind what is installed.
             if "_vendor" in Path(str(distribution.locate_file(""))).parts:
@@ -142,6 +165,14 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
     return git_state(Path(mainfile).parent, content=content) if state is None and mainfile is not None else state
 
 
+def repository_of(folder: str | Path) -> Path | None:
+    """Return the root of the repository that a folder seems to be in, without asking git; None outside of one."""
+    if "GIT_DIR" in os.environ:  # which git takes for any folder
+        return Path(folder)
+    path = Path(os.path.realpath(folder))
+    return next((parent for parent in (path, *path.parents) if os.path.lexists(parent / ".git")), None)
+
+
 def commit_of(folder: str | Path) -> str | None:
     """Return the commit of the repository that a folder is in; None outside of one, or without a commit."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
@@ -165,6 +196,8 @@ def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
 
 
 def _git(folder: str | Path, *arguments: str) -> str | None:
+    if repository_of(folder) is None:
+        return None
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
         done = subprocess.run(

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import math
 import os
+import random
 import socket
 import statistics
 import time
@@ -36,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 # How often what other agents have left undone is looked for, in seconds.
 _LOOK_S = 5.0
+# Attempts to claim a point somewhere ahead, until all are tried in their order.
+_TRIES = 20
 # Points that may fail, before any has come to its end, until the sweep is given up.
 _FIRST_FAILURES = 3
 
@@ -86,6 +89,7 @@ class Agent:
 
     Attributes:
         name: Unlike that of any other agent.
+        study: The sweep's.
     """
 
     def __init__(self, home: Home, means: Means, warm: WarmPython) -> None:
@@ -93,7 +97,7 @@ class Agent:
         self._home, self._means, self._warm = home, means, warm
         self._definition = home.definition()
         self._spec: Spec = read_spec(self._definition.spec)
-        self._study = Study(home, self._definition, self._spec)
+        self.study = Study(home, self._definition, self._spec)
         self._store: Store = open_store(means.base, create=True)
         self._first_free = 0
         self._last_beat = self._last_look = -math.inf
@@ -103,7 +107,7 @@ class Agent:
         done = 0
         self._beat()
         try:
-            while (taken := self._next()) is not None:
+            while (taken := self.next()) is not None:
                 self._see_through(*taken)
                 done += 1
                 if self._is_hopeless() or self._is_reached(taken[0].number):
@@ -122,24 +126,25 @@ class Agent:
         given = [self._spec.size, self._spec.run_cap, self._definition.count]
         return min((number for number in given if number is not None), default=float("inf"))
 
-    def _next(self) -> tuple[Point, int] | None:
+    def next(self) -> tuple[Point, int] | None:
         """Return the next point and which attempt at it this is; None if there is nothing left to take."""
         while not self._home.is_stopped and not self._is_late:
             self._beat()
-            progress = self._study.progress()
+            progress = self.study.progress()
             if time.monotonic() - self._last_look > _LOOK_S or progress.num_taken >= self._limit:
                 self._last_look = time.monotonic()
-                left = self._abandoned(progress.unfinished)
+                left = self._abandoned([*progress.unfinished, *self._missing(self.study.end)])
                 if left is not None:
                     return left
             new = self._new()
             if new is None:
-                return None
-            point = self._study.take(new.trial)
-            same = None if self._means.repeat else self._study.finished_as(point)
+                # An agent may have died before it took what it claimed.
+                return self._abandoned(self._missing(int(self._limit)))
+            point = self.study.take(new.trial)
+            same = None if self._means.repeat else self.study.finished_as(point)
             if same is None:
                 return point, new.attempt
-            self._study.finish(new.trial, "COMPLETE", same.values, same_as=same.number)
+            self.study.finish_as(new.trial, same)
         return None
 
     @property
@@ -147,26 +152,28 @@ class Agent:
         return self._means.deadline is not None and time.time() >= self._means.deadline
 
     def _new(self) -> Claim | None:
-        """Claim the next point that nobody has claimed; an agent may have died before it took what it claimed."""
-        while self._study.has(self._first_free):
+        """Claim a point that nobody has claimed: the first one, or, where many agents are at it, one soon behind it."""
+        while self.study.has(self._first_free):
             self._first_free += 1
-        number = self._first_free
+        number, failures = self._first_free, 0
         while number < self._limit:
-            if not self._study.has(number):
-                first = Claim(number, 0, self.name)
-                if self._home.claim(first):
-                    return first
-                last = self._home.last_claims([number]).get(number)
-                if last is not None and not self._is_living(last.agent):
-                    following = last._replace(attempt=last.attempt + 1, agent=self.name)
-                    if self._home.claim(following) and not self._study.has(number):
-                        return following
-            number += 1
+            if not self.study.has(number):
+                claim = Claim(number, 0, self.name)
+                if self._home.claim(claim):
+                    return claim
+                failures += 1
+            number += 1 + (random.randrange(failures) if 0 < failures < _TRIES else 0)
+            if number >= self._limit and 0 < failures < _TRIES:  # some may have been passed over
+                number, failures = self._first_free, _TRIES
         return None
 
-    def _abandoned(self, unfinished: frozenset[int]) -> tuple[Point, int] | None:
+    def _missing(self, end: int) -> list[int]:
+        """Return the numbers below `end` of points that nobody has taken."""
+        return [number for number in range(self._first_free, end) if not self.study.has(number)]
+
+    def _abandoned(self, numbers: Sequence[int]) -> tuple[Point, int] | None:
         """Claim a point whose agent is dead, and return it with the number of the attempt."""
-        claims = self._home.last_claims(sorted(unfinished))
+        claims = self._home.last_claims(sorted(numbers))
         leases = self._home.leases() if claims else {}
         for number, last in claims.items():
             lease = leases.get(last.agent)
@@ -175,26 +182,22 @@ class Agent:
             following = Claim(number, last.attempt + 1, self.name)
             if not self._home.claim(following):
                 continue
-            point = self._study.take(number)
+            point = self.study.take(number)
             if point.is_finished:
                 continue
             if following.attempt > self._means.retries:
                 reason = f"what ran it was killed {following.attempt} times; python -m runs ls --sweep {self._home.id}"
-                self._study.finish(number, "FAIL", reason=reason)
+                self.study.finish(number, "FAIL", reason=reason)
                 continue
             return point, following.attempt
         return None
 
-    def _is_living(self, agent: str) -> bool:
-        lease = self._home.leases().get(agent)
-        return lease is not None and is_alive(lease)
-
     def _is_hopeless(self) -> bool:
         """Tell whether the first points have all failed, so that the others would fail, too."""
-        counts = self._study.progress().counts
+        counts = self.study.progress().counts
         hopeless = counts.get("FAIL", 0) >= _FIRST_FAILURES and counts.keys() == {"FAIL"}
         if hopeless:
-            reasons = [point.notes.get("reason", "") for point in self._study.points().values()]
+            reasons = [point.notes.get("reason", "") for point in self.study.points().values()]
             _log.error(
                 "the first %d trials have failed, so the sweep stops: %s",
                 counts["FAIL"],
@@ -204,7 +207,7 @@ class Agent:
 
     def _is_reached(self, number: int) -> bool:
         """Tell whether a point is as good as the spec asks for."""
-        point = self._study.point(number)
+        point = self.study.point(number)
         return point is not None and point.state == "COMPLETE" and self._spec.is_reached(point.values)
 
     # ------------------------------------------------------------------ its runs
@@ -228,13 +231,13 @@ class Agent:
             values = [statistics.fmean(column) for column in zip(*(one.values for one in ended), strict=True)]
             names = ended[0].measured
             measured = {name: statistics.fmean(one.measured[name] for one in ended) for name in names}
-            self._study.finish(point.number, "COMPLETE", values, measured, runs=uids)
+            self.study.finish(point.number, "COMPLETE", values, measured, runs=uids)
         elif last.state == "PRUNED":
-            reports = point.reports or (self._study.point(point.number) or point).reports
+            reports = point.reports or (self.study.point(point.number) or point).reports
             values = [reports[max(reports)]] if reports else []
-            self._study.finish(point.number, "PRUNED", values, runs=uids)
+            self.study.finish(point.number, "PRUNED", values, runs=uids)
         else:
-            self._study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
+            self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
 
     def _seeds(self, point: Point) -> Sequence[int | None]:
         if self._spec.seeds == 1:
@@ -285,7 +288,7 @@ class Agent:
             "attempt": attempt,
             "parameters": settings,
             "metric": base_metric(self._spec.objectives[0].name) if self._spec.objectives else "",
-            "prunes": self._study.prunes,
+            "prunes": self.study.prunes,
         }
         folder: Path | None = None
         with self._warm.start(launch, output=self._means.output, trial=trial) as job:
@@ -295,8 +298,8 @@ class Agent:
                     if event.kind == "started":
                         folder = None if event.folder is None else Path(event.folder)
                     elif event.kind == "report":
-                        is_hopeless = self._study.report(point.number, round(event.step), event.value)
-                        if self._study.prunes:
+                        is_hopeless = self.study.report(point.number, round(event.step), event.value)
+                        if self.study.prunes:
                             job.answer(is_hopeless)
                 if code is not None:
                     return folder, code

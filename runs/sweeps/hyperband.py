@@ -27,7 +27,7 @@ __all__ = ["Hyperband"]
 
 
 class Hyperband(BasePruner):
-    """wandb's hyperband.
+    """wandb's hyperband, for one study.
 
     Args:
         options: `eta`, `strict`, and `min_iter`, or `max_iter` and `s`.
@@ -37,6 +37,8 @@ class Hyperband(BasePruner):
         self._bands = bands(options)
         self._share = 1.0 / options["eta"]
         self._strict = options["strict"]
+        # Histories of trials that have ended, by the id that their storage gives them: there may be thousands.
+        self._ended: dict[int, list[float]] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         sign = -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
@@ -44,11 +46,19 @@ class Hyperband(BasePruner):
         band = max((band for band in self._bands if band <= len(history)), default=None)
         if band is None:
             return False
-        others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
         values = [history[band - 1]]
-        values += [past[band - 1] for past in (_history(other, sign) for other in others) if len(past) >= band]
+        for other in study.get_trials(deepcopy=False):
+            if other.number != trial.number:
+                values += self._history_of(other, sign)[band - 1 : band]
         threshold = sorted(values)[int(self._share * len(values))]
         return (history[band - 1] if self._strict else min(history)) > threshold
+
+    def _history_of(self, trial: FrozenTrial, sign: float) -> list[float]:
+        if not trial.state.is_finished():
+            return _history(trial, sign)
+        if trial._trial_id not in self._ended:
+            self._ended[trial._trial_id] = _history(trial, sign)
+        return self._ended[trial._trial_id]
 
 
 def _history(trial: FrozenTrial, sign: float) -> list[float]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import time
 from collections.abc import Iterator
 from io import RawIOBase
@@ -18,6 +17,7 @@ from typing import Any
 
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
+from pymongo import ReturnDocument
 from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
@@ -28,6 +28,9 @@ __all__ = ["MongoJournal", "file_storage", "mongo_storage"]
 # Optuna's number of the operation that ends a trial; nothing of it may be lost, even to a power cut.
 _SET_STATE = 6
 _DIGITS = 9
+# How long a number may be without its entry, and an entry that Optuna passes over.
+_PATIENCE_S = 2.0
+_EMPTY = '{"op_code":10,"worker_id":""}'
 
 
 class _FileJournal(JournalFileBackend):
@@ -66,9 +69,9 @@ def _end_of_last_line(stream: RawIOBase) -> int:
 class MongoJournal(BaseJournalBackend):
     """A journal in a collection: one document per entry, numbered without gaps.
 
-    The number is a part of `_id`, and each writer takes the one behind the last that it can see: of those who are at
-    it at once the database lets one through, and the others take the next. So the order is that of the numbers, for
-    every reader, and whatever writer is killed.
+    A counter hands out the numbers, which are a part of `_id`, so that writers do not get into each other's way; the
+    order is that of the numbers, for every reader. A writer that was killed between the two leaves a number without an
+    entry: whoever waits for it too long puts an empty one there, and a writer that was only slow takes another number.
 
     Args:
         collection: Where the entries are.
@@ -78,41 +81,48 @@ class MongoJournal(BaseJournalBackend):
     def __init__(self, collection: Collection[dict[str, Any]], name: str) -> None:
         self._entries = collection
         self._name = name
-        self._next = 0
+        # Behind the last entry of ours: up to there everything is read.
+        self._end = 0
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        wanted = {"_id": {"$gte": self._id(log_number_from), "$lt": f"{self._name}0"}}  # 0 follows the slash
-        for entry in self._entries.find(wanted).sort("_id", 1):
-            self._next = int(entry["_id"][-_DIGITS:]) + 1
-            yield json.loads(entry["entry"])
+        number, waiting_since = log_number_from, None
+        while True:
+            for entry in self._entries.find({"_id": {"$gte": self._id(number), "$lt": self._id(None)}}).sort("_id", 1):
+                if entry["_id"] != self._id(number):
+                    break  # a gap
+                number, waiting_since = number + 1, None
+                yield json.loads(entry["entry"])
+            if number >= self._end:
+                return
+            now = time.monotonic()
+            waiting_since = waiting_since or now
+            if now - waiting_since > _PATIENCE_S:
+                self._insert(number, _EMPTY)
+            time.sleep(0.001)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         for log in logs:
             # As text: a document would change integers, tuples and keys with dots.
             text = json.dumps(log, separators=(",", ":"))
-            failures = 0
-            while not self._insert(text):
-                failures += 1
-                if failures > 3:  # many are at it: let some of them through
-                    time.sleep(random.uniform(0, min(0.001 * 2**failures, 0.1)))
-                self._next = self._end()
+            while not self._insert(number := self._next(), text):
+                pass
+            self._end = number + 1
 
-    def _insert(self, text: str) -> bool:
+    def _next(self) -> int:
+        counted = self._entries.find_one_and_update(
+            {"_id": self._name}, {"$inc": {"next": 1}}, upsert=True, return_document=ReturnDocument.AFTER
+        )
+        return int((counted or {})["next"]) - 1
+
+    def _insert(self, number: int, text: str) -> bool:
         try:
-            self._entries.insert_one({"_id": self._id(self._next), "entry": text})
+            self._entries.insert_one({"_id": self._id(number), "entry": text})
         except DuplicateKeyError:
             return False
-        self._next += 1
         return True
 
-    def _end(self) -> int:
-        """Return the number behind the last entry."""
-        ours = {"_id": {"$gte": self._id(0), "$lt": f"{self._name}0"}}
-        last = self._entries.find_one(ours, {"_id": 1}, sort=[("_id", -1)])
-        return 0 if last is None else int(last["_id"][-_DIGITS:]) + 1
-
-    def _id(self, number: int) -> str:
-        return f"{self._name}/{number:0{_DIGITS}d}"
+    def _id(self, number: int | None) -> str:
+        return f"{self._name}0" if number is None else f"{self._name}/{number:0{_DIGITS}d}"  # 0 follows the slash
 
 
 def file_storage(path: Path) -> JournalStorage:

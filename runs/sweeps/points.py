@@ -16,7 +16,7 @@ from runs.sweeps.spec import Spec
 if TYPE_CHECKING:
     from optuna import Trial
 
-__all__ = ["QUANTILE", "choices", "grid_point", "in_order", "position_of", "representative", "suggest"]
+__all__ = ["QUANTILE", "choices", "grid_point", "in_order", "listed", "position_of", "representative", "suggest"]
 
 # Ends the name of a suggestion that is a quantile of the parameter's law.
 QUANTILE = " (quantile)"
@@ -77,12 +77,7 @@ def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
 
 def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
     name, law = parameter.name, parameter.law
-    if spec.grid is not None and not isinstance(law, Constant):
-        values = spec.grid.values[name]
-    elif isinstance(law, Choice) and law.probabilities is None:
-        values = law.values
-    else:
-        values = None
+    values = listed(spec, parameter)
     if values is not None:
         given = choices(values)
         return values[given.index(trial.suggest_categorical(name, given))]
@@ -94,6 +89,15 @@ def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
         return trial.suggest_float(name, law.first, law.second, log=law.shape == "log_uniform")
     low, high = law.quantiles if isinstance(law, Reals) else (0.0, 1.0)
     return law.ppf(trial.suggest_float(f"{name}{QUANTILE}", low, high))
+
+
+def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
+    """Return the values of which one is suggested; None if a number is."""
+    if isinstance(parameter.law, Constant | Integers):
+        return None
+    if spec.grid is not None:
+        return spec.grid.values[parameter.name]
+    return parameter.law.values if isinstance(parameter.law, Choice) and not parameter.law.probabilities else None
 
 
 def choices(values: Sequence[Any]) -> list[Any]:

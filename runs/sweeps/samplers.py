@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runs.errors import MissingExtraError
-from runs.sweeps.grids import Grid
 from runs.sweeps.laws import Constant
-from runs.sweeps.points import choices, grid_point, position_of
+from runs.sweeps.points import choices, grid_point, listed, position_of
 from runs.sweeps.spec import Spec
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
     if spec.grid is not None:
         from runs.sweeps.own_samplers import FixedSampler
 
-        return FixedSampler(_on_grid(spec.grid, grid_point(spec, number, seed)))
+        return FixedSampler(_on_grid(spec, grid_point(spec, number, seed)))
     if spec.method == "random":
         return samplers.RandomSampler(own)
     if spec.method in ("bayes", "tpe"):
@@ -90,6 +89,10 @@ def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
     return samplers.NSGAIISampler(seed=own, **options)
 
 
-def _on_grid(grid: Grid, point: dict[str, Any]) -> dict[str, Any]:
+def _on_grid(spec: Spec, point: dict[str, Any]) -> dict[str, Any]:
     """Return what is to be suggested at a point of the grid."""
-    return {name: choices(grid.values[name])[position_of(grid.values[name], value)] for name, value in point.items()}
+    found = {}
+    for name, value in point.items():
+        values = listed(spec, spec.parameters[name])
+        found[name] = value if values is None else choices(values)[position_of(values, value)]
+    return found

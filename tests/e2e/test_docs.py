@@ -24,8 +24,9 @@ BLOCK = re.compile(r"^```(console|python|csv)(?: (file|with)=(\S+))?\n(.*?)^```"
 # So many commands of README.md are run by a Python that starts afresh.
 NUM_COLD = 1
 
-# What a shell might read otherwise than as it stands.
+# What a shell might read otherwise than as it stands, where no single quotes are around it.
 READ_BY_SHELLS = set("$`|&;<>()*?[]{}~#!\\")
+QUOTED = re.compile("'[^']*'")
 
 OPENING = "import runs\n\nstore = runs.open_store()\n"
 
@@ -44,7 +45,8 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
 def words(command: str) -> list[str] | str:
     """Return the words of a command; the command itself, if that takes a shell."""
     name, *others = shlex.split(command)
-    return [sys.executable, *others] if name == "python" and READ_BY_SHELLS.isdisjoint(command) else command
+    is_plain = name == "python" and READ_BY_SHELLS.isdisjoint(QUOTED.sub("", command))
+    return [sys.executable, *others] if is_plain else command
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

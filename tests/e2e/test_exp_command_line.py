@@ -13,6 +13,18 @@ from observers.record.sealed_zip import read_note
 from tests.processes import DEVNULL, PIPE, Process, run
 
 EXP = Path(__file__).parents[2] / "exp.py"
+# Runs a script where torch has not been imported, in a warm process too, and cannot be.
+WITHOUT_TORCH = """
+import os, runpy, sys
+torch = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "torch"}
+class Refusing:
+    def find_spec(name, path=None, target=None):
+        if name == "torch": raise AssertionError("torch is imported")
+sys.meta_path.insert(0, Refusing)
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 # Python runs it at its start, so that what a process has imported can be read when it has ended.
 SITECUSTOMIZE = """
 import atexit, os, sys
@@ -38,9 +50,14 @@ class Lab:
     def env(self):
         return {**os.environ, "PYTHONPATH": str(self._site), "IMPORTED": str(self._site / "imported")}
 
-    def run(self, *words, cold=True):
+    def run(self, *words, cold=False):
         options = {"env": self.env, "capture_output": True, "text": True, "cold": cold}
         return run([*self.command, *words], cwd=self.folder, **options)
+
+    def run_without_torch(self, *words):
+        """Run it where importing torch ends it."""
+        command = [sys.executable, "-c", WITHOUT_TORCH, str(EXP), *words]
+        return run(command, cwd=self.folder, capture_output=True, text=True)
 
     def imported(self):
         """Return the modules that the last process has imported."""
@@ -65,17 +82,27 @@ def lab(tmp_path):
     ],
 )
 def test_looking_shows_it_without_torch_and_records_nothing(lab, words, shown):
-    done = lab.run(*words)
-    assert done.returncode == 0
+    done = lab.run_without_torch(*words)
+    assert done.returncode == 0, done.stderr
     assert shown in done.stdout
-    assert "sacred" in lab.imported()
-    assert "torch" not in lab.imported()
     assert not lab.records.exists()
 
 
-def test_save_config_writes_a_file_that_with_takes(lab):
-    assert lab.run("save_config", "with", "lr=1", "data.fast", "config_filename=mine.yaml").returncode == 0
+def test_looking_with_a_python_that_starts_afresh_imports_no_torch(lab):
+    assert lab.run("print_config", cold=True).returncode == 0
+    assert "sacred" in lab.imported()
     assert "torch" not in lab.imported()
+
+
+def test_importing_torch_ends_what_runs_without(lab):
+    done = lab.run_without_torch("with", "data.fast", "epochs=1")
+    assert done.returncode == 1
+    assert "torch is imported" in done.stderr
+
+
+def test_save_config_writes_a_file_that_with_takes(lab):
+    done = lab.run_without_torch("save_config", "with", "lr=1", "data.fast", "config_filename=mine.yaml")
+    assert done.returncode == 0, done.stderr
     done = lab.run("print_config", "with", "mine.yaml", "model.init=xavier")
     assert done.returncode == 0
     for line in ("lr = 1.0", "  limit = 300", "  batch_size = 32", "  init = 'xavier'"):
@@ -100,19 +127,18 @@ def test_save_config_writes_a_file_that_with_takes(lab):
     ],
 )
 def test_typo_ends_with_one_line_that_names_it_and_records_nothing(lab, words, named, meant):
-    done = lab.run(*words)
+    done = lab.run_without_torch(*words)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: {named}: ")
     assert done.stderr.endswith("\n")
     assert done.stderr.count("\n") == 1
     assert meant in done.stderr
-    assert "torch" not in lab.imported()
     assert not lab.records.exists()
 
 
 def test_force_trains_with_an_entry_that_does_not_exist(lab):
-    done = lab.run("--force", "with", "training.fast", "data.fast", "data.note=tried", cold=False)
+    done = lab.run("--force", "with", "training.fast", "data.fast", "data.note=tried")
     assert done.returncode == 0, done.stderr
     assert json.loads((lab.records / "1" / "config.json").read_text())["data"]["note"] == "tried"
 

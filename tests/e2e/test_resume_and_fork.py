@@ -25,14 +25,85 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = ("epochs=40", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")
 
 
+# A task of one's own with two optimizers, which draws, and a callback that draws and keeps a state.
+OWN = """
+import torch
+from torch import nn
+
+from experiments import Callback, Experiment, Task, loop
+from ingredients import checkpoint, data, device, optimizer, training
+from ingredients.config.seed import global_stream
+from observers import file_observer, run_folder
+
+ex = Experiment("own", [part.ingredient for part in (device, data, optimizer, training, checkpoint)])
+ex.alias(epochs="training.epochs")
+ex.observers.append(file_observer("my_runs"))
+
+
+class Game(Task):
+    def step(self, trainer, group):
+        painter, critic = trainer.model["painter"], trainer.model["critic"]
+
+        def painted(batch):
+            return painter(torch.randn(len(batch[0]), 4)).view_as(batch[0])
+
+        gap = trainer.minimize(lambda b: critic(painted(b).detach()).mean() - critic(b[0]).mean(), group, "critic")
+        loss = trainer.minimize(lambda b: -critic(painted(b)).mean(), group, "painter")
+        return {"loss": loss, "gap": gap}
+
+    def measure(self, model, batch):
+        return {"loss": -model["critic"](batch[0]).mean()}
+
+
+class Smoothed(Callback):
+    metrics = ("val/smoothed",)
+    value = 0.0
+
+    def after_step(self, trainer):
+        self.value = 0.9 * self.value + 0.1 * torch.rand(()).item()
+
+    def after_validation(self, trainer, metrics):
+        metrics["val/smoothed"] = self.value
+        trainer.log("val/smoothed", self.value, trainer.place.step)
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+@ex.config
+def config(training):
+    # passes
+    epochs = training["epochs"]
+    # of all random streams
+    seed = 0
+
+
+@ex.automain
+def main(_config, _run, seed, training):
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
+    with global_stream(seed, "init"):
+        critic = nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 1))
+        parts = nn.ModuleDict({"painter": nn.Linear(4, 64), "critic": critic}).to(where)
+    optimizers = {name: optimizer.make_optimizer(part) for name, part in parts.items()}
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        options = {"checkpointer": keeper, "log": _run.log_scalar, "callbacks": [Smoothed()], **training}
+        return loop.fit(parts, batches, Game(), optimizers, **options).best
+"""
+
+
 class Lab:
     """A folder to work in, with runs that are started there."""
 
     def __init__(self, folder):
         self.folder = folder
 
-    def start(self, *words):
-        command = [sys.executable, str(ROOT / "exp.py"), "with", *words]
+    def start(self, *words, script=ROOT / "exp.py"):
+        command = [sys.executable, str(script), "with", *words]
         return Process(command, cwd=self.folder, stdout=DEVNULL, stderr=DEVNULL)
 
     def runs(self, *words):
@@ -43,10 +114,10 @@ class Lab:
     def numbers(self):
         return {int(path.name) for path in (self.folder / "my_runs").iterdir() if path.name.isdigit()}
 
-    def cut_off(self, *words, by):
+    def cut_off(self, *words, by, **options):
         """Start a run, end it by a signal once it has saved three states; return its number and its exit code."""
         before = self.numbers()
-        with self.start(*words) as process:
+        with self.start(*words, **options) as process:
             deadline = time.monotonic() + 100
             while not (new := self.numbers() - before) or len(self.states(max(new))) < 3:
                 assert process.poll() is None
@@ -87,6 +158,23 @@ def test_run_cut_off_is_verified_and_goes_on_to_the_same_end(lab):
     again = lab.runs("resume", "2")
     assert again.returncode == 1
     assert again.stderr.startswith("error: run 2 is COMPLETED: nothing of it is left to do;")
+
+
+def test_run_of_an_own_task_and_a_callback_is_verified_resumed_and_reproduced(lab):
+    script = lab.folder / "own.py"
+    script.write_text(OWN)
+    settings = ("epochs=12", "data.limit=200", "training.log_interval=1", "checkpoint.keep=4")
+    assert lab.start(*settings, script=script).wait(120) == 0
+    whole = max(lab.numbers())
+    run, _ = lab.cut_off(*settings, by=signal.SIGKILL, script=script)
+    done = lab.runs("resume", str(run), "--verify", "5")
+    assert (done.returncode, done.stdout[:10]) == (0, "IDENTICAL:"), done.stdout + done.stderr
+    points = lab.points(run)
+    assert {"train/critic/lr", "train/gap", "val/smoothed"} <= points.keys()
+    assert points == lab.points(whole)
+    assert lab.record(run)["result"] == lab.record(whole)["result"]
+    done = lab.runs("reproduce", str(run))
+    assert (done.returncode, done.stdout[:10]) == (0, "IDENTICAL\n"), done.stdout + done.stderr
 
 
 def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):

@@ -205,7 +205,11 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
         (["ls", "--where", "lr"], 1, "error: got the condition 'lr', expected NAME"),
         (["ls", "--store", "/nowhere/at/all"], 1, "error: there is no folder /nowhere/at/all; give "),
         (["ls", "--store", "ftp://x"], 1, "error: got the store 'ftp://x', expected a folder or a mongodb:// URL"),
-        (["ls", "--store", "mongodb://user:secret@127.0.0.1:9/x"], 1, "error: MongoDB at mongodb://127.0.0.1:9/x: the"),
+        (
+            ["ls", "--store", "mongodb://user:secret@127.0.0.1:9/x?serverSelectionTimeoutMS=100"],
+            1,
+            "error: MongoDB at mongodb://127.0.0.1:9/x: the",
+        ),
         (
             ["reindex", "--store", "mongodb://user:secret@127.0.0.1:9/x"],
             1,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 import struct
 import sys
 import uuid
 import warnings
 import zipfile
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pandas
@@ -300,11 +302,24 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def evil(good, tmp_path_factory):
+    """Return a copy of an archive of a kind in a folder: `evil(name, folder)`; each kind is made once."""
+    made = {}
+
+    def copy(name, folder):
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("made") / "evil.zip"
+            HOSTILE[name][0](made[name], dict(good))
+        return Path(shutil.copy(made[name], folder))
+
+    return copy
+
+
 @pytest.mark.parametrize("name", HOSTILE)
-def test_archive_that_means_harm_is_refused_whole(good, name, target, tmp_path):
-    make_it, message = HOSTILE[name]
-    archive = tmp_path / "evil.zip"
-    make_it(archive, dict(good))
+def test_archive_that_means_harm_is_refused_whole(evil, name, target, tmp_path):
+    message = HOSTILE[name][1]
+    archive = evil(name, tmp_path)
     before = {path for path in tmp_path.rglob("*") if "target" not in path.parts}
     with open_store(target, create=True) as store:
         with pytest.raises(RunsError, match=message):

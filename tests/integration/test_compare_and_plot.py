@@ -186,18 +186,19 @@ def test_plot_limits_runs_that_were_not_named(capsys, where):
 
 
 def test_plot_on_a_terminal_has_colours_and_its_width(recorded):
-    out = on_terminal(recorded["files"], {"PATH": os.environ["PATH"]})
+    out = on_terminal(recorded["files"])
     assert "\x1b[38;5;32m" in out
     assert max(len(line) for line in out.splitlines() if "└" in line) <= 50
-    assert "\x1b[38" not in on_terminal(recorded["files"], {"PATH": os.environ["PATH"], "NO_COLOR": "1"})
+    assert "\x1b[38" not in on_terminal(recorded["files"], NO_COLOR="1")
 
 
-def on_terminal(where, environment):
+def on_terminal(where, **variables):
     """Return what `plot` prints on a terminal of 50 columns."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
     command = [sys.executable, "-m", "runs", "--store", where, "plot", "1", "4", "--metric", "val/accuracy"]
-    env = {**environment, "PYTHONPATH": os.pathsep.join(sys.path), "LANG": "C.UTF-8"}
+    names = os.environ.keys() - {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM"}
+    env = {name: os.environ[name] for name in names} | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables
     with Process(command, stdin=slave, stdout=slave, stderr=slave, env=env) as process:
         os.close(slave)
         parts = []

@@ -270,7 +270,7 @@ def test_document_too_large_is_not_read(tmp_path):
         _ = store.get("1").config
 
 
-@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.nightly)])
 def test_odd_entry_of_a_document_raises_nothing_unexpected(database, mongo_url, every):
     file_id = gridfs.GridFS(database).put(b"content", filename="x")
     whole = {**RUN, "_id": 1, "start_time": datetime(2026, 1, 1), "stop_time": None, "heartbeat": datetime(2026, 1, 1)}

@@ -361,14 +361,15 @@ def test_damaged_index_is_built_anew_in_its_place(store, kind, is_open, changes)
         assert index.path == path
 
 
-def test_bytes_gone_bad_never_show_as_errors(store):
+@pytest.mark.parametrize("num_seeds", [40, pytest.param(1000, marks=pytest.mark.nightly)])
+def test_bytes_gone_bad_never_show_as_errors(store, num_seeds):
     for number in range(1, 30):
         put(store, number, config={f"key{i}": [i, "x" * i, None][i % 3] for i in range(30)})
     with Index(store) as index:
         index.update()
     path = store / ".index.sqlite"
     good = path.read_bytes()
-    for seed in range(150):
+    for seed in range(num_seeds):
         chance = random.Random(seed)
         bad = bytearray(good)
         for _ in range(chance.choice([1, 30])):
@@ -493,7 +494,7 @@ def start_update(store, *arguments):
 @pytest.fixture
 def many(store):
     for number in range(1, 400):
-        put(store, number, config={f"key{i}": number * i for i in range(40)})
+        put(store, number, config={f"key{i}": number * i for i in range(10)})
     return store
 
 

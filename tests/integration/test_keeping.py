@@ -6,15 +6,18 @@ import io
 import json
 import os
 import pty
+import shutil
 import sys
 import time
 import types
+import uuid
 import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import bson
 import numpy as np
+import pymongo
 import pytest
 import sacred
 
@@ -65,11 +68,27 @@ def record(kind, folder, url, name):
         observer.runs.database.client.close()
 
 
-@pytest.fixture(params=KINDS)
-def lab(request, tmp_path, mongo_url, database):
+@pytest.fixture(scope="module", params=KINDS)
+def recorded(request, tmp_path_factory, mongo_url):
+    """Three runs that are recorded once: their kind, folder, a copy of that, and documents by collection."""
+    folder, name = tmp_path_factory.mktemp("lab"), f"kept_{uuid.uuid4().hex}"
+    record(request.param, folder, mongo_url, name)
+    copy = shutil.copytree(folder, tmp_path_factory.mktemp("copy"), dirs_exist_ok=True)
+    with pymongo.MongoClient(mongo_url) as client:
+        documents = {one: list(client[name][one].find()) for one in client[name].list_collection_names()}
+        client.drop_database(name)
+    return request.param, folder, copy, documents
+
+
+@pytest.fixture
+def lab(recorded, mongo_url, database):
     """A store with three runs: `where`, the open `store`, `age()` of all contents, `contents()` names."""
-    kind, folder = request.param, tmp_path
-    record(kind, folder, mongo_url, database.name)
+    kind, folder, copy, documents = recorded
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    for name, found in documents.items():
+        if found:
+            database[name].insert_many(found)
     in_folder = kind.endswith("files")
     where = str(folder / "store") if in_folder else f"{mongo_url}/{database.name}"
 
@@ -135,7 +154,7 @@ def test_tag_and_note_are_written_found_and_taken_back(lab, runs, monkeypatch):
     assert "there is no run '99'" in runs("note", "99", code=1)
 
 
-@pytest.mark.parametrize("lab", ["our-mongo", "sacred-mongo"], indirect=True)
+@pytest.mark.parametrize("recorded", ["our-mongo", "sacred-mongo"], indirect=True)
 def test_tags_set_in_omniboard_are_shown_found_and_taken_away(lab, runs):
     lab.database.runs.update_one({"_id": 2}, {"$set": {"omniboard": {"tags": ["fine", "odd one"], "notes": "x"}}})
     runs("tag", "1", "fine")
@@ -194,7 +213,7 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     assert "say --yes where nobody can be asked" in runs("rm", "1", code=1)
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-W", "ignore", "-m", "runs", "--store", lab.where, "rm", "1"]
+        command = [sys.executable, "-m", "runs", "--store", lab.where, "rm", "1"]
         process = Process(command, cwd=request.config.rootpath, stdin=theirs, stdout=PIPE, stderr=theirs)
         os.close(theirs)
         asked = b""

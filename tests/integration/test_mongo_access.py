@@ -186,14 +186,17 @@ def tls_server(tmp_path_factory, certificate):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("", "wants TLS (tls=true in the URL)"),
-        ("?tls=true", "TLS fails: the server's certificate is not trusted (self-signed certificate)"),
+        ("?serverSelectionTimeoutMS=300", "wants TLS (tls=true in the URL)"),
+        (
+            "?tls=true&serverSelectionTimeoutMS=300",
+            "TLS fails: the server's certificate is not trusted (self-signed certificate)",
+        ),
     ],
 )
 def test_wrong_tls_is_one_line_and_the_right_certificate_records(
     tmp_path, tls_server, certificate, start, capsys, options, words
 ):
-    stderr = start(tmp_path, RECORDS, "-m", f"{tls_server.url}/lab{options}").finish()
+    stderr = start(tmp_path, RECORDS, "-m", f"{tls_server.url}/lab{options}", impatient=True).finish()
     first, _ = lines_about_mongo(stderr, 2)
     assert words in first
     assert runs_command(["sync", str(tmp_path / "runs"), "--url", f"{tls_server.url}/lab{options}"]) == 1
@@ -217,7 +220,8 @@ def test_right_certificate_records(tmp_path, tls_server, certificate, start):
 
 
 def test_tls_url_of_a_server_without_tls_says_so(tmp_path, mongo_url, certificate, start):
-    stderr = start(tmp_path, RECORDS, "-m", f"{mongo_url}/lab?tls=true&tlsCAFile={certificate[0]}").finish()
+    url = f"{mongo_url}/lab?tls=true&tlsCAFile={certificate[0]}&serverSelectionTimeoutMS=300"
+    stderr = start(tmp_path, RECORDS, "-m", url, impatient=True).finish()
     first, _ = lines_about_mongo(stderr, 2)
     assert "TLS fails: the server seems to speak none" in first
 
@@ -249,7 +253,8 @@ def test_url_of_a_file_that_is_not_there_is_refused(tmp_path, start, capsys, mon
     assert recorded.process.wait(60) != 0
     assert "error: -m: got" in recorded.err.read_text()
     assert "there is no file /nowhere/ca.pem" in recorded.err.read_text()
-    stderr = start(tmp_path / "other", RECORDS, "-m", "mongodb://127.0.0.1:9/lab").finish()
+    away = "mongodb://127.0.0.1:9/lab?serverSelectionTimeoutMS=200"
+    stderr = start(tmp_path / "other", RECORDS, "-m", away, impatient=True).finish()
     assert "not reachable" in stderr
     assert runs_command(["sync", str(tmp_path / "other" / "runs"), "--url", url]) == 1
     assert "there is no file /nowhere/ca.pem" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import gan, segment
+from experiments import finetune, gan, segment, tabular
 from ingredients import CheckpointError, ConfigError, DataError
 from ingredients.checkpoints.files import load_checkpoint
 from observers import read_media, read_metrics
@@ -32,7 +32,107 @@ SEGMENT = {
     "epochs": 1,
     "training.log_interval": 1,
 }
-KINDS = {"gan": (gan.ex, GAN), "segment": (segment.ex, SEGMENT)}
+TABULAR = {
+    "data.path": str(CONFIGS / "diabetes.csv"),
+    "data.limit": 90,
+    "data.batch_size": 32,
+    "model.options.hidden": [8],
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+FINETUNE = {
+    "data.limit": 300,
+    "data.batch_size": 17,
+    "model.options.widths": [4],
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+KINDS = {
+    "gan": (gan.ex, GAN),
+    "segment": (segment.ex, SEGMENT),
+    "tabular": (tabular.ex, TABULAR),
+    "finetune": (finetune.ex, FINETUNE),
+}
+LANGUAGE_MODEL = {
+    "text.path": "../text.txt",
+    "text.context": 8,
+    "text.batch_size": 13,
+    "text.val_fraction": 0.2,
+    "text.test_fraction": 0.2,
+    "gpt": {"width": 8, "depth": 1, "heads": 2, "dropout": 0.3},
+    "training.log_interval": 1,
+    "sample.length": 8,
+}
+STREAM = {
+    "data.name": "stream:make",
+    "data.epoch_samples": 90,
+    "data.shuffle_buffer": 16,
+    "data.batch_size": 45,
+    "data.num_workers": 2,
+    "training.log_interval": 1,
+}
+# An experiment of one's own over a stream, whose samples are drawn by the workers that read it.
+STREAM_SCRIPT = """
+import torch
+from experiments import Experiment, Task, loop
+from ingredients import checkpoint, data, device, optimizer, training
+from ingredients.config.seed import global_stream
+from observers import file_observer, run_folder
+
+ex = Experiment("stream", [part.ingredient for part in (device, data, optimizer, training, checkpoint)])
+ex.alias(epochs="training.epochs", resume="checkpoint.resume")
+ex.observers.append(file_observer("my_runs"))
+
+
+class Waves(torch.utils.data.IterableDataset):
+    def __init__(self, num_samples):
+        self.num_samples = num_samples
+
+    def __iter__(self):
+        for number in range(self.num_samples):
+            yield lambda n=number: (torch.sin(torch.arange(8) * n) + 0.1 * torch.randn(8), n % 2)
+
+
+def make():
+    return {"train": Waves(200), "val": Waves(50)}
+
+
+class Classify(Task):
+    def loss(self, model, batch):
+        waves, labels = batch
+        return torch.nn.functional.cross_entropy(model(waves), labels)
+
+
+@ex.config
+def config(training, checkpoint):
+    # passes
+    epochs = training["epochs"]
+    # whether to resume
+    resume = checkpoint["resume"]
+    # of all random streams
+    seed = 0
+
+
+@ex.automain
+def main(_config, _run, seed, training):
+    where = device.make_device(seed)
+    batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
+    with global_stream(seed, "init"):
+        hidden = torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.3)
+        network = torch.nn.Sequential(*hidden, torch.nn.Linear(16, 2)).to(where)
+    opt = optimizer.make_optimizer(network)
+    with run_folder(_run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
+        return loop.fit(
+            network, batches, Classify(), opt, checkpointer=keeper, log=_run.log_scalar, **training
+        ).best
+"""
+KILLED = {
+    "gan": GAN,
+    "segment": SEGMENT,
+    "language_model": LANGUAGE_MODEL,
+    "stream": STREAM,
+}
 
 
 @pytest.fixture
@@ -49,7 +149,12 @@ def train(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "losses", "result"),
-    [("gan", [-0.0802832, -0.0817726], 63.2754), ("segment", [2.79648, 2.86768], 0)],
+    [
+        ("gan", [-0.0802832, -0.0817726], 63.2754),
+        ("segment", [2.79648, 2.86768], 0),
+        ("tabular", [0.96461, 1.25041], 0.00680763),
+        ("finetune", [2.49165, 2.38882], 0.104),
+    ],
 )
 def test_two_steps_have_the_pinned_losses(train, tmp_path, kind, losses, result):
     run = train(kind, **{"data.drop_last": False})
@@ -110,24 +215,38 @@ def test_scattered_digits_are_where_their_classes_say():
     assert set(np.unique(classes)) <= set(range(11))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
+@pytest.mark.parametrize(
+    ("kind", "verifies"),
+    [
+        *((kind, False) for kind in KILLED),
+        *(pytest.param(kind, True, marks=pytest.mark.nightly) for kind in ("gan", "language_model", "stream")),
+    ],
+)
+def test_killed_training_ends_with_the_same_bits(tmp_path, kind, verifies, wait_for):
     """Kill it with -9 once a state of its second epoch is there, start it again, and compare it to an unbroken one."""
-    given = {**KINDS[kind][1], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
+    (tmp_path / "text.txt").write_text(
+        "to be, or not to be, that is the question: whether it is nobler to suffer\n" * 5
+    )
+    given = {**KILLED[kind], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
     settings = [f"{name}={value}" for name, value in given.items()]
-    command = [sys.executable, "-m", f"experiments.{kind}", "with", *settings]
+    script = ["stream.py"] if kind == "stream" else ["-m", f"experiments.{kind}"]
+    command = [sys.executable, *script, "with", *settings]
     runs = {}
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
+        (tmp_path / name / "stream.py").write_text(STREAM_SCRIPT)
         runs[name] = tmp_path / name / "my_runs" / "1"
     with Process(command, cwd=tmp_path / "killed", stdout=PIPE, stderr=PIPE) as process:
         wait_for(lambda: newest_step(runs["killed"]) > 2 or process.poll() is not None, "a state of the second epoch")
         process.kill()
         process.communicate()
     assert 2 < newest_step(runs["killed"]) < 12
-    for name in runs:
-        done = run(command, cwd=tmp_path / name, capture_output=True, text=True)
+    resume = [sys.executable, "-m", "runs", "resume", "1", "--verify", "1"] if verifies else command
+    for name, start in (("whole", command), ("killed", resume)):
+        done = run(start, cwd=tmp_path / name, capture_output=True, text=True, starts_python=not verifies)
         assert done.returncode == 0, done.stderr
+        assert verifies or not (tmp_path / name / "my_runs" / "2").exists(), done.stderr
+    assert done.stdout.startswith("IDENTICAL") == verifies
     whole, killed = (read_metrics(folder) for folder in runs.values())
     assert whole.keys() == killed.keys()
     for name in (name for name in whole if not name.startswith("system/")):

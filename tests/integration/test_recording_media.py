@@ -345,7 +345,7 @@ def test_server_gone_at_the_end_names_the_media_and_sync_delivers_them(tmp_path,
     import pymongo
 
     mongod.start()
-    recorded = start(tmp_path, OUTAGE.format(url=mongod.url))
+    recorded = start(tmp_path, OUTAGE.format(url=f"{mongod.url}/?serverSelectionTimeoutMS=300"), impatient=True)
     wait_for((tmp_path / "reached").exists, "the middle")
     with pymongo.MongoClient(mongod.url) as client:
         wait_for(lambda: client.outage.media.count_documents({}) == 31, "what was logged so far")

@@ -20,60 +20,79 @@ from ingredients import (
 from observers import FileObserver
 
 
-@pytest.fixture
-def experiment(tmp_path):
+def make_experiment(folder):
     parts = (device, data, loss, model, optimizer, scheduler, training)
-    ex = Experiment("refusing", [part.ingredient for part in parts], base_dir=tmp_path, save_git_info=False)
-    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex = Experiment("refusing", [part.ingredient for part in parts], base_dir=folder, save_git_info=False)
+    ex.observers.append(FileObserver(folder / "runs"))
     ex.main(lambda: None)
     return ex
 
 
-@pytest.mark.parametrize(
-    ("entry", "value", "message"),
-    [
-        ("optimizer.name", "Adm", "optimizer.name: got 'Adm', .* did you mean Adam"),
-        ("optimizer.options", {"betaz": 1}, "optimizer.options.betaz: AdamW takes no option 'betaz'; did you mean"),
-        ("optimizer.lr", -1.0, "optimizer.lr: got -1.0, expected more than 0"),
-        ("optimizer.lr", float("nan"), "optimizer.lr: got nan, expected more than 0"),
-        ("scheduler.name", "StepLRR", "scheduler.name: got 'StepLRR', .* did you mean StepLR"),
-        ("scheduler.warmup_steps", -1, "scheduler.warmup_steps: got -1, expected 0 or more"),
-        ("model.name", "mpl", "model.name: got 'mpl', which is unknown; did you mean mlp"),
-        ("model.name", "nothing.here:Net", "model.name: got 'nothing.here:Net', but there is no module 'nothing'"),
-        ("model.init", "kaimin", "model.init: got 'kaimin', which is unknown; did you mean kaiming"),
-        ("model.init", [{"name": "zeros"}], "model.init: got .*, expected an entry like"),
-        ("model.unfreeze", [{"match": "x"}], "model.unfreeze: got .*, expected an entry like"),
-        ("optimizer.layer_decay", 2.0, "optimizer.layer_decay: got 2.0, expected more than 0"),
-        ("model.weights", "run:", "model.weights: got 'run:'; write run:ID"),
-        ("model.rename", [{"match": "("}], "model.rename: got .*, expected an entry like"),
-        ("loss.name", "mes", "loss.name: got 'mes', which is unknown; did you mean mse"),
-        ("device.name", "gpu", "device.name: got 'gpu', expected auto, cpu, mps, cuda or cuda:N"),
-        ("device.name", "cuda:99", "device.name: got 'cuda:99', but this machine has"),
-        ("device.num_threads", 0, "device.num_threads: got 0, expected at least 1 or None"),
-        ("training.epochs", 0, "training.epochs: got 0, expected at least 1"),
-        ("training.patience", 0, "training.patience: got 0, expected at least 1"),
-        ("training.monitor", "val/los", "training.monitor: got 'val/los', .* did you mean val/loss"),
-        ("data.name", "digit", "data.name: got 'digit', which is unknown; did you mean digits"),
-        ("data.name", "csv", "data.path: got None, but data.name=csv reads from a path"),
-        ("data.path", "no.csv", "data.path: there is no 'no.csv'"),
-        ("data.path", "no.txt", "data.path: got 'no.txt', which data.name=digits does not read"),
-        (
-            "data.target",
-            "kind",
-            "data.target: got 'kind', which data.name=digits does not read; .*: csv, tar, parquet, hugging",
-        ),
-        ("data.image_size", 8, "data.image_size: got 8, which data.name=digits does not read; .*: image_folder$"),
-        ("data.options", {"a": 1}, "data.options: got {'a': 1}, which data.name=digits does not read"),
-        ("data.batch_size", 0, "data.batch_size: got 0, expected at least 1"),
-        ("data.limit", 0, "data.limit: got 0, expected at least 1"),
-        ("data.test_fraction", 1.0, "data.test_fraction: got 1.0, expected at least 0 and below 1"),
-    ],
-)
-def test_setting_that_cannot_be_makes_no_run(experiment, tmp_path, entry, value, message):
+@pytest.fixture
+def experiment(tmp_path):
+    return make_experiment(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def refusing(tmp_path_factory):
+    """An experiment that never comes to run, and where it would record."""
+    folder = tmp_path_factory.mktemp("refusing")
+    return make_experiment(folder), folder / "runs"
+
+
+REFUSED = [
+    ("optimizer.name", "Adm", "optimizer.name: got 'Adm', .* did you mean Adam"),
+    ("optimizer.options", {"betaz": 1}, "optimizer.options.betaz: AdamW takes no option 'betaz'; did you mean"),
+    ("optimizer.lr", -1.0, "optimizer.lr: got -1.0, expected more than 0"),
+    ("optimizer.lr", float("nan"), "optimizer.lr: got nan, expected more than 0"),
+    ("scheduler.name", "StepLRR", "scheduler.name: got 'StepLRR', .* did you mean StepLR"),
+    ("scheduler.warmup_steps", -1, "scheduler.warmup_steps: got -1, expected 0 or more"),
+    ("model.name", "mpl", "model.name: got 'mpl', which is unknown; did you mean mlp"),
+    ("model.name", "nothing.here:Net", "model.name: got 'nothing.here:Net', but there is no module 'nothing'"),
+    ("model.init", "kaimin", "model.init: got 'kaimin', which is unknown; did you mean kaiming"),
+    ("model.init", [{"name": "zeros"}], "model.init: got .*, expected an entry like"),
+    ("model.unfreeze", [{"match": "x"}], "model.unfreeze: got .*, expected an entry like"),
+    ("optimizer.layer_decay", 2.0, "optimizer.layer_decay: got 2.0, expected more than 0"),
+    ("model.weights", "run:", "model.weights: got 'run:'; write run:ID"),
+    ("model.rename", [{"match": "("}], "model.rename: got .*, expected an entry like"),
+    ("loss.name", "mes", "loss.name: got 'mes', which is unknown; did you mean mse"),
+    ("device.name", "gpu", "device.name: got 'gpu', expected auto, cpu, mps, cuda or cuda:N"),
+    ("device.name", "cuda:99", "device.name: got 'cuda:99', but this machine has"),
+    ("device.num_threads", 0, "device.num_threads: got 0, expected at least 1 or None"),
+    ("training.epochs", 0, "training.epochs: got 0, expected at least 1"),
+    ("training.patience", 0, "training.patience: got 0, expected at least 1"),
+    ("training.monitor", "val/los", "training.monitor: got 'val/los', .* did you mean val/loss"),
+    ("data.name", "digit", "data.name: got 'digit', which is unknown; did you mean digits"),
+    ("data.name", "csv", "data.path: got None, but data.name=csv reads from a path"),
+    ("data.path", "no.csv", "data.path: there is no 'no.csv'"),
+    ("data.path", "no.txt", "data.path: got 'no.txt', which data.name=digits does not read"),
+    (
+        "data.target",
+        "kind",
+        "data.target: got 'kind', which data.name=digits does not read; .*: csv, text, tar, parquet, hugging",
+    ),
+    ("data.image_size", 8, "data.image_size: got 8, which data.name=digits does not read; .*: image_folder$"),
+    ("data.options", {"a": 1}, "data.options: got {'a': 1}, which data.name=digits does not read"),
+    ("data.batch_size", 0, "data.batch_size: got 0, expected at least 1"),
+    ("data.limit", 0, "data.limit: got 0, expected at least 1"),
+    ("data.test_fraction", 1.0, "data.test_fraction: got 1.0, expected at least 0 and below 1"),
+]
+
+
+@pytest.mark.parametrize(("entry", "value", "message"), REFUSED)
+def test_setting_that_cannot_be_makes_no_run(refusing, entry, value, message):
+    experiment, records = refusing
     with pytest.raises(LabError, match=message):
         experiment.run(config_updates={entry: value})
-    assert not (tmp_path / "runs").exists()
+    assert not records.exists()
+
+
+def test_experiment_that_refused_settings_runs_all_the_same(experiment, tmp_path):
+    for entry, value, message in REFUSED:
+        with pytest.raises(LabError, match=message):
+            experiment.run(config_updates={entry: value})
     assert experiment.run().status == "COMPLETED"
+    assert (tmp_path / "runs" / "1").exists()
 
 
 def test_run_for_another_machine_is_queued_with_what_is_there(experiment, tmp_path):

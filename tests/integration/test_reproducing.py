@@ -96,16 +96,17 @@ def git(folder, *words):
 
 
 class Lab:
-    """A lab in a repository.
+    """A lab in a repository, with packages of its own if it is whole; else it takes them from the lab under test.
 
     Attributes:
         folder: Where it is.
         store: Where its runs are.
     """
 
-    def __init__(self, folder, observe='ex.observers.append(file_observer("my_runs"))'):
-        self.folder, self.store = folder, folder / "my_runs"
-        copy_lab(folder)
+    def __init__(self, folder, observe='ex.observers.append(file_observer("my_runs"))', *, whole=False):
+        self.folder, self.store, self._whole = folder, folder / "my_runs", whole
+        if whole:
+            copy_lab(folder)
         (folder / "train.py").write_text(TRAIN.replace("OBSERVE", observe))
         (folder / "steps.py").write_text(ADVANCE)
         (folder / ".gitignore").write_text("my_runs/\n__pycache__/\n")
@@ -119,8 +120,9 @@ class Lab:
         assert done.returncode == code, done.stderr
 
     def process(self, words):
-        # Without the tests' search path: the lab's own packages have to be found by themselves.
+        # Without the tests' search path: a lab's own packages have to be found by themselves.
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment |= {} if self._whole else {"PYTHONPATH": str(ROOT)}
         command = [sys.executable, *map(str, words)]
         options = {"capture_output": True, "text": True, "timeout": 120, "stdin": DEVNULL}
         return run(command, cwd=self.folder, env=environment, **options)
@@ -135,8 +137,17 @@ def reproduce(*words, store, cwd, path=ROOT):
 
 @pytest.fixture
 def lab(tmp_path):
-    (tmp_path / "lab").mkdir()
-    return Lab(tmp_path / "lab")
+    return Lab(make(tmp_path / "lab"))
+
+
+@pytest.fixture
+def whole_lab(tmp_path):
+    return Lab(make(tmp_path / "lab"), whole=True)
+
+
+def make(folder):
+    folder.mkdir()
+    return folder
 
 
 def values(store, key, metric="train/loss"):
@@ -151,29 +162,32 @@ def edit(store, key, name, change):
     path.write_text(json.dumps(document))
 
 
-def test_run_is_reproduced_after_its_working_tree_has_moved_on(lab, tmp_path):
-    (lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
-    (lab.folder / "more.py").write_text("")
-    (lab.folder / "train.py").write_text("import more\n" + (lab.folder / "train.py").read_text())
-    lab.run("with", "seed=3")
+def test_run_is_reproduced_after_its_working_tree_has_moved_on(whole_lab, tmp_path):
+    (whole_lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
+    (whole_lab.folder / "more.py").write_text("")
+    (whole_lab.folder / "train.py").write_text("import more\n" + (whole_lab.folder / "train.py").read_text())
+    whole_lab.run("with", "seed=3")
     for name in ("steps.py", "more.py"):
-        (lab.folder / name).unlink()
-    (lab.folder / "train.py").write_text("raise SystemExit('moved on')\n")
-    git(lab.folder, "commit", "-qam", "moved on")
-    before = git(lab.folder, "status", "--porcelain"), git(lab.folder, "log", "--all", "--oneline")
-    done = reproduce("1", store=lab.store, cwd=tmp_path)
+        (whole_lab.folder / name).unlink()
+    (whole_lab.folder / "train.py").write_text("raise SystemExit('moved on')\n")
+    git(whole_lab.folder, "commit", "-qam", "moved on")
+    before = git(whole_lab.folder, "status", "--porcelain"), git(whole_lab.folder, "log", "--all", "--oneline")
+    done = reproduce("1", store=whole_lab.store, cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
     assert "Completed after" in done.stderr  # what the process printed
-    assert (git(lab.folder, "status", "--porcelain"), git(lab.folder, "log", "--all", "--oneline")) == before
-    with open_store(lab.store) as store:
+    assert (
+        git(whole_lab.folder, "status", "--porcelain"),
+        git(whole_lab.folder, "log", "--all", "--oneline"),
+    ) == before
+    with open_store(whole_lab.store) as store:
         old, new = store.get("1"), store.get("2")
         assert new.parent == old
         assert old.reproductions == new.reproductions
         [entry] = old.reproductions
         assert (entry["verdict"], entry["mode"]) == ("IDENTICAL", "restored")
         assert (entry["of"], entry["by"], entry["by_id"]) == (old.uid, new.uid, "2")
-        assert sorted(path.name for path in lab.store.iterdir() if path.name.isdigit()) == ["1", "2"]
-    command = [sys.executable, "-m", "runs", "--store", lab.store, "show", "1"]
+        assert sorted(path.name for path in whole_lab.store.iterdir() if path.name.isdigit()) == ["1", "2"]
+    command = [sys.executable, "-m", "runs", "--store", whole_lab.store, "show", "1"]
     shown = run(command, cwd=ROOT, capture_output=True, text=True)
     assert "reproduced  IDENTICAL, by run 2 (restored, " in shown.stdout
 
@@ -226,19 +240,19 @@ def test_another_seed_and_another_package_are_noticed(lab, tmp_path):
     assert "differs: package sacred: recorded 0.7.0, now 0.8" in done.stderr
 
 
-def test_run_is_reproduced_from_an_archive_without_its_lab(lab, tmp_path):
-    (lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
-    lab.run()
-    with open_store(lab.store) as store:
+def test_run_is_reproduced_from_an_archive_without_its_lab(whole_lab, tmp_path):
+    (whole_lab.folder / "steps.py").write_text(ADVANCE.replace("0.9", "0.8"))
+    whole_lab.run()
+    with open_store(whole_lab.store) as store:
         export_runs([store.get("1")], tmp_path / "run.zip")
-    shutil.rmtree(lab.folder)
+    shutil.rmtree(whole_lab.folder)
     (tmp_path / "machine").mkdir()
     command = [sys.executable, "-m", "runs", "--store", tmp_path / "machine" / "store", "import", tmp_path / "run.zip"]
     run(command, check=True, cwd=ROOT, capture_output=True)
     done = reproduce("1", store=tmp_path / "machine" / "store", cwd=tmp_path / "machine")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
     assert "only the recorded sources are restored" in done.stderr
-    assert f"was started in {lab.folder}, which is not there" in done.stderr
+    assert f"was started in {whole_lab.folder}, which is not there" in done.stderr
 
 
 def test_run_in_a_database_is_reproduced_into_it(lab, tmp_path, mongo_url, database):
@@ -276,11 +290,6 @@ def test_run_of_stock_sacred_is_reproduced_as_far_as_its_record_goes(tmp_path):
         assert other.get("2").parent == other.get("1")
 
 
-def make(folder):
-    folder.mkdir()
-    return folder
-
-
 @pytest.mark.parametrize("observe", ["", 'ex.observers.append(file_observer("my_runs"))'])
 def test_run_recorded_by_an_option_is_recorded_once(tmp_path, observe):
     lab = Lab(make(tmp_path / "lab"), observe)
@@ -292,24 +301,24 @@ def test_run_recorded_by_an_option_is_recorded_once(tmp_path, observe):
         assert store.get("2").name == "mine"
 
 
-def test_experiment_in_a_subfolder_takes_its_packages_from_the_restored_root(lab, tmp_path):
+def test_experiment_in_a_subfolder_takes_its_packages_from_the_restored_root(whole_lab, tmp_path):
     """Its base folder is its own, so the packages beside it are no recorded sources: git has them."""
-    (lab.folder / "sub").mkdir()
-    (lab.folder / "steps.py").rename(lab.folder / "sub" / "steps.py")
-    (lab.folder / "train.py").rename(lab.folder / "sub" / "train.py")
-    (lab.folder / "shared.py").write_text("factor = 1\n")
-    script = lab.folder / "sub" / "train.py"
+    (whole_lab.folder / "sub").mkdir()
+    (whole_lab.folder / "steps.py").rename(whole_lab.folder / "sub" / "steps.py")
+    (whole_lab.folder / "train.py").rename(whole_lab.folder / "sub" / "train.py")
+    (whole_lab.folder / "shared.py").write_text("factor = 1\n")
+    script = whole_lab.folder / "sub" / "train.py"
     script.write_text(
         script.read_text()
         .replace("advance(", "shared.factor * advance(")
         .replace("import random", "import random, shared")
     )
-    git(lab.folder, "add", "-A")
-    git(lab.folder, "commit", "-qm", "a subfolder")
-    environment = {**os.environ, "PYTHONPATH": str(lab.folder)}
-    run([sys.executable, "sub/train.py"], cwd=lab.folder, env=environment, check=True, capture_output=True)
-    (lab.folder / "shared.py").write_text("factor = 2\n")
-    done = reproduce("1", store=lab.store, cwd=tmp_path, path=lab.folder)
+    git(whole_lab.folder, "add", "-A")
+    git(whole_lab.folder, "commit", "-qm", "a subfolder")
+    environment = {**os.environ, "PYTHONPATH": str(whole_lab.folder)}
+    run([sys.executable, "sub/train.py"], cwd=whole_lab.folder, env=environment, check=True, capture_output=True)
+    (whole_lab.folder / "shared.py").write_text("factor = 2\n")
+    done = reproduce("1", store=whole_lab.store, cwd=tmp_path, path=whole_lab.folder)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
 
 
@@ -348,8 +357,8 @@ def test_changed_file_that_the_run_read_is_refused_before_anything_runs(lab, tmp
     assert not (lab.store / "2").exists()
 
 
-def test_changed_data_file_is_refused_before_training(tmp_path):
-    lab = Lab(make(tmp_path / "lab"))
+def test_changed_data_file_is_refused_before_training(lab, tmp_path):
+    shutil.copy(ROOT / "exp.py", lab.folder)
     rows = [f"{i},{i % 7},{'ab'[i % 2]}" for i in range(60)]
     (lab.folder / "table.csv").write_text("\n".join(["x,y,class", *rows]))
     lab.run("with", "data.name=csv", "data.path=table.csv", "epochs=1", "data.batch_size=8", script="exp.py")

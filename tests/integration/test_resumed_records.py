@@ -380,9 +380,12 @@ def test_run_recorded_in_two_folders_goes_on_in_both(tmp_path, caplog):
 
 def test_all_observers_record_below_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "there"))
+    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.5)
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
     ex.observers.append(FileObserver(tmp_path / "here", source_dir=tmp_path / "sources"))
-    ex.observers.append(MongoObserver("mongodb://127.0.0.1:9", "nowhere", failure_dir=tmp_path / "spool"))
+    ex.observers.append(
+        MongoObserver("mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=200", "nowhere", failure_dir=tmp_path / "spool")
+    )
     ex.main(lambda _run: _run.log_scalar("loss", 1.0))
     ex.run(options={"--capture": "sys"})
     run = load(tmp_path / "there" / "1")

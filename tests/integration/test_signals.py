@@ -169,7 +169,7 @@ def run_traced(ex, tracer):
     return ex.observers[0].events, raised
 
 
-@pytest.mark.parametrize("stride", [23, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("stride", [67, pytest.param(1, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
 @pytest.mark.parametrize(
     "error", [None, Terminated(signal.SIGTERM), ValueError("bad")], ids=["well", "ended", "failed"]
 )

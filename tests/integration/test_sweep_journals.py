@@ -69,7 +69,7 @@ def test_eight_writers_leave_one_order_without_gaps(place):
     assert [trial.user_attrs for trial in again] == [trial.user_attrs for trial in trials]
     if place.startswith("mongodb://"):
         with pymongo.MongoClient(place) as client:
-            entries = client.get_default_database().sweep_journal.find().sort("_id", 1)
+            entries = client.get_default_database().sweep_journal.find({"entry": {"$exists": True}}).sort("_id", 1)
             numbers = [int(entry["_id"].partition("/")[2]) for entry in entries]
         assert numbers == list(range(len(numbers)))
 
@@ -145,3 +145,18 @@ def test_journals_of_one_collection_do_not_mix(database):
     assert [log["n"] for log in first.read_logs(1)] == [2]
     (found,) = second.read_logs(0)
     assert (found["big"], str(found["value"]), found["a.b"]) == (2**70, "nan", [1])
+
+
+def test_a_writer_that_died_before_its_entry_holds_up_nobody_for_long(database, monkeypatch):
+    monkeypatch.setattr("runs.sweeps.journals._PATIENCE_S", 0.05)
+    study = optuna.create_study(storage=mongo_storage(database.sweep_journal, "a"), study_name="s")
+    killed, slow = (MongoJournal(database.sweep_journal, "a") for _ in range(2))
+    assert killed._next() == 1
+    number = slow._next()
+    study.tell(study.ask(), 1.0)  # behind the two numbers, which got empty entries
+    assert not slow._insert(number, "late")
+    slow.append_logs([{"op_code": 10, "worker_id": ""}])  # under a new number
+    again = optuna.load_study(storage=mongo_storage(database.sweep_journal, "a"), study_name="s")
+    assert [trial.value for trial in again.trials] == [1.0]
+    numbers = [entry["_id"] for entry in database.sweep_journal.find({"entry": {"$exists": True}}).sort("_id", 1)]
+    assert numbers == [f"a/{number:09d}" for number in range(len(numbers))]

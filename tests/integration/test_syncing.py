@@ -122,7 +122,8 @@ def test_two_syncs_of_one_spool_make_the_same_database(killed, database):
 
 
 LOGS = """
-ex.observers.extend([FileObserver("runs"), MongoObserver("mongodb://127.0.0.1:9/", db_name="none")])
+away = MongoObserver("mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=200", db_name="none")
+ex.observers.extend([FileObserver("runs"), away])
 @ex.automain
 def main(_run):
     _run.info["long"] = "x" * 1_000_000
@@ -133,7 +134,7 @@ def main(_run):
 
 
 def test_two_syncs_at_once_make_the_database_that_one_makes(tmp_path, database, mongo_url, start):
-    for recorded in [start(tmp_path, LOGS) for _ in range(2)]:
+    for recorded in [start(tmp_path, LOGS, impatient=True) for _ in range(2)]:
         recorded.finish()
     snapshots = []
     for count in (1, 2, 3):
@@ -218,7 +219,7 @@ def test_damaged_record_is_neither_delivered_nor_reaped(tmp_path, mongo_url, dat
 
 def test_bad_runs_keep_no_other_from_being_delivered(tmp_path, mongo_url, database, capsys):
     """One is damaged, one names no database, the server of two is away."""
-    away = {"url": "mongodb://127.0.0.1:9/", "db_name": "none", "prefix": ""}
+    away = {"url": "mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=200", "db_name": "none", "prefix": ""}
     here = {"url": mongo_url, "db_name": database.name, "prefix": ""}
     first = tmp_path / "runs" / "1"
     record(lambda _run: _run.log_scalar("loss", 1.0), FileObserver(first.parent))

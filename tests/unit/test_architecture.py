@@ -1,6 +1,7 @@
 """Which package may import which, what modules are called and export, and that every setting is described."""
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -47,7 +48,8 @@ FLOORS = [
     "runs.__main__",
     "ingredients.errors",
     "ingredients.config",
-    "ingredients.datasets ingredients.models",
+    "ingredients.datasets",
+    "ingredients.models",
     "ingredients.checkpoints ingredients.losses",
     "ingredients.precision",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
@@ -59,7 +61,8 @@ FLOORS = [
     "experiments.experiment experiments.training",
     "experiments",
     "experiments.supervised",
-    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment",
+    "experiments.__main__ experiments.finetune experiments.gan experiments.language_model experiments.lightning"
+    " experiments.segment experiments.tabular experiments.text",
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # The face among them.
@@ -82,20 +85,24 @@ INGREDIENTS = [
 ]
 
 
-def imported(nodes, importer):
-    """Yield the dotted name of everything that `nodes` of the module `importer` import."""
-    package = importer if MODULES[importer].name == "__init__.py" else importer.rpartition(".")[0]
-    for node in nodes:
+@functools.cache
+def parse(name):
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imported(name):
+    """Return the dotted name of everything that a module imports: at its top, in functions, and for types alone."""
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(parse(name)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *filter(None, [node.module])])
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def parse(name):
-    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found
 
 
 # Imports
@@ -104,13 +111,13 @@ def parse(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_module_imports_only_what_its_package_may(name):
     package = name.partition(".")[0]
-    tops = {found.partition(".")[0] for found in imported(ast.walk(parse(name)), name)}
+    tops = {found.partition(".")[0] for found in imported(name)}
     assert tops & {*MAY_IMPORT, "exp", "tests"} - {package} <= MAY_IMPORT[package]
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("runs")])
 def test_runs_import_no_torch(name):
-    assert "torch" not in {found.partition(".")[0] for found in imported(ast.walk(parse(name)), name)}
+    assert "torch" not in {found.partition(".")[0] for found in imported(name)}
 
 
 def test_runs_load_neither_torch_nor_sacred():
@@ -135,9 +142,9 @@ def room_of(name):
 
 
 def modules_imported(name):
-    """Return the modules of the lab that a module imports anywhere: at its top, in functions, and for types alone."""
-    found = imported(ast.walk(parse(name)), name)
-    return {one if one in MODULES else one.rpartition(".")[0] for one in found} & MODULES.keys() - {name}
+    """Return the modules of the lab that a module imports anywhere."""
+    found = {one if one in MODULES else one.rpartition(".")[0] for one in imported(name)}
+    return found & MODULES.keys() - {name}
 
 
 def test_every_room_has_a_floor():
@@ -178,6 +185,9 @@ print(json.dumps(loaded))
         "experiments",
         "experiments.language_model",
         "experiments.lightning",
+        "experiments.finetune",
+        "experiments.tabular",
+        "experiments.text",
         "exp",
     ]
     command = [sys.executable, "-c", script, *names]

@@ -184,3 +184,27 @@ def test_average_without_a_validation_part_raises(data, tensor_data):
 def test_average_that_cannot_be_raises(data, settings, message):
     with pytest.raises(ConfigError, match=message):
         train(data, **settings)
+
+
+class Scaled(Autoencoder):
+    """Has a parameter of its own, a factor of the outputs."""
+
+    def __init__(self):
+        self.module = nn.Linear(1, 1, bias=False)
+
+    def loss(self, model, batch):
+        return (self.module.weight * model(batch[0]) - batch[0]).square().mean()
+
+
+def test_parameters_of_the_task_are_measured_and_kept_as_they_are_and_not_averaged(data, tmp_path):
+    model, task, seen = make_model(), Scaled(), Recording()
+    optimizer = torch.optim.SGD([*model.parameters(), *task.module.parameters()], lr=0.2)
+    scales = []
+    seen.after_epoch = lambda trainer: scales.append(task.module.weight.item())
+    settings = {"epochs": 4, "average": "ema", "average_decay": 0.5, "callbacks": [seen]}
+    fit(model, data, task, optimizer, log=lambda *point: None, checkpointer=Checkpointer(tmp_path, {}), **settings)
+    best = load_checkpoint(tmp_path / "best.pt")
+    assert len(set(scales)) == 4
+    assert best["loss"]["weight"].item() == scales[best["epoch"] - 1]
+    same(best["model"], seen.evaluated[best["epoch"] - 1])
+    assert all(logged["val/loss"] == again["loss"] for logged, again in seen.metrics_of)

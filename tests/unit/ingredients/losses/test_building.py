@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ingredients.errors import ConfigError, LossError
+from ingredients.losses.averaging import measured_averaging
 from ingredients.losses.building import LOSSES, build_loss, build_losses, check_loss
 from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
 
@@ -407,6 +408,12 @@ def test_several_losses_are_one_weighted_sum(three):
     terms = loss.module.terms(SCORES, targets)
     assert (terms["ce"].item(), terms["focal"].item()) == (ce.item(), focal.item())
     assert (loss.kind, loss.num_outputs, loss.averaging) == ("classes", 3, "mean")
+
+
+def test_own_loss_over_data_of_any_structure_joins_samples_as_it_says():
+    # There is no number of classes to make up targets with.
+    assert measured_averaging(nn.CrossEntropyLoss(), "classes", 1, 0) == "mean"
+    assert measured_averaging(nn.CrossEntropyLoss(reduction="sum"), "classes", 1, 0) == "sum"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from observers.errors import DestinationError
-from observers.mongo.destination import parse_mongo_option
+from observers.mongo.destination import Destination, parse_mongo_option
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,14 @@ def test_parse_mongo_option_takes_sacreds_forms_and_urls(text, expected):
 def test_parse_mongo_option_refuses_the_rest(text):
     with pytest.raises(DestinationError, match="expected db_name, host:port:db_name or mongodb://"):
         parse_mongo_option(text)
+
+
+def test_client_waits_as_long_as_its_url_says_and_else_some_seconds():
+    for query, waits in (
+        ("", (2, 2)),
+        ("?ServerSelectionTimeoutMS=150", (0.15, 2)),
+        ("?connecttimeoutms=70", (2, 0.07)),
+    ):
+        with Destination(f"mongodb://127.0.0.1:9/x{query}", "x").connect(connect=False) as client:
+            options = client.options
+            assert (options.server_selection_timeout, options.pool_options.connect_timeout) == waits

@@ -79,3 +79,24 @@ def test_packages_are_those_that_the_metadata_name_and_no_line_of_a_readme(tmp_p
     found = provenance.packages()
     assert found["part"] == "1.0"
     assert not {"readme", "half"} & set(found)
+
+
+def test_packages_that_are_installed_meanwhile_are_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "late" not in provenance.packages()
+    (tmp_path / "late-1.0.dist-info").mkdir()
+    (tmp_path / "late-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    assert provenance.packages()["late"] == "1.0"
+
+
+def test_git_is_not_started_outside_of_a_repository(tmp_path, monkeypatch):
+    (tmp_path / "inside" / "deep").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", tmp_path / "inside"], check=True)
+    started = []
+    original = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda *words, **options: started.append(words) or original(*words, **options)
+    )
+    assert provenance.git_state(tmp_path) is provenance.commit_of(tmp_path) is None
+    assert started == []
+    assert provenance.git_state(tmp_path / "inside" / "deep")["root"] == str(tmp_path / "inside")

@@ -72,7 +72,11 @@ def test_what_is_not_active_makes_no_points():
 def test_large_grid_is_not_written_out():
     spec = grid_of({name: {"min": 0, "max": 10**6 - 1} for name in "abc"})
     assert spec.size == 10**18
-    assert grid_point(spec, 123_456_789_012_345_678) == {"a": 123_456, "b": 789_012, "c": 345_678}
+    point = {"a": 123_456, "b": 789_012, "c": 345_678}
+    assert grid_point(spec, 123_456_789_012_345_678) == point
+    trial = optuna.create_study(sampler=make_sampler(spec, 0, 123_456_789_012_345_678)).ask()
+    assert suggest(spec, trial) == point
+    assert trial.distributions["a"] == optuna.distributions.IntDistribution(0, 10**6 - 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 1000])
