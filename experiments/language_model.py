@@ -15,13 +15,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from configs import Map
+from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
 from ingredients import amp, checkpoint, device, optimizer, scheduler, training
 from ingredients.config.ingredient import Ingredient
 from ingredients.data import refuse_other_data
 from ingredients.errors import ConfigError, ModelError
-from observers import Text, file_observer, run_folder
+from observers import Text, file_observer
 
 if TYPE_CHECKING:
     import torch
@@ -215,7 +216,7 @@ def generate(_config: Map, _run: LabRun, seed: int, sample: Map) -> None:
 
 
 @ex.automain
-def main(_config: Map, _run: LabRun, seed: int, training: Map, sample: Map) -> float | None:
+def main(_config: Map, _run: LabRun, seed: int, sample: Map) -> float | None:
     """Train, and return the bits per character of the best epoch on the test part."""
     from experiments import loop, results
 
@@ -224,23 +225,7 @@ def main(_config: Map, _run: LabRun, seed: int, training: Map, sample: Map) -> f
     network = make_gpt(_config.text.context, seed).to(where)
     results.announce(_config, network, batches, where)
     task, precision = make_task(characters), amp.make_amp(where)
-    opt = optimizer.make_optimizer(network)
-    steps = loop.steps_per_epoch(batches.train, precision.accumulate)
-    schedule = scheduler.make_scheduler(opt, training.epochs, steps)
-    with run_folder(_run) as folder:
-        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
-        loop.fit(
-            network,
-            batches,
-            task,
-            opt,
-            scheduler=schedule,
-            amp=precision,
-            checkpointer=keeper,
-            log=_run.log_scalar,
-            **training,
-        )
-        keeper.restore_best(network)
+    supervised.train(_run, _config, network, batches, task, precision)
     _run.log_media("sample", Text(write(network, sample)))
     metrics = loop.evaluate(network, batches.test, task, precision)
     _run.info["test"] = metrics

@@ -124,6 +124,19 @@ def test_metrics_of_classes_of_pixels(tensor_data):
     assert loss.measures.compute() == {"iou": 1.0}
 
 
+@pytest.mark.parametrize("shape", [(), (5,)])
+def test_perplexity_is_that_of_the_mean_cross_entropy(data, shape):
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(20, 3, *shape, generator=generator)
+    targets = torch.randint(3, (20, *shape), generator=generator)
+    targets[3] = -100
+    loss = measured(data, {"perplexity": "Perplexity"})
+    for part in (slice(0, 7), slice(7, 20)):
+        loss.measures.update(outputs[part], targets[part])
+    expected = nn.functional.cross_entropy(outputs, targets).exp().item()
+    assert loss.measures.compute() == {"perplexity": pytest.approx(expected, rel=1e-5)}
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
