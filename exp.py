@@ -35,8 +35,8 @@ def config(optimizer, training, checkpoint):
 def build(batches, where, seed, config, pretrained=False):
     """Return the loss, the model and its precision, as configured, for data on a device."""
     criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
-    shape, num_outputs, dtype = batches.input_shape, criterion.num_outputs, batches.input_dtype
-    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=pretrained).to(where)
+    told = {"dtype": batches.input_dtype, "preparation": batches.preparation, "pretrained": pretrained}
+    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, **told).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
 

@@ -17,12 +17,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from configs import Map
+from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
 from ingredients import amp, checkpoint, data, device, training
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError, DataError
-from observers import Image, file_observer, run_folder
+from observers import Image, file_observer
 
 if TYPE_CHECKING:
     import torch
@@ -256,7 +257,7 @@ def sample(_config: Map, _run: LabRun, seed: int) -> None:
 
 
 @ex.automain
-def main(_config: Map, _run: LabRun, seed: int, training: Map) -> float | None:
+def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     """Train, and return the distance of the best epoch to the test part."""
     from experiments import loop, results
 
@@ -266,20 +267,8 @@ def main(_config: Map, _run: LabRun, seed: int, training: Map) -> float | None:
     networks = make_networks(batches.input_shape, seed).to(where)
     results.announce(_config, networks, batches, where)
     task, precision = make_task(), amp.make_amp(where)
-    with run_folder(_run) as folder:
-        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
-        loop.fit(
-            networks,
-            batches,
-            task,
-            make_optimizers(networks),
-            amp=precision,
-            checkpointer=keeper,
-            callbacks=[make_callback(_run)],
-            log=_run.log_scalar,
-            **training,
-        )
-        keeper.restore_best(networks)
+    opts, callbacks = make_optimizers(networks), [make_callback(_run)]
+    supervised.train(_run, _config, networks, batches, task, precision, opts, callbacks)
     metrics: Mapping[str, float] = loop.evaluate(networks, batches.test, task, precision)
     _run.info["test"] = dict(metrics)
     _run.log_media("test/samples", picture(networks["generator"], where, batches.preparation))

@@ -6,7 +6,7 @@ python -m experiments.language_model generate with my_runs/1/config.json checkpo
 python -m experiments.language_model generate with ... sample.prompt='The "for" statement' sample.temperature=0.5
 
 The text is the reference of the language that comes with Python, or files of yours. The result is bits per character of
-the test part: what an ideal compressor that knows the model would need.
+the test part: what an ideal compressor that knows the model would need. The perplexity is that of bytes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from configs import Map
+from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
 from ingredients import amp, checkpoint, device, optimizer, scheduler, training
 from ingredients.config.ingredient import Ingredient
 from ingredients.data import refuse_other_data
 from ingredients.errors import ConfigError, ModelError
-from observers import Text, file_observer, run_folder
+from observers import Text, file_observer
 
 if TYPE_CHECKING:
     import torch
@@ -153,14 +154,23 @@ def _build_gpt(config: Map, context: int) -> GPT:
 
 
 def make_task(characters: float) -> Task:
-    """Return the task of telling the next byte; it measures bits per character.
+    """Return the task of telling the next byte; it measures bits per character, and the perplexity per byte.
 
     Args:
         characters: Characters that a byte makes.
     """
     from torch.nn.functional import cross_entropy
 
+    from experiments.training.meters import Means
     from experiments.training.tasks import Task
+
+    class Perplexed(Means):
+        """The means of loss and bits, and the perplexity of all bytes together."""
+
+        def compute(self) -> dict[str, float]:
+            found = super().compute()
+            # Beyond that it is no float any more.
+            return {**found, "perplexity": math.exp(min(found["loss"], 700.0))} if found else found
 
     class NextByte(Task):
         """The cross-entropy of each byte that follows, in nats; batches are (tokens, those that follow), (B, T)."""
@@ -172,6 +182,9 @@ def make_task(characters: float) -> Task:
         def measure(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
             loss = self.loss(model, batch)
             return {"loss": loss, "bits_per_character": loss / (math.log(2) * characters)}
+
+        def meter(self) -> Means:
+            return Perplexed(self)
 
     return NextByte()
 
@@ -203,7 +216,7 @@ def generate(_config: Map, _run: LabRun, seed: int, sample: Map) -> None:
 
 
 @ex.automain
-def main(_config: Map, _run: LabRun, seed: int, training: Map, sample: Map) -> float | None:
+def main(_config: Map, _run: LabRun, seed: int, sample: Map) -> float | None:
     """Train, and return the bits per character of the best epoch on the test part."""
     from experiments import loop, results
 
@@ -212,23 +225,7 @@ def main(_config: Map, _run: LabRun, seed: int, training: Map, sample: Map) -> f
     network = make_gpt(_config.text.context, seed).to(where)
     results.announce(_config, network, batches, where)
     task, precision = make_task(characters), amp.make_amp(where)
-    opt = optimizer.make_optimizer(network)
-    steps = loop.steps_per_epoch(batches.train, precision.accumulate)
-    schedule = scheduler.make_scheduler(opt, training.epochs, steps)
-    with run_folder(_run) as folder:
-        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
-        loop.fit(
-            network,
-            batches,
-            task,
-            opt,
-            scheduler=schedule,
-            amp=precision,
-            checkpointer=keeper,
-            log=_run.log_scalar,
-            **training,
-        )
-        keeper.restore_best(network)
+    supervised.train(_run, _config, network, batches, task, precision)
     _run.log_media("sample", Text(write(network, sample)))
     metrics = loop.evaluate(network, batches.test, task, precision)
     _run.info["test"] = metrics

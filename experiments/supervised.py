@@ -4,11 +4,12 @@
     supervised.compose(ex)
 
 `exp.py` is the text to read and to start one's own experiment from; here it is one call, for experiments that differ in
-their data, model and defaults alone.
+their data, model and defaults alone. `train` is what all of them share, whatever their task.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from configs import Map
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from experiments.training.callbacks import Callback
+    from experiments.training.tasks import Task
     from ingredients.datasets.batches import Data
     from ingredients.losses.building import Loss
     from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["compose", "ingredients"]
+__all__ = ["compose", "ingredients", "train"]
 
 _PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
 
@@ -63,10 +66,58 @@ def _build(
     from experiments.training import results
 
     criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
-    shape, num_outputs, dtype = batches.input_shape, criterion.num_outputs, batches.input_dtype
-    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=pretrained).to(where)
+    told: dict[str, Any] = {"dtype": batches.input_dtype, "preparation": batches.preparation, "pretrained": pretrained}
+    network = model.make_model(batches.input_shape, criterion.num_outputs, seed, **told).to(where)
     results.announce(config, network, batches, where)
     return criterion, network, amp.make_amp(where)
+
+
+def train(
+    run: LabRun,
+    config: Map,
+    network: nn.Module,
+    batches: Data,
+    task: Task | Loss,
+    precision: MixedPrecision,
+    optimizers: dict[str, torch.optim.Optimizer] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Train a network as the config says, in the folder of the run, and leave it with its best weights.
+
+    Args:
+        run: The run.
+        config: Its whole config.
+        network: The network, on its device.
+        batches: The data.
+        task: The loss, or a task.
+        precision: From `amp.make_amp`.
+        optimizers: By name; None makes the configured one, with its schedule.
+        callbacks: Further ones than the settings ask for.
+    """
+    from experiments.training import loop
+    from ingredients.losses.building import Loss
+
+    opt: Any = optimizers
+    schedule = None
+    if opt is None:
+        opt = optimizer.make_optimizer(network, task if isinstance(task, Loss) else None)
+        steps = loop.steps_per_epoch(batches.train, precision.accumulate)
+        schedule = scheduler.make_scheduler(opt, config.training.epochs, steps)
+    with run_folder(run) as folder:
+        keeper = checkpoint.make_checkpointer(folder, config, run=run)
+        loop.fit(
+            network,
+            batches,
+            task,
+            opt,
+            scheduler=schedule,
+            amp=precision,
+            checkpointer=keeper,
+            callbacks=callbacks,
+            log=run.log_scalar,
+            **config.training,
+        )
+        keeper.restore_best(network)
 
 
 def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
@@ -93,7 +144,7 @@ def predict(_config: Map, _run: LabRun, seed: int) -> int:
     return results.record_predictions(_run, found, batches)
 
 
-def main(_config: Map, _run: LabRun, seed: int, training: Map) -> float | None:
+def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     """Train, and return the metric of the best epoch on the test part."""
     from experiments.training import loop, results
 
@@ -101,23 +152,7 @@ def main(_config: Map, _run: LabRun, seed: int, training: Map) -> float | None:
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
     criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
-    opt = optimizer.make_optimizer(network, criterion)
-    steps = loop.steps_per_epoch(batches.train, precision.accumulate)
-    schedule = scheduler.make_scheduler(opt, training.epochs, steps)
-    with run_folder(_run) as folder:
-        keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
-        loop.fit(
-            network,
-            batches,
-            criterion,
-            opt,
-            scheduler=schedule,
-            amp=precision,
-            checkpointer=keeper,
-            log=_run.log_scalar,
-            **training,
-        )
-        keeper.restore_best(network)
+    train(_run, _config, network, batches, criterion, precision)
     results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
     measured = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, measured, criterion)

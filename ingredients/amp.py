@@ -85,6 +85,6 @@ def check(_run: Any) -> None:
     where = device.make_device(seed)
     source = data.make_data(seed, where)
     criterion = loss.make_loss(source, device=where)
-    shape, num_outputs, dtype = source.input_shape, criterion.num_outputs, source.input_dtype
-    network = model.make_model(shape, num_outputs, seed, dtype=dtype, pretrained=False).to(where)
+    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
+    network = model.make_model(source.input_shape, criterion.num_outputs, seed, pretrained=False, **told).to(where)
     print_check(measure(network, criterion, source, where))

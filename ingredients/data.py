@@ -32,12 +32,15 @@ _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("data")
 
+# Settings of how a source is read.
+_OF_COLUMNS = ("columns", "categorical", "encoding", "missing", "dtype", "task", "weights")
+
 
 @ingredient.config
 def config() -> None:
-    # file or folder that npz, csv, idx, image_folder, tar, parquet, huggingface and torchvision read
+    # file or folder that npz, csv, idx, image_folder, tar, parquet, text, huggingface and torchvision read
     path: str | None = None
-    # digits, npz, csv, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by the path
+    # digits, npz, csv, text, idx, image_folder, tar, parquet, huggingface:NAME, ... (see the docs); by default by path
     name = kind_of(path)
     # target column or columns of a csv, None the last; of other tables, and samples that are dicts, None takes label
     target: str | list[str] | None = None
@@ -45,6 +48,10 @@ def config() -> None:
     columns: str | list[str] | None = None
     # columns of a csv that hold categories, which become an input of 0 or 1 for each value; auto takes those of text
     categorical: str | list[str] | None = None
+    # what a category becomes: one_hot, or codes, a whole number for models with embeddings, 0 for an unknown one
+    encoding: Literal["one_hot", "codes"] = "one_hot"
+    # gaps of a csv: refuse, or fill: numbers take the training part's mean, and an input that tells; categories a value
+    missing: Literal["refuse", "fill"] = "refuse"
     # what inputs become: float32; int64 keeps whole numbers, such as ids of words, as they are and not normalised
     dtype: Literal["float32", "int64"] = "float32"
     # arguments of the factory or of torchvision's class
@@ -87,6 +94,8 @@ def config() -> None:
         target=target,
         columns=columns,
         categorical=categorical,
+        encoding=encoding,
+        missing=missing,
         dtype=dtype,
         options=options,
         image_size=image_size,
@@ -128,6 +137,10 @@ def check_config(config: Map) -> None:
         from ingredients.datasets.transforms import parse
 
         parse(to_plain(config.transforms))
+    if config.missing == "fill" and config.normalize != "standard":
+        raise DataError(
+            f"data.missing=fill: got data.normalize={config.normalize}, expected standard, which knows the means"
+        )
     if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(
             f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
@@ -324,7 +337,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
 
 def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, needs_targets: bool = True) -> Source:
     given = (config.name, config.path, config.target, config.image_size, config.options)
-    how = {name: config[name] for name in ("columns", "categorical", "dtype", "task", "weights")}
+    how = {name: config[name] for name in _OF_COLUMNS}
     how["collate"] = _collate_of(config)
     return load_source(*given, seed, trained, **how, needs_targets=needs_targets)
 

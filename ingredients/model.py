@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from ingredients.datasets.fitted import Preparation
     from ingredients.models.freezing import Freezing
 
 __all__ = ["OPTIONS", "ingredient", "make_model"]
@@ -108,6 +109,7 @@ def make_model(
     _run: Any,
     dtype: torch.dtype | None = None,
     pretrained: bool = True,
+    preparation: Preparation | None = None,
 ) -> nn.Module:
     """Return the configured model, on the CPU: initialised from the stream `init` of `seed`, with `model.weights`.
 
@@ -119,6 +121,7 @@ def make_model(
         num_outputs: Outputs for each input; `Loss.num_outputs` says it.
         seed: Seed of the experiment; the same gives the same weights, whatever was drawn before.
         dtype: Type of inputs, `Data.input_dtype`; float32 without it.
+        preparation: `Data.preparation`, for models that take it.
         pretrained: Whether to load `model.weights`; False where a checkpoint is loaded into the model afterwards.
 
     Returns:
@@ -135,7 +138,8 @@ def make_model(
     """
     from ingredients.models.building import build_model
 
-    model = build_model(_config.name, _config.options, _config.init, input_shape, num_outputs, seed, dtype)
+    how = (_config.name, _config.options, _config.init)
+    model = build_model(*how, input_shape, num_outputs, seed, dtype, preparation)
     if pretrained and _config.weights is not None:
         _load_weights(model, _config, _run)
     if _config.freeze or _config.unfreeze:
@@ -177,7 +181,8 @@ def summary(_config: Map, _run: Any) -> None:
     seed = _run.config["seed"]
     source = data.make_data(seed, torch.device("cpu"))
     num_outputs = loss.make_loss(source).num_outputs
-    model = make_model(source.input_shape, num_outputs, seed, dtype=source.input_dtype, pretrained=False)
+    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
+    model = make_model(source.input_shape, num_outputs, seed, pretrained=False, **told)
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -111,9 +112,9 @@ def run(_config: Map, _run: Any) -> Any:
     check_config(_config)
     with _errors():
         place, spec = _place(_run), _spec(_config)
-        for note in spec.notes:
-            print(f"note: {note}")
         definition = _definition(_config, _run, spec)
+        for note in (*spec.notes, *_program_notes(spec, definition)):
+            print(f"note: {note}")
         _check_points(_run, spec, definition)
         home = place.home(definition.id)
         if not home.create(definition):
@@ -130,9 +131,9 @@ def run(_config: Map, _run: Any) -> Any:
             if _config.engine != "slurm":  # whose job goes on
                 print(f"interrupted; to go on with sweep {definition.id}, give the same command again", flush=True)
             raise
-        names = tuple(objective.name for objective in spec.objectives)
-        for line in status_lines(status, names):
-            print(line)
+        if not sys.stdout.isatty():  # where it stands already
+            for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
+                print(line)
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
 
@@ -154,15 +155,20 @@ def agent(_config: Map, _run: Any) -> int:
 
 @ingredient.command(unobserved=True)
 def status(_config: Map, _run: Any) -> None:
-    """Show how a sweep (sweep.id=...) stands; without an id all sweeps."""
+    """Show how a sweep (sweep.id=...) stands; without an id all of them."""
     from runs.sweeps.status import Watcher, status_lines
 
     with _errors():
-        home, spec = _existing(_place(_run), _config)
-        names = tuple(objective.name for objective in spec.objectives)
-        for line in status_lines(Watcher(home).look(), names):
-            print(line)
-        home.close()
+        place = _place(_run)
+        ids = place.ids() if _config.id is None else [_config.id]
+        if not ids:
+            print("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
+        for id in ids:
+            with contextlib.closing(place.home(id)) as home:
+                watcher = Watcher(home)
+                lines = status_lines(watcher.look(), tuple(objective.name for objective in watcher.spec.objectives))
+                for line in lines:
+                    print(line)
 
 
 @ingredient.command(unobserved=True)
@@ -309,6 +315,12 @@ def _definition(config: Map, run: Any, spec: Spec) -> Definition:
         storage=config.storage or "",
         created=datetime.now(UTC).isoformat(),
     )
+
+
+def _program_notes(spec: Spec, definition: Definition) -> list[str]:
+    if spec.program is None or Path(spec.program).name == Path(definition.script).name:
+        return []
+    return [f"program {spec.program} is not used: the runs are those of {definition.script}"]
 
 
 def _found(home: Home, wanted: Definition) -> Definition:

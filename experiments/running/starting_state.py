@@ -24,6 +24,8 @@ _OF_SHAPE = (
     "target",
     "columns",
     "categorical",
+    "encoding",
+    "missing",
     "dtype",
     "options",
     "task",
@@ -115,9 +117,9 @@ def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
     dtype = getattr(torch, preparation.dtype)
     try:
         with torch.device("meta"):
-            return build_model(*given, dtype)
+            return build_model(*given, dtype, preparation)
     except LabError:
-        return build_model(*given, dtype)
+        return build_model(*given, dtype, preparation)
 
 
 def check_left(start: Path, epochs_done: int, epochs: int) -> None:

@@ -42,6 +42,8 @@ _OF_READING = ("num_workers", "pin_memory", "in_memory")
 _LATER: dict[str, Any] = {
     "columns": None,
     "categorical": None,
+    "encoding": "one_hot",
+    "missing": "refuse",
     "dtype": "float32",
     "new_split": False,
     "weights": None,

@@ -21,7 +21,7 @@ from ingredients.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["read_csv", "read_frame"]
+__all__ = ["read_csv", "read_frame", "read_targets", "refuse_column"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +36,8 @@ def read_csv(
     *,
     columns: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
+    encoding: str = "one_hot",
+    missing: str = "refuse",
     dtype: str = "float32",
     weights: str | None = None,
     needs_targets: bool = True,
@@ -46,9 +48,10 @@ def read_csv(
         path: The file.
         target: Target column or columns; None takes those that the model was trained on, else the last one.
         trained: What the data of the model were prepared by: its columns are put into their order, and its categories
-            encoded as they were; `columns` and `categorical` do not count then.
+            encoded as they were; `columns`, `categorical`, `encoding` and `missing` do not count then.
         columns: Columns to take for inputs; None takes all but the targets.
         categorical: Columns of categories, `auto` for those of text.
+        encoding, missing: What becomes of categories, and of missing values; see `TableColumns`.
         dtype: `float32`, or `int64` for whole numbers.
         weights: Column of the weights of the samples, which is no input; it may be missing where nothing is trained.
         needs_targets: Whether the target columns have to be there, and full.
@@ -61,7 +64,7 @@ def read_csv(
     weighed = None
     if weights is not None and (weights in frame.columns or trained is None):
         if weights not in frame.columns:
-            _refuse_column("data.weights", path, [weights], list(frame.columns))
+            refuse_column("data.weights", path, [weights], list(frame.columns))
         weighed = _numbers(frame[weights], path)
         frame = frame.drop(columns=weights)
     if frame.shape[1] < (2 if needs_targets else 1):
@@ -73,7 +76,7 @@ def read_csv(
     candidates = _target_candidates(list(frame.columns), target, trained, needs_targets=needs_targets)
     names = next((names for names in candidates if all(name in frame.columns for name in names)), None)
     if names is None and needs_targets:
-        _refuse_column("data.target", path, candidates[0], list(frame.columns))
+        refuse_column("data.target", path, candidates[0], list(frame.columns))
     table = None if trained is None else trained.table
     named = {name for names in candidates for name in names}
     if table is None:
@@ -86,11 +89,16 @@ def read_csv(
         inputs = inputs.iloc[:, trained.column_order(list(inputs.columns), where, of_table=True)]
     if table is None:
         # What a checkpoint of an earlier version was trained on has no categories.
+        how = {} if trained is not None else {"encoding": encoding, "missing": missing}
         table = TableColumns.fitted(
-            inputs, None if trained is not None else categorical, where, chosen=trained is None and columns is not None
+            inputs,
+            None if trained is not None else categorical,
+            where,
+            chosen=trained is None and columns is not None,
+            **how,
         )
     encoded = table.encode(inputs, dtype, where, strict=needs_targets)
-    targets = None if names is None else _targets(frame, names, path, needs_targets=needs_targets)
+    targets = None if names is None else read_targets(frame, names, path, needs_targets=needs_targets)
     target_names = None if names is None else tuple(names)
     return Source(encoded, targets, features=table.features, target_names=target_names, table=table, weights=weighed)
 
@@ -131,7 +139,7 @@ def _chosen(frame: pandas.DataFrame, columns: Sequence[str] | None, targets: set
     if columns is None:
         return frame
     if any(name not in frame.columns for name in columns):
-        _refuse_column("data.columns", path, columns, list(frame.columns))
+        refuse_column("data.columns", path, columns, list(frame.columns))
     twice = next((name for name in columns if name in targets), None)
     if twice is not None:
         raise DataError(f"data.columns: got {twice!r}, which is the target; leave it out, or write data.target=")
@@ -162,14 +170,27 @@ def _target_candidates(
     return [] if has_none else [columns[-1:]]
 
 
-def _refuse_column(setting: str, path: Path, names: Sequence[str], columns: list[str]) -> NoReturn:
+def refuse_column(setting: str, path: Path, names: Sequence[str], columns: list[str]) -> NoReturn:
+    """Raise a `DataError` that names the first of `names` that is no column, and the nearest one that is.
+
+    Args:
+        setting: Where it was asked for.
+        path: The file.
+        names: Columns that were asked for.
+        columns: Those that there are.
+    """
     name = next(name for name in names if name not in columns)
     near = nearest(name, columns)
     hint = f"did you mean {near!r}?" if near else f"there are: {', '.join(columns)}"
     raise DataError(f"{setting}: {path} has no column {name!r}; {hint}")
 
 
-def _targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs_targets: bool) -> np.ndarray:
+def read_targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs_targets: bool) -> np.ndarray:
+    """Return the columns of targets of a table; those that may be missing are of objects.
+
+    Raises:
+        DataError: If values are missing, and needed.
+    """
     targets = frame[names[0]] if len(names) == 1 else frame[names]
     num_missing = int(targets.isna().to_numpy().sum())
     if num_missing and needs_targets:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ingredients.datasets.items import Sequences
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.splitting import SPLITS
 from ingredients.datasets.streams import Streams
@@ -17,8 +18,8 @@ __all__ = ["describe"]
 def describe(prepared: Prepared) -> dict[str, Any]:
     """Return what `data.stats` shows: per split the count, shape, type, targets, mean, deviation, missing values.
 
-    Means and deviations are those of the inputs as trained on, over all their values; samples of any structure have
-    none.
+    Means and deviations are those of the inputs as trained on, over all their values; samples of any structure, and
+    texts, have none.
     """
     by = prepared.preparation
     return {
@@ -39,7 +40,8 @@ def _described(count: int) -> dict[str, Any]:
 
 def _describe_split(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
     missing, count, total, squares = 0, 0, 0.0, 0.0
-    read = index[:0] if prepared.preparation.task == "custom" else index
+    has_moments = prepared.preparation.task != "custom" and not isinstance(prepared.inputs, Sequences)
+    read = index if has_moments else index[:0]
     for part in np.array_split(read, max(1, math.ceil(len(read) / 256))):
         values = prepared.values(part) if len(part) else np.zeros(0)
         good = values[np.isfinite(values)].astype(np.float64)

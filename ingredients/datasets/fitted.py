@@ -10,6 +10,7 @@ import numpy as np
 
 from ingredients.datasets.splitting import Split
 from ingredients.datasets.table_columns import TableColumns
+from ingredients.datasets.vocabulary import Vocabulary
 from ingredients.errors import DataError
 
 __all__ = ["Preparation"]
@@ -33,6 +34,7 @@ class Preparation:
         split: Which samples it was fitted on.
         dtype: Type of inputs: float32, or int64 for whole numbers, which are not normalised.
         table: The columns of a table that inputs are made of, if they come from one.
+        vocabulary: The words of the training part that texts are encoded by, if inputs are texts.
     """
 
     task: str
@@ -50,6 +52,7 @@ class Preparation:
     split: Split
     dtype: str = "float32"
     table: TableColumns | None = None
+    vocabulary: Vocabulary | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as tensors and plain values, which a checkpoint may hold."""
@@ -57,8 +60,12 @@ class Preparation:
 
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         arrays = {name: torch.from_numpy(value) for name, value in state.items() if isinstance(value, np.ndarray)}
-        table = None if self.table is None else self.table.state_dict()
-        return state | arrays | {"split": dataclasses.asdict(self.split), "table": table}
+        parts = {
+            "split": dataclasses.asdict(self.split),
+            "table": None if self.table is None else self.table.state_dict(),
+            "vocabulary": None if self.vocabulary is None else dataclasses.asdict(self.vocabulary),
+        }
+        return state | arrays | parts
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preparation:
@@ -74,8 +81,9 @@ class Preparation:
             for name in ("mean", "std", "target_mean", "target_std")
             if entries.get(name) is not None
         }
-        table = None if entries.get("table") is None else TableColumns(**entries["table"])
-        return cls(**entries | arrays | {"split": Split(**state["split"]), "table": table})
+        kinds = {"split": Split, "table": TableColumns, "vocabulary": Vocabulary}
+        parts = {name: kind(**entries[name]) for name, kind in kinds.items() if entries.get(name) is not None}
+        return cls(**entries | arrays | parts)
 
     def column_order(self, columns: Sequence[str], where: str, *, of_table: bool = False) -> list[int]:
         """Return the places of our features among `columns`.

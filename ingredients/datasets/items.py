@@ -9,7 +9,7 @@ import numpy as np
 
 from ingredients.datasets.moments import Moments
 
-__all__ = ["ByteImages", "Joined", "Subset", "subset"]
+__all__ = ["ByteImages", "Joined", "Sequences", "Subset", "subset"]
 
 
 @runtime_checkable
@@ -25,6 +25,14 @@ class ByteImages(Protocol):
 
     def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
         """Yield the moments of images, as `[index]` gives them."""
+
+
+@runtime_checkable
+class Sequences(Protocol):
+    """Sequences of different lengths, which are filled up in a batch."""
+
+    def batch_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return some of them as one array (sequences, length of the longest)."""
 
 
 class Joined:

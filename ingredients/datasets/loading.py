@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ingredients.config.seed import global_stream, stream_seed
 from ingredients.datasets.collating import Collate, collated, stack
 from ingredients.datasets.epochs import Batches
-from ingredients.datasets.items import ByteImages
+from ingredients.datasets.items import ByteImages, Sequences
 from ingredients.datasets.normalizing import finisher
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.structure import tensors_of, to_device
@@ -175,6 +175,8 @@ class SplitDataset:
         inputs = self.prepared.inputs
         if isinstance(inputs, np.ndarray):
             return inputs[indices]
+        if isinstance(inputs, Sequences):
+            return inputs.batch_of(indices)
         if self._reads_bytes:
             return np.stack([inputs.bytes_at(index) for index in indices.tolist()])
         found = []

@@ -17,6 +17,7 @@ from ingredients.datasets.samples import Source, as_floats
 from ingredients.datasets.splitting import SPLITS, TEST, Split
 from ingredients.datasets.streams import Streams
 from ingredients.datasets.targets import known_targets, resolve_task
+from ingredients.datasets.texts import Texts
 from ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
@@ -122,10 +123,17 @@ def prepare(
             f"data.name={config['name']}: the training part has one class only, expected at least two; "
             "change data.split_seed or data.stratify, or the data"
         )
+    vocabulary = None
+    if isinstance(source.inputs, Texts):
+        source = dataclasses.replace(source, inputs=source.inputs.fitted(indices["train"]))
+        vocabulary = source.inputs.vocabulary
     mean = std = target_mean = target_std = None
     if config["normalize"] == "standard" and source.dtype == "float32" and not source.is_structured:
         with global_stream(split.seed, "statistics"):
             mean, std = statistics(source.inputs, indices["train"])
+        if source.table is not None:
+            codes = list(source.table.code_counts)
+            mean[codes], std[codes] = 0, 1
     if config["normalize"] == "imagenet":
         mean, std = _of_imagenet(source, config["name"])
     if task == "regression" and config["normalize_targets"]:
@@ -146,6 +154,7 @@ def prepare(
         split=split.drawn(content, indices),
         dtype=source.dtype,
         table=source.table,
+        vocabulary=vocabulary,
     )
     inputs, targets = _normalized(source, targets, preparation)
     kept_names = tuple(names[place] for place in kept.tolist())
@@ -269,6 +278,8 @@ def _refuse_empty(source: Source, where: str) -> None:
 
 
 def _input_shape(source: Source) -> tuple[int, ...]:
+    if isinstance(source.inputs, Texts):
+        return source.inputs.item_shape
     if source.is_structured:
         return source.item_shape
     if source.in_memory:
@@ -305,6 +316,8 @@ def _normalized(source: Source, targets: np.ndarray, by: Preparation) -> tuple[A
     inputs = source.inputs
     if source.in_memory and inputs.dtype != np.uint8:
         inputs = _scaled(inputs, by)
+        if _is_filled(source):
+            inputs = np.where(np.isnan(inputs), np.float32(0), inputs)  # the mean
     if by.target_mean is not None:
         targets = (targets - by.target_mean) / by.target_std
     return inputs, targets
@@ -331,7 +344,7 @@ def _limited(source: Source, split: Split) -> tuple[Source, np.ndarray]:
 def _refuse_unusable(source: Source, where: str) -> None:
     missing, named = source.missing, ""
     if source.in_memory and source.inputs.dtype != np.uint8:
-        bad = ~np.isfinite(source.inputs)
+        bad = np.isinf(source.inputs) if _is_filled(source) else ~np.isfinite(source.inputs)
         missing = np.count_nonzero(bad.reshape(len(bad), -1), axis=1)
         if source.features is not None:
             columns = [feature for feature, column in zip(source.features, bad.any(0), strict=True) if column]
@@ -341,6 +354,11 @@ def _refuse_unusable(source: Source, where: str) -> None:
             f"{where}: {missing.sum()} input values are NaN or infinite, in {np.count_nonzero(missing)} of "
             f"{len(missing)} samples{named}; fill them in or remove those samples (`data.stats` counts them)"
         )
+
+
+def _is_filled(source: Source) -> bool:
+    """Tell whether missing values of a table are filled."""
+    return source.table is not None and source.table.missing == "fill"
 
 
 def _refuse_one_class(targets: np.ndarray, task: str, name: str) -> None:

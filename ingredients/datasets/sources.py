@@ -23,16 +23,18 @@ from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
 from ingredients.datasets.splitting import by_name
 from ingredients.datasets.tar_shards import read_tar
+from ingredients.datasets.texts import read_texts
 from ingredients.errors import DataError
 
 __all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load_source"]
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
-FILES = ("npz", "csv", "idx", "image_folder", "tar", "parquet")
+FILES = ("npz", "csv", "idx", "image_folder", "tar", "parquet", "text")
 # Settings that only some kinds of data read.
 _READ = {
     "npz": ("path", "dtype", "weights"),
-    "csv": ("path", "target", "columns", "categorical", "dtype", "weights"),
+    "csv": ("path", "target", "columns", "categorical", "encoding", "missing", "dtype", "weights"),
+    "text": ("path", "target", "columns", "options"),
     "idx": ("path", "dtype"),
     "image_folder": ("path", "image_size"),
     "tar": ("path", "columns", "target", "dtype", "collate", "weights"),
@@ -43,7 +45,7 @@ _OF_CODE = ["torchvision:NAME", "package.module:factory"]
 _READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
 _READ_OF_CODE |= {"path": _OF_CODE[:1], "target": _OF_CODE[1:], "weights": _OF_CODE[1:]}
 # Values of settings that ask for nothing.
-_UNSET: tuple = (None, {}, [], "float32")
+_UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse")
 
 
 def kind_of(path: str | None) -> str:
@@ -63,7 +65,9 @@ def kind_of(path: str | None) -> str:
         if any((where / name).exists() for name in ("dataset_dict.json", "state.json")):
             return "huggingface"
         return "tar" if any(where.glob("*.tar")) or any(where.glob("*/*.tar")) else "image_folder"
-    return {".npz": "npz", ".csv": "csv", ".tar": "tar", ".parquet": "parquet"}.get(where.suffix.lower(), "digits")
+    return {".npz": "npz", ".csv": "csv", ".tar": "tar", ".parquet": "parquet", ".jsonl": "text"}.get(
+        where.suffix.lower(), "digits"
+    )
 
 
 def check_options(name: str, **given: Any) -> None:
@@ -71,7 +75,8 @@ def check_options(name: str, **given: Any) -> None:
 
     Args:
         name: As in the config of the data ingredient.
-        **given: `path`, `target`, `columns`, `categorical`, `dtype`, `options`, `image_size`, `collate` and `weights`.
+        **given: `path`, `target`, `columns`, `categorical`, `encoding`, `missing`, `dtype`, `options`, `image_size`,
+            `collate` and `weights`.
 
     Raises:
         DataError: If one of them is set in vain.
@@ -105,6 +110,8 @@ def load_source(
     *,
     columns: str | Sequence[str] | None = None,
     categorical: str | Sequence[str] | None = None,
+    encoding: str = "one_hot",
+    missing: str = "refuse",
     dtype: str = "float32",
     task: str = "auto",
     collate: Callable[[list], Any] | None = None,
@@ -119,7 +126,8 @@ def load_source(
         name, path, target, image_size, options: As in the config of the data ingredient.
         seed: Seed of the experiment.
         trained: What the data of a model were prepared by that these are for, too.
-        columns, categorical, dtype, task, weights: As in the config; what a model was trained on goes before them.
+        columns, categorical, encoding, missing, dtype, task, weights: As in the config; those of `trained` go before
+            them.
         collate: What makes a batch of samples of any structure, if it is given.
         needs_targets: Whether files have to hold targets.
 
@@ -135,6 +143,7 @@ def load_source(
     how: dict[str, Any] = {"task": task, "target": key, "collate": collate, "weights": weights}
     if name in FILES:
         where = Path(str(path)).expanduser()
+        column = columns if isinstance(columns, str | None) else next(iter(columns), None)
         readers: dict[str, Callable[[], Source]] = {
             "npz": lambda: read_npz(where, needs_targets=needs_targets, dtype=dtype, weights=weights),
             "csv": lambda: read_csv(
@@ -143,6 +152,8 @@ def load_source(
                 trained,
                 columns=columns,
                 categorical=categorical,
+                encoding=encoding,
+                missing=missing,
                 dtype=dtype,
                 weights=weights,
                 needs_targets=needs_targets,
@@ -152,6 +163,9 @@ def load_source(
                 read_parquet(where), f"data.path={path}", columns=columns, dtype=dtype, **how
             ),
             "tar": lambda: from_factory(by_name(read_tar(where, columns)), f"data.path={path}", dtype, **how),
+            "text": lambda: read_texts(
+                None if path is None else where, key, column, options, trained, needs_targets=needs_targets
+            ),
             "image_folder": lambda: read_image_folder(where, image_size, trained, needs_targets=needs_targets),
         }
         return readers[name]()
@@ -173,6 +187,8 @@ def check_source(name: str, path: str | None) -> None:
         DataError, ConfigError: If there are no such data.
     """
     if name in (*FILES, "huggingface"):
+        if path is None and name == "text":
+            return
         if path is None:
             raise DataError(f"data.path: got None, but data.name={name} reads from a path; write data.path=...")
         if not Path(path).expanduser().exists():

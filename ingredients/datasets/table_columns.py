@@ -1,11 +1,11 @@
-"""Columns of a table as numbers: categories become an input of 0 or 1 for each of their values."""
+"""Columns of a table as numbers: categories become an input of 0 or 1 for each of their values, or one code."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -29,17 +29,32 @@ class TableColumns:
 
     Attributes:
         columns: Their names, in order.
-        categories: Values, as text, of each of them that holds categories.
+        categories: Values, as text, of each of them that holds categories; "" stands for a missing one.
         chosen: Whether they were chosen, so that a table may have others beside them.
+        encoding: What a category becomes: `one_hot`, an input of 0 or 1 for each value, or `codes`, a whole number, for
+            models with embeddings. Value k of N has the code k + 1; 0 is a value that is not among them.
+        missing: `refuse`, or `fill`: missing numbers are left NaN, to be filled with the mean, and missing categories
+            are a value of their own.
+        gaps: Columns of numbers with missing values that are filled; each has a further input that is 1 there.
     """
 
     columns: tuple[str, ...]
     categories: Mapping[str, tuple[str, ...]]
     chosen: bool = False
+    encoding: str = "one_hot"
+    missing: str = "refuse"
+    gaps: tuple[str, ...] = ()
 
     @classmethod
     def fitted(
-        cls, frame: pandas.DataFrame, categorical: str | Sequence[str] | None, where: str, *, chosen: bool
+        cls,
+        frame: pandas.DataFrame,
+        categorical: str | Sequence[str] | None,
+        where: str,
+        *,
+        chosen: bool,
+        encoding: str = "one_hot",
+        missing: str = "refuse",
     ) -> TableColumns:
         """Return how to encode the columns of a frame.
 
@@ -48,6 +63,7 @@ class TableColumns:
             categorical: Columns of categories; `auto` takes those of text.
             where: The setting that names the table, for messages.
             chosen: Whether the columns were chosen by name.
+            encoding, missing: See the class.
 
         Raises:
             DataError: If a column of text is not among the categories, or they are too many.
@@ -64,25 +80,38 @@ class TableColumns:
                 f"{where}: has text in the columns {_listed(left)}; take them for categories "
                 f"(data.categorical={_as_setting(left)}), or choose others with data.columns"
             )
+        filled = [name for name in columns if missing == "fill" and frame[name].isna().any()]
         categories = {name: tuple(map(_value_name, _distinct(frame[name]))) for name in names}
+        categories |= {name: ("", *values) for name, values in categories.items() if name in filled}
         many = next((name for name, values in categories.items() if len(values) > _MAX_CATEGORIES), None)
         if many is not None:
             raise DataError(
                 f"data.categorical: {many} of {where} has {len(categories[many]):,} values, expected at most "
                 f"{_MAX_CATEGORIES:,}; leave it out with data.columns, or group its values"
             )
-        return cls(columns, categories, chosen)
+        gaps = tuple(name for name in filled if name not in categories)
+        return cls(columns, categories, chosen, encoding, missing, gaps)
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the inputs: those of the columns, and COLUMN=VALUE for each value of a category."""
-        return tuple(
-            feature
-            for name in self.columns
-            for feature in (
-                [f"{name}={value}" for value in self.categories[name]] if name in self.categories else [name]
-            )
-        )
+        """Names of the inputs: those of the columns, and COLUMN=VALUE for each value of a category that has no code.
+
+        A column of numbers with gaps is followed by COLUMN=missing.
+        """
+        return tuple(feature for name in self.columns for feature in self._features_of(name))
+
+    def _features_of(self, name: str) -> list[str]:
+        if name in self.categories and self.encoding == "one_hot":
+            return [f"{name}={value}" for value in self.categories[name]]
+        return [name, f"{name}=missing"] if name in self.gaps else [name]
+
+    @property
+    def code_counts(self) -> dict[int, int]:
+        """How many codes there are in each input that is one, by its place among the inputs."""
+        if self.encoding == "one_hot":
+            return {}
+        features = self.features
+        return {features.index(name): len(values) + 1 for name, values in self.categories.items()}
 
     def encode(self, frame: pandas.DataFrame, dtype: str, where: str, *, strict: bool) -> np.ndarray:
         """Return the columns of a frame as an array (rows, features).
@@ -91,7 +120,8 @@ class TableColumns:
             frame: It has our columns.
             dtype: `float32`, or `int64` for whole numbers.
             where: The setting that names the table, for messages.
-            strict: Whether categories that are not ours are refused; else they are told, and all of their inputs are 0.
+            strict: Whether values of one-hot categories that are not ours are refused; else they are told, and all of
+                their inputs are 0. Codes have one for them.
 
         Raises:
             DataError: If a column is no number, or not whole where it has to be.
@@ -100,11 +130,13 @@ class TableColumns:
         for name in self.columns:
             column = frame[name]
             if name in self.categories:
-                part = _one_hot(column, self.categories[name], f"{where}: the column {name}", strict=strict)
+                part = self._encode(column, name, f"{where}: the column {name}", strict=strict)
             elif column.dtype.kind not in "biuf":
-                raise DataError(f"{where}: has text in the column {name}, expected numbers")
+                _refuse_text(column, where)
             else:
                 part = column.to_numpy()[:, None]
+                if name in self.gaps:
+                    part = np.concatenate([part, np.isnan(part)], 1)
             if dtype == "int64" and part.dtype.kind == "f" and not (part == np.round(part)).all():
                 raise DataError(
                     f"data.dtype=int64: the column {name} of {where} holds fractions or lacks values, expected whole "
@@ -114,6 +146,21 @@ class TableColumns:
                 tell_merged(part, f"{where}: the column {name}")
             parts.append(part.astype(dtype))
         return np.concatenate(parts, 1) if parts else np.zeros((len(frame), 0), dtype)
+
+    def _encode(self, column: pandas.Series, name: str, where: str, *, strict: bool) -> np.ndarray:
+        values, is_code = self.categories[name], self.encoding == "codes"
+        codes = _codes(
+            column,
+            values,
+            where,
+            strict=strict and not is_code,
+            fate="its code is 0" if is_code else "all inputs of that column are 0",
+        )
+        encoded = codes[:, None] if is_code else np.eye(len(values) + 1, dtype=np.float32)[codes, 1:]
+        # A missing value that is none of ours is left to be refused, or filled; a code has 0 for it.
+        if self.missing == "refuse" or (not is_code and "" not in values):
+            encoded = np.where(column.isna().to_numpy()[:, None], np.nan, encoded)
+        return encoded.astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as plain values, which a checkpoint may hold."""
@@ -129,9 +176,9 @@ def _value_name(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _one_hot(column: pandas.Series, values: Sequence[str], where: str, *, strict: bool) -> np.ndarray:
-    """Return an array (rows, values) of 0 and 1; where the value is missing, NaN."""
-    place = {value: number for number, value in enumerate(values)}
+def _codes(column: pandas.Series, values: Sequence[str], where: str, *, strict: bool, fate: str) -> np.ndarray:
+    """Return the place of each value among `values`, from 1 on, int64 (rows,); 0 for those that are not there."""
+    place = {value: number for number, value in enumerate(values, 1)}
     is_there = column.notna().to_numpy()
     names = [_value_name(value) if there else "" for value, there in zip(column.tolist(), is_there, strict=True)]
     unknown = sorted({name for name, there in zip(names, is_there, strict=True) if there and name not in place})
@@ -139,12 +186,19 @@ def _one_hot(column: pandas.Series, values: Sequence[str], where: str, *, strict
         text = f"{where} holds {_listed(unknown)}, which the checkpoint was not trained on"
         if strict:
             raise DataError(f"{text}; correct or remove those rows")
-        _log.warning("%s; all inputs of that column are 0 there", text)
-    hot = np.zeros((len(names), len(values)), np.float32)
-    rows = [row for row, name in enumerate(names) if name in place and is_there[row]]
-    hot[rows, [place[names[row]] for row in rows]] = 1
-    hot[~is_there] = np.nan
-    return hot
+        _log.warning("%s; %s there", text, fate)
+    return np.array([place.get(name, 0) for name in names], np.int64)
+
+
+def _refuse_text(column: pandas.Series, where: str) -> NoReturn:
+    import pandas
+
+    is_text = (pandas.to_numeric(column, errors="coerce").isna() & column.notna()).to_numpy()
+    row = int(np.argmax(is_text))
+    raise DataError(
+        f"{where}: has {column.iloc[row]!r} in the column {column.name}, row {row + 1}, where the checkpoint was "
+        "trained on numbers; correct that row"
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

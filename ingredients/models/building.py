@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
+from ingredients.datasets.fitted import Preparation
 from ingredients.errors import ModelError
 from ingredients.models.initialising import initialize
 from ingredients.models.networks import CNN, MLP, ViT
@@ -32,17 +33,20 @@ def build_model(
     num_outputs: int,
     seed: int,
     dtype: torch.dtype | None = None,
+    preparation: Preparation | None = None,
 ) -> nn.Module:
     """Return a model on the CPU, its parameters drawn from the stream `init` of `seed`.
 
     Args:
         name: One of `NETWORKS`, `torchvision:NAME`, or a dotted path to a class or function.
-        options: Its arguments. A class of the user's also gets `input_shape` and `num_outputs` if it takes them.
+        options: Its arguments. A class of the user's also gets `input_shape`, `num_outputs` and `preparation`, if it
+            takes them.
         init: How to initialise, see `initialize`.
         input_shape: Shape of one input.
         num_outputs: Scores that the loss wants.
         seed: Seed of the experiment.
         dtype: Type of inputs; None for float32.
+        preparation: What the data were prepared by, such as the number of values of each category; None if not known.
 
     Raises:
         ModelError: If there is no such model, or it does not fit the inputs.
@@ -56,7 +60,7 @@ def build_model(
         elif is_dotted_path(name):
             target = import_object(name, "model.name")
             takes = inspect.signature(target).parameters
-            given = {"input_shape": tuple(input_shape), "num_outputs": num_outputs}
+            given = {"input_shape": tuple(input_shape), "num_outputs": num_outputs, "preparation": preparation}
             given = {key: value for key, value in given.items() if key in takes and key not in options}
             model = build(target, options, "model.options", ModelError, **given)
         else:

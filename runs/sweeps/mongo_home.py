@@ -18,7 +18,7 @@ from runs.sweeps.home import BEAT_S, Claim, Home
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["MongoHome"]
+__all__ = ["MongoHome", "sweep_ids"]
 
 
 class MongoHome(Home):
@@ -41,6 +41,11 @@ class MongoHome(Home):
             self._client = destination.connect(serverSelectionTimeoutMS=10_000)
             self._parts = Collections(self._client[destination.db_name], destination.prefix, destination.collection)
 
+    def ids(self) -> list[str]:
+        """Return the ids of all sweeps in the database."""
+        with self._errors():
+            return sorted(map(str, self._parts.sweeps.distinct("_id")))
+
     def create(self, definition: Definition) -> bool:
         with self._errors():
             try:
@@ -58,7 +63,7 @@ class MongoHome(Home):
         with self._errors():
             document = self._parts.sweeps.find_one({"_id": self.id})
             if document is None:
-                others = ", ".join(sorted(map(str, self._parts.sweeps.distinct("_id")))) or "none"
+                others = ", ".join(self.ids()) or "none"
                 raise SweepError(f"there is no sweep {self.id} in {self._place}; there are: {others}")
         return Definition.of(document, self.where)
 
@@ -119,3 +124,13 @@ class MongoHome(Home):
             yield
         except PyMongoError as error:
             raise StoreError(f"MongoDB at {self._place}: {explain(error)}") from error
+
+
+def sweep_ids(destination: Destination) -> list[str]:
+    """Return the ids of all sweeps in a database.
+
+    Raises:
+        StoreError: If the server refuses.
+    """
+    with contextlib.closing(MongoHome(destination, "")) as home:
+        return home.ids()

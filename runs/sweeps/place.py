@@ -39,6 +39,14 @@ class Place:
 
         return MongoHome(self.destination, id)
 
+    def ids(self) -> list[str]:
+        """Return the ids of all sweeps that are kept there."""
+        if self.destination is None:
+            return sorted(path.parent.name for path in (self.base / "sweeps").glob("*/sweep.json"))
+        from runs.sweeps.mongo_home import sweep_ids
+
+        return sweep_ids(self.destination)
+
     def document(self) -> dict[str, Any]:
         """Return it as JSON, with the database's password: for a pipe, not for a file."""
         destination = None if self.destination is None else dataclasses.asdict(self.destination)

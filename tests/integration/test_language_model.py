@@ -1,3 +1,6 @@
+import math
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,10 +37,11 @@ TINY = {
 
 def test_two_steps_have_the_pinned_losses(train, tmp_path):
     run = train(**TINY)
-    found = read_metrics(tmp_path / "my_runs" / "1")
+    found = read_metrics("my_runs/1")
     assert found["train/loss"].values.tolist() == pytest.approx([5.53987, 5.51657], rel=1e-3)
     assert found["val/loss"].values.tolist() == pytest.approx([5.51048], rel=1e-3)
     assert found["val/bits_per_character"].values[0] == pytest.approx(found["val/loss"].values[0] / 0.6931472)
+    assert found["val/perplexity"].values[0] == pytest.approx(math.exp(found["val/loss"].values[0]))
     assert run.result == run.info["test"]["bits_per_character"] == pytest.approx(7.94104, rel=1e-3)
 
 
@@ -47,7 +51,7 @@ def test_recipe_and_fast_train_to_the_same_result_and_generate_the_same_text(tra
     again, texts = train(named=[RECIPE, "fast"], **{"text.context": 16, "epochs": 2}), []
     assert again.result == whole.result
     for number in (1, 2, 3):
-        (sample,) = read_media(tmp_path / "my_runs" / str(number))
+        (sample,) = read_media(f"my_runs/{number}")
         texts.append(sample.path.read_text())
     assert texts[0] == texts[1] == texts[2]
     assert texts[0].startswith("The ")
@@ -58,6 +62,15 @@ def test_characters_of_several_bytes_count_once(train, tmp_path):
     (tmp_path / "greek.txt").write_text("αβγδε" * 70)
     run = train(**TINY, **{"text.path": "greek.txt"})
     assert run.info["test"]["bits_per_character"] == pytest.approx(2 * run.info["test"]["loss"] / 0.6931472)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the text is that of Python 3.11")
+def test_recipe_reaches_the_bits_per_character_that_it_tells(train):
+    told = re.search(r"Expect: +([\d.]+) bits per character", Path(RECIPE).read_text(encoding="utf-8"))
+    given = {"text.path": None, "text.val_fraction": 0.05, "text.test_fraction": 0.05}
+    assert train(named=[RECIPE], **given).result == pytest.approx(float(told.group(1)), abs=0.02)
 
 
 @pytest.mark.parametrize(

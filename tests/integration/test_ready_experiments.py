@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import gan, segment
+from experiments import finetune, gan, segment, tabular
 from ingredients import CheckpointError, ConfigError, DataError
 from ingredients.checkpoints.files import load_checkpoint
 from observers import read_media, read_metrics
@@ -32,7 +32,27 @@ SEGMENT = {
     "epochs": 1,
     "training.log_interval": 1,
 }
-KINDS = {"gan": (gan.ex, GAN), "segment": (segment.ex, SEGMENT)}
+TABULAR = {
+    "data.path": str(CONFIGS / "diabetes.csv"),
+    "data.limit": 90,
+    "data.batch_size": 32,
+    "model.options.hidden": [8],
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+FINETUNE = {
+    "data.limit": 300,
+    "data.batch_size": 17,
+    "model.options.widths": [4],
+    "epochs": 1,
+    "training.log_interval": 1,
+}
+KINDS = {
+    "gan": (gan.ex, GAN),
+    "segment": (segment.ex, SEGMENT),
+    "tabular": (tabular.ex, TABULAR),
+    "finetune": (finetune.ex, FINETUNE),
+}
 LANGUAGE_MODEL = {
     "text.path": "../text.txt",
     "text.context": 8,
@@ -108,7 +128,8 @@ def main(_config, _run, seed, training):
         ).best
 """
 KILLED = {
-    **{kind: settings for kind, (_, settings) in KINDS.items()},
+    "gan": GAN,
+    "segment": SEGMENT,
     "language_model": LANGUAGE_MODEL,
     "stream": STREAM,
 }
@@ -128,7 +149,12 @@ def train(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("kind", "losses", "result"),
-    [("gan", [-0.0802832, -0.0817726], 63.2754), ("segment", [2.79648, 2.86768], 0)],
+    [
+        ("gan", [-0.0802832, -0.0817726], 63.2754),
+        ("segment", [2.79648, 2.86768], 0),
+        ("tabular", [0.96461, 1.25041], 0.00680763),
+        ("finetune", [2.49165, 2.38882], 0.104),
+    ],
 )
 def test_two_steps_have_the_pinned_losses(train, tmp_path, kind, losses, result):
     run = train(kind, **{"data.drop_last": False})
@@ -189,13 +215,20 @@ def test_scattered_digits_are_where_their_classes_say():
     assert set(np.unique(classes)) <= set(range(11))
 
 
-@pytest.mark.parametrize("kind", KILLED)
-def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
+@pytest.mark.parametrize(
+    ("kind", "verifies"),
+    [
+        *((kind, False) for kind in KILLED),
+        *(pytest.param(kind, True, marks=pytest.mark.nightly) for kind in ("gan", "language_model", "stream")),
+    ],
+)
+def test_killed_training_ends_with_the_same_bits(tmp_path, kind, verifies, wait_for):
     """Kill it with -9 once a state of its second epoch is there, start it again, and compare it to an unbroken one."""
     (tmp_path / "text.txt").write_text(
         "to be, or not to be, that is the question: whether it is nobler to suffer\n" * 5
     )
-    given = {**KILLED[kind], "epochs": 6, "checkpoint.interval_steps": 1, "resume": "auto"}
+    num_epochs = 4 if kind == "stream" else 6
+    given = {**KILLED[kind], "epochs": num_epochs, "checkpoint.interval_steps": 1, "resume": "auto"}
     settings = [f"{name}={value}" for name, value in given.items()]
     script = ["stream.py"] if kind == "stream" else ["-m", f"experiments.{kind}"]
     command = [sys.executable, *script, "with", *settings]
@@ -208,11 +241,13 @@ def test_killed_training_ends_with_the_same_bits(tmp_path, kind, wait_for):
         wait_for(lambda: newest_step(runs["killed"]) > 2 or process.poll() is not None, "a state of the second epoch")
         process.kill()
         process.communicate()
-    assert 2 < newest_step(runs["killed"]) < 12
-    for name in runs:
-        done = run(command, cwd=tmp_path / name, capture_output=True, text=True)
+    assert 2 < newest_step(runs["killed"]) < 2 * num_epochs
+    resume = [sys.executable, "-m", "runs", "resume", "1", "--verify", "1"] if verifies else command
+    for name, start in (("whole", command), ("killed", resume)):
+        done = run(start, cwd=tmp_path / name, capture_output=True, text=True, starts_python=not verifies)
         assert done.returncode == 0, done.stderr
-        assert not (tmp_path / name / "my_runs" / "2").exists(), done.stderr
+        assert verifies or not (tmp_path / name / "my_runs" / "2").exists(), done.stderr
+    assert done.stdout.startswith("IDENTICAL") == verifies
     whole, killed = (read_metrics(folder) for folder in runs.values())
     assert whole.keys() == killed.keys()
     for name in (name for name in whole if not name.startswith("system/")):

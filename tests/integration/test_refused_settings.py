@@ -69,7 +69,7 @@ REFUSED = [
     (
         "data.target",
         "kind",
-        "data.target: got 'kind', which data.name=digits does not read; .*: csv, tar, parquet, hugging",
+        "data.target: got 'kind', which data.name=digits does not read; .*: csv, text, tar, parquet, hugging",
     ),
     ("data.image_size", 8, "data.image_size: got 8, which data.name=digits does not read; .*: image_folder$"),
     ("data.options", {"a": 1}, "data.options: got {'a': 1}, which data.name=digits does not read"),

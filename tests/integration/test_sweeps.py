@@ -16,6 +16,7 @@ import optuna
 import psutil
 import pytest
 
+from configs import Map
 from observers.mongo.destination import Destination
 from runs.errors import SweepError
 from runs.stores.opening import open_store
@@ -146,6 +147,11 @@ def test_the_same_seed_suggests_the_same_points_after_an_interruption_too(sweep,
         found[one.definition.id] = [point.parameters for point in one.points().values()]
     assert found["a"] == found["b"]
     assert found["a"] != found["c"]
+    if method == "bayes":  # which draws ten points at random first, and learns from them
+        random = sweep({**spec, "method": "random"}, id="d", seed=3)
+        study = Study(random.home, random.definition, random.spec)
+        drawn = [study.take(number).parameters["x"] for number in range(15)]
+        assert [number for number in range(15) if found["a"][number]["x"] != drawn[number]] == list(range(10, 15))
 
 
 def test_parameters_that_have_finished_are_not_run_again_unless_asked(sweep):
@@ -485,3 +491,73 @@ def test_the_same_sweep_again_tries_the_same_and_comes_to_the_same(sweep):
         one.agent().run()
         found.append([(point.parameters, point.values) for point in one.points().values()])
     assert found[0] == found[1]
+
+
+def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    assert "there is no sweep yet" in command("sweep.status", cwd=tmp_path).stdout
+    for id in ("one", "two"):
+        Place(tmp_path / "my_runs").home(id).create(
+            Definition(
+                id,
+                "tiny",
+                read_spec(GRID).document,
+                "tiny.py",
+                "",
+                str(tmp_path),
+                str(tmp_path),
+                (),
+                (),
+                0,
+                None,
+                "",
+                "",
+            )
+        )
+    lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
+    assert [line for line in lines if line.startswith("sweep ")] == ["sweep one: 0 of 4 done", "sweep two: 0 of 4 done"]
+
+
+def test_several_objectives_under_a_constraint_have_a_front(sweep):
+    spec = {
+        "method": "nsga2",
+        "metrics": [{"name": "loss", "goal": "minimize"}, {"name": "result", "goal": "maximize"}],
+        "constraints": ["loss.max < 1.5"],
+        "parameters": {"x": {"values": [0.0, 1.0, 2.0, 3.0]}},
+    }
+    two = sweep(spec, count=12)
+    two.agent().run()
+    points = two.points()
+    assert {(point.parameters["x"], point.is_feasible) for point in points.values()} == {
+        (0.0, False),
+        (1.0, False),
+        (2.0, True),
+        (3.0, False),
+    }
+    assert {point.parameters["x"] for point in Watcher(two.home).look().best} == {2.0}
+
+
+def test_gpus_are_divided_among_the_workers(monkeypatch):
+    from ingredients.sweep import _workers
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    for given, expected in (((3, 1), ["3", "5", "3"]), ((4, 2), ["3", "3", "5", "5"])):
+        found = _workers(Map({"workers": given[0], "workers_per_gpu": given[1]}))
+        assert [worker["CUDA_VISIBLE_DEVICES"] for worker in found] == expected
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert _workers(Map({"workers": 2, "workers_per_gpu": 1})) == [{}, {}]
+
+
+def test_parameters_with_a_condition_are_set_only_where_it_holds(sweep):
+    spec = {
+        **GRID,
+        "parameters": {"kind": {"values": ["plain", "faulty"]}, "x": {"values": [1.0, 2.0], "when": {"kind": "plain"}}},
+    }
+    conditional = sweep(spec)
+    (conditional.folder / "fault.py").write_text("pass")
+    conditional.agent().run()
+    assert [point.parameters for point in conditional.points().values()] == [
+        {"kind": "plain", "x": 1.0},
+        {"kind": "plain", "x": 2.0},
+        {"kind": "faulty"},
+    ]

@@ -48,7 +48,8 @@ FLOORS = [
     "runs.__main__",
     "ingredients.errors",
     "ingredients.config",
-    "ingredients.datasets ingredients.models",
+    "ingredients.datasets",
+    "ingredients.models",
     "ingredients.checkpoints ingredients.losses",
     "ingredients.precision",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
@@ -60,7 +61,8 @@ FLOORS = [
     "experiments.experiment experiments.training",
     "experiments",
     "experiments.supervised",
-    "experiments.__main__ experiments.gan experiments.language_model experiments.lightning experiments.segment",
+    "experiments.__main__ experiments.finetune experiments.gan experiments.language_model experiments.lightning"
+    " experiments.segment experiments.tabular experiments.text",
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # The face among them.
@@ -183,6 +185,9 @@ print(json.dumps(loaded))
         "experiments",
         "experiments.language_model",
         "experiments.lightning",
+        "experiments.finetune",
+        "experiments.tabular",
+        "experiments.text",
         "exp",
     ]
     command = [sys.executable, "-c", script, *names]

@@ -153,6 +153,51 @@ def test_task_of_ones_own_is_the_plain_loop_of_torch(data):
     assert of(log, "val/loss")[-1] == pytest.approx(expected, rel=1e-6)
 
 
+class Distilled(Task):
+    """Learns from a teacher, which is no part of the training."""
+
+    def __init__(self, teacher):
+        self.teacher = teacher.eval()
+
+    def loss(self, model, batch):
+        with torch.no_grad():
+            expected = self.teacher(batch[0])
+        return (model(batch[0]) - expected).square().mean()
+
+
+def test_teacher_of_a_task_stays_as_it_is_and_in_no_checkpoint(data, tmp_path):
+    teacher = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    keeper = Checkpointer(tmp_path, {})
+    _, log, _ = train(Distilled(teacher), data, epochs=8, checkpointer=keeper)
+    assert of(log, "val/loss")[-1] < 0.5 * of(log, "val/loss")[0]
+    assert not teacher.training
+    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())
+    assert load_checkpoint(keeper.last_path)["model"].keys() == {"weight", "bias"}
+
+
+class Orthogonal(Autoencoder):
+    """Penalises what is large, and rows that are not orthogonal."""
+
+    def loss(self, model, batch):
+        error, weight = super().loss(model, batch), model.weight
+        overlap = (weight @ weight.T - torch.eye(len(weight))).square().mean()
+        return {"loss": error + overlap + 0.01 * weight.abs().sum(), "error": error, "overlap": overlap}
+
+
+def test_penalty_on_weights_is_part_of_the_loss(data):
+    model, log, _ = train(Orthogonal(), data)
+    plain = make_model()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    for batch in INPUTS[:20].split(8) * 2:
+        overlap = (plain.weight @ plain.weight.T - torch.eye(4)).square().mean()
+        optimizer.zero_grad()
+        ((plain(batch) - batch).square().mean() + overlap + 0.01 * plain.weight.abs().sum()).backward()
+        optimizer.step()
+    assert torch.allclose(weights(model), weights(plain), rtol=1e-5)
+    assert len(of(log, "train/overlap")) == 6
+
+
 def test_loss_is_the_task_of_it(data):
     loss = Loss(nn.CrossEntropyLoss(), "classes", 2)
     found = []

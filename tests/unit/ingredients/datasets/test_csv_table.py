@@ -120,12 +120,58 @@ def test_csv_categories_that_are_free_text_are_refused(tmp_path):
         read(tmp_path, "name,y", *(f"n{row},{row % 2}" for row in range(1001)), categorical="auto")
 
 
-@pytest.mark.parametrize("option", [{"columns": ["a"]}, {"categorical": "auto"}, {"dtype": "int64"}])
+@pytest.mark.parametrize(
+    "option", [{"columns": ["a"]}, {"categorical": "auto"}, {"encoding": "codes"}, {"missing": "fill"}]
+)
 @pytest.mark.parametrize("name", ["digits", "image_folder"])
 def test_options_of_columns_are_refused_where_they_are_not_read(name, option):
     (key,) = option
     with pytest.raises(DataError, match=rf"data.{key}: got .*, which data.name={name} does not read; .*csv"):
         check_options(name, **option)
+
+
+# codes and gaps
+
+GAPS = ["size,town,floor,y", "1,Rom,2,0.5", "2,,,0.5", "3,Bern,1,0.5", "6,Rom,3,0.5"]
+
+
+def test_csv_categories_become_codes_that_are_not_normalised(tmp_path):
+    source = read(tmp_path, *TOWNS[:3], columns=["size", "town"], categorical="auto", encoding="codes")
+    assert (source.features, source.table.code_counts) == (("size", "town"), {1: 3})
+    assert source.inputs.tolist() == [[1.5, 2], [2.5, 1]]
+    trained = trained_on(tmp_path, *TOWNS[:3], columns=["size", "town"], categorical="auto", encoding="codes")
+    assert (trained.mean.tolist(), trained.std.tolist()) == ([2, 0], [0.5, 1])
+
+
+def test_csv_gaps_become_the_mean_of_the_training_part_and_are_told_by_a_further_input(tmp_path):
+    config = {**DEFAULTS, "name": "csv", "val_fraction": 0.25, "test_fraction": 0.0, "missing": "fill"}
+    source = read(tmp_path, *GAPS, categorical="auto", encoding="codes", missing="fill")
+    assert source.features == ("size", "town", "floor", "floor=missing")
+    assert source.table.categories == {"town": ("", "Bern", "Rom")}
+    prepared = prepare(source, config, 0)
+    floors = np.array([2, np.nan, 1, 3])[prepared.indices["train"]]
+    by = prepared.preparation
+    assert by.mean[2] == pytest.approx(np.nanmean(floors))
+    assert prepared.inputs[1, 2] == 0
+    assert (prepared.inputs * by.std + by.mean)[:, 1].tolist() == [3, 1, 2, 3]
+    assert (prepared.inputs * by.std + by.mean)[:, 3].round(6).tolist() == [0, 1, 0, 0]
+
+
+def test_csv_gaps_are_refused_unless_they_are_to_be_filled(tmp_path):
+    source = read(tmp_path, *GAPS, categorical="auto", encoding="codes")
+    with pytest.raises(DataError, match="2 input values are NaN or infinite, in 1 of 4 samples in the columns town, f"):
+        prepare(source, {**DEFAULTS, "name": "csv"}, 0)
+    infinite = read(tmp_path, "a,y", "inf,0.5", "1,0.5", "2,0.5", missing="fill")
+    with pytest.raises(DataError, match="1 input values are NaN or infinite"):
+        prepare(infinite, {**DEFAULTS, "name": "csv"}, 0)
+
+
+def test_other_tables_have_unknown_codes_and_gaps_that_the_model_was_not_trained_on(tmp_path, caplog):
+    trained = trained_on(tmp_path, *TOWNS[:3], categorical="auto", encoding="codes", missing="fill")
+    other = read(tmp_path, "size,town,floor,y", ",Oslo,2,no", "1,,1,yes", trained=trained)
+    assert "the column town holds Oslo, which the checkpoint was not trained on; its code is 0 there" in caplog.text
+    alike = prepare_alike(other, trained, {**DEFAULTS, "name": "csv", "path": "other.csv"}, 0)
+    assert alike.inputs[:, :2].tolist() == [[0, 0], [-2, 0]]
 
 
 # the columns of a model
@@ -158,7 +204,9 @@ def test_unknown_categories_are_refused_by_evaluate_and_told_by_predict(tmp_path
 
 def test_text_in_a_column_of_numbers_of_a_model_is_refused(tmp_path):
     trained = trained_on(tmp_path, *TOWNS[:3], columns="size")
-    with pytest.raises(DataError, match=r"has text in the column size, expected numbers"):
+    with pytest.raises(
+        DataError, match=r"has 'large' in the column size, row 1, where the checkpoint was trained on numbers; correct"
+    ):
         read(tmp_path, "size,y", "large,no", "1,yes", trained=trained)
 
 

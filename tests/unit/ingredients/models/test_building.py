@@ -30,6 +30,12 @@ def make_text():
     return "no module"
 
 
+def aware(input_shape, num_outputs, preparation):
+    model = nn.Linear(input_shape[0], num_outputs)
+    model.preparation = preparation
+    return model
+
+
 @pytest.fixture(autouse=True)
 def nets(monkeypatch):
     """Let this file be imported as `nets`, as a user's module is."""
@@ -52,6 +58,12 @@ def test_model_by_name_has_the_outputs_asked_for(name):
 def test_model_of_a_dotted_path_gets_shape_outputs_and_options():
     model = build("nets:Net", {"scale": 2.0}, shape=(5,), num_outputs=3)
     assert (model.in_features, model.out_features, model.scale) == (5, 3, 2.0)
+
+
+def test_model_that_takes_it_gets_what_the_data_were_prepared_by():
+    given = object()
+    assert build_model("nets:aware", {}, "default", (5,), 3, 0, preparation=given).preparation is given
+    assert build("nets:aware", shape=(5,), num_outputs=3).preparation is None
 
 
 def test_model_of_a_dotted_path_with_own_arguments_gets_nothing_else():

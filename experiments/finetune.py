@@ -1,0 +1,127 @@
+"""Learn from few examples: start from what a network has learnt on plenty of others.
+
+python -m experiments.finetune with configs/finetune.yaml printed                   learn printed digits
+python -m experiments.finetune with configs/finetune.yaml model.weights=run:1       then 200 handwritten ones
+python -m experiments.finetune with configs/finetune.yaml                           or those from scratch, to compare
+python -m runs compare --by model.weights --over seed --metric info.test.accuracy --where data.name=digits
+python -m experiments.finetune evaluate with my_runs/2/config.json checkpoint.path=my_runs/2/checkpoints/best.pt
+
+The printed digits are drawn from fonts that come with matplotlib (extra `plot`), bent and slanted; none is handwritten.
+`model.strict=False` takes another number of classes, `model.freeze` and `optimizer.layer_decay` hold on to what was
+learnt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments import supervised
+from experiments.experiment import Experiment
+from ingredients.config.construct import require
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["ex", "printed_digits"]
+
+# Of those that come with matplotlib, some that have digits of different shapes.
+_FONTS = (
+    *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSerif", "DejaVuSerif-Italic"),
+    *("STIXGeneral", "STIXGeneralItalic", "cmr10", "cmss10", "cmti10", "cmtt10"),
+)
+# Each pixel is the share of a block of so many points, in height and width, that lie in the digit.
+_BLOCK = 4
+
+ex = Experiment("finetune", ingredients=supervised.ingredients())
+supervised.compose(ex)
+
+
+@ex.named_config
+def usual() -> None:
+    """A small residual network on 200 handwritten digits; the others are kept to validate and test on."""
+    data = {"val_fraction": 0.0557, "test_fraction": 0.833, "batch_size": 16}
+    model = {"name": "cnn"}
+
+
+@ex.named_config
+def printed() -> None:
+    """Thousands of printed digits, to learn from first."""
+    data = {"name": "experiments.finetune:printed_digits", "val_fraction": 0.1, "test_fraction": 0.1, "batch_size": 64}
+    epochs = 10
+
+
+@ex.named_config
+def fast() -> None:
+    """Two epochs of a narrow network on few digits, to try things out."""
+    data = {"limit": 300}
+    model = {"options": {"widths": [8]}}
+    epochs = 2
+
+
+ex.always("usual")
+
+
+def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return images of printed digits of several fonts, each rotated, slanted, stretched and bent by chance.
+
+    Args:
+        num: Images.
+        size: Height and width, pixels.
+        seed: Which digits, of which fonts, and how they are changed.
+
+    Returns:
+        Images (num, 1, size, size) from 0 to 1, and digits (num,).
+    """
+    import numpy as np
+
+    outline = require("matplotlib.path", "plot", "data.name=experiments.finetune:printed_digits").Path
+    outlines = [[_outlines(font, str(digit)) for digit in range(10)] for font in _FONTS]
+    random = np.random.default_rng(seed)
+    points = (np.indices((size * _BLOCK, size * _BLOCK)).reshape(2, -1).T[:, ::-1] + 0.5) / (size * _BLOCK)
+    images = np.zeros((num, 1, size, size), np.float32)
+    digits = random.integers(10, size=num)
+    for image, digit in zip(images, digits, strict=True):
+        curves = _bent(outlines[random.integers(len(_FONTS))][digit], random)
+        # What lies in an even number of curves is a hole.
+        inside = sum(outline(curve).contains_points(points).astype(int) for curve in curves) % 2
+        rows = inside.reshape(size * _BLOCK, -1)[::-1].reshape(size, _BLOCK, size, _BLOCK)
+        image[0] = rows.mean((1, 3))
+    return images, digits
+
+
+def _outlines(font: str, text: str) -> list[np.ndarray]:
+    """Return the closed curves (points, 2) that a text consists of, in a font that comes with matplotlib."""
+    import matplotlib
+    import numpy as np
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    file = Path(matplotlib.get_data_path(), "fonts", "ttf", f"{font}.ttf")
+    path = TextPath((0, 0), text, size=1, prop=FontProperties(fname=file))
+    return [np.asarray(curve) for curve in path.to_polygons(closed_only=True)]
+
+
+def _bent(curves: Sequence[np.ndarray], random: np.random.Generator) -> list[np.ndarray]:
+    """Return curves changed by chance, so that together they fill a square from 0 to 1 in height or width."""
+    import numpy as np
+
+    angle, slant = random.uniform(-0.26, 0.26), random.uniform(-0.35, 0.35)
+    turned = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]) @ [[1, slant], [0, 1]]
+    changed = [curve @ turned.T for curve in curves]
+    everything = np.concatenate(changed)
+    low, extent = everything.min(0), np.ptp(everything, 0)
+    shares = np.array([extent[0] / extent[1] * random.uniform(0.8, 1.3), 1.0])
+    shares /= shares.max()
+    depth, phase = random.uniform(0, 0.12, 2), random.uniform(0, 2 * np.pi, 2)
+    found = []
+    for curve in changed:
+        unit = (curve - low) / extent
+        wave = depth * np.sin(5.0 * unit[:, ::-1] + phase)
+        found.append((unit + wave - 0.5) * shares + 0.5)
+    return found
+
+
+if __name__ == "__main__":
+    ex.run_commandline()

@@ -1,0 +1,101 @@
+"""Classify texts of different lengths, in batches that are filled up and masked.
+
+python -m experiments.text with configs/text.yaml
+python -m experiments.text with data.path=mine.csv data.columns=review data.target=stars data.task=classification
+python -m experiments.text with fast data.path=my_texts             a folder with a folder of *.txt for each class
+python -m experiments.text predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt \
+    data.path=new.txt                                               a text on each line
+
+By default the texts are docstrings of Python's standard library, and the classes the packages that they come from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from experiments import supervised
+from experiments.experiment import Experiment
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ingredients.datasets.fitted import Preparation
+
+__all__ = ["ex", "network"]
+
+ex = Experiment("text", ingredients=supervised.ingredients())
+supervised.compose(ex)
+
+
+@ex.named_config
+def usual() -> None:
+    """Texts in batches of like lengths, a transformer; docstrings."""
+    data = {"name": "text", "sampler": "by_length"}
+    model = {"name": "experiments.text:network"}
+
+
+@ex.named_config
+def fast() -> None:
+    """Two epochs of a small network on the first words of a few hundred texts, to try things out."""
+    data = {"limit": 300, "options": {"max_length": 32}}
+    model = {"options": {"width": 16}}
+    epochs = 2
+
+
+ex.always("usual")
+
+
+def network(
+    num_outputs: int, preparation: Preparation, width: int = 64, depth: int = 1, heads: int = 4, dropout: float = 0.2
+) -> nn.Module:
+    """Return a transformer encoder of texts, codes of words (B, L) int64, to scores (B, num_outputs).
+
+    What texts are filled up with, codes of 0, is masked: it changes nothing.
+
+    Args:
+        num_outputs: Scores to return.
+        preparation: Says how many words there are, and how long texts may be.
+        width: Width of a word.
+        depth: Encoder layers; 0 takes the mean of the words.
+        heads: Attention heads; must divide the width.
+        dropout: Probability of zeroing a feature.
+
+    Source: Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762
+    """
+    import torch
+    from torch import nn
+
+    from ingredients.datasets.vocabulary import PADDING
+    from ingredients.errors import ModelError
+
+    vocabulary = preparation.vocabulary
+    if vocabulary is None:
+        raise ModelError("model.name: this network is for texts; write data.name=text, or name another network")
+    if heads < 1 or width % heads:
+        raise ModelError(f"model.options: {heads} heads do not divide a width of {width}; give numbers that fit")
+
+    num_codes, max_length = vocabulary.num_codes, vocabulary.max_length
+
+    class TextNetwork(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(num_codes, width, padding_idx=PADDING)
+            self.places = nn.Embedding(max_length, width)
+            how: dict[str, Any] = {"dropout": dropout, "activation": "gelu", "batch_first": True, "norm_first": True}
+            layers = [nn.TransformerEncoderLayer(width, heads, 2 * width, **how) for _ in range(depth)]
+            self.layers = nn.ModuleList(layers)
+            self.head = nn.Sequential(nn.LayerNorm(width), nn.Dropout(dropout), nn.Linear(width, num_outputs))
+
+        def forward(self, words: Tensor) -> Tensor:
+            is_filler = words == PADDING
+            found = self.words(words) + self.places(torch.arange(words.shape[1], device=words.device))
+            for layer in self.layers:
+                found = layer(found, src_key_padding_mask=is_filler)
+            total = found.masked_fill(is_filler[..., None], 0).sum(1)
+            return self.head(total / (~is_filler).sum(1, keepdim=True).clamp(min=1))
+
+    return TextNetwork()
+
+
+if __name__ == "__main__":
+    ex.run_commandline()
