@@ -47,8 +47,7 @@ class ArrayTask:
         """Work until nothing is left to take; return the agent's exit code."""
         with open(1, "ab", closefd=False) as stdout:
             self._process = AgentProcess(json.loads(self._request.read_bytes()), stdout)
-        while not self._process.wait(1.0):  # a checkpoint comes in between
-            pass
+        self._process.wait()
         self._process.release()
         return self._process.poll() or 0
 
@@ -58,7 +57,13 @@ class ArrayTask:
 
         if self._process is not None:
             self._process.interrupt()
-            self._process.wait(END_BOUND_S)
+            # `wait` holds a lock: this is called in the middle of it.
+            deadline = time.monotonic() + END_BOUND_S
+            with contextlib.suppress(ChildProcessError):
+                while time.monotonic() < deadline and not os.waitid(
+                    os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
+                ):
+                    time.sleep(0.05)
         return DelayedSubmission(ArrayTask(self._request))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -19,7 +22,7 @@ from runs.sweeps.definition import Definition
 from runs.sweeps.engines import Engine
 from runs.sweeps.place import Place
 from runs.sweeps.spec import read_spec
-from tests.integration.test_sweeps import FAST, GRID, TINY, command
+from tests.integration.test_sweeps import FAST, GRID, TINY, WAITING, command
 
 PACKAGES = ("sacred", "sacred.observers", "sacred.commandline_options")
 WORKERS = [{}, {}]
@@ -152,6 +155,36 @@ def test_tasks_of_an_array_try_each_point_once(grid, cluster, capfd):
     check_done_once(status, grid[0].base)
     assert "agents are queued" in capfd.readouterr().out
     assert not list(grid[0].base.rglob("request-*"))
+
+
+@pytest.mark.nightly
+def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(grid):
+    needing_submitit()
+    place, definition, means = grid
+    folder = place.base.parent
+    (folder / "fault.py").write_text(WAITING)
+    spec = {**GRID, "parameters": {"kind": {"values": ["waits", "plain"]}}}
+    definition = dataclasses.replace(definition, id="preempted", spec=read_spec(spec).document)
+    with contextlib.closing(place.home(definition.id)) as home:
+        home.create(definition)
+
+    def preempt():
+        until = time.monotonic() + 60
+        while not (folder / "waits").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        (folder / "fault.py").write_text("pass")
+        for child in psutil.Process().children(recursive=True):
+            if "submitit.core._submit" in child.cmdline():
+                child.send_signal(signal.SIGUSR2)  # as Slurm does
+
+    thread = threading.Thread(target=preempt, daemon=True)
+    thread.start()
+    options = {"cluster": "local", "timeout_min": 5}
+    status = Engine("slurm", slurm=options).run(place, definition, means, [{}], place.base / "log")
+    thread.join(10)
+    assert [point.state for point in status.points.values()] == ["COMPLETE", "COMPLETE"]
+    with open_store(place.base) as store:
+        assert sorted(run.status for run in store.find()) == ["COMPLETED", "COMPLETED", "INTERRUPTED"]
 
 
 def test_a_password_is_for_the_eyes_of_its_owner(grid, monkeypatch):
