@@ -265,6 +265,7 @@ def test_run_that_was_about_to_start_when_its_worker_was_interrupted_is_queued_a
     assert lab.runs() == {"1": "COMPLETED"}
 
 
+@pytest.mark.nightly
 def test_killed_worker_leaves_a_run_that_the_next_one_resumes(lab):
     words = ["data.fast", "training.epochs=40"]
     done = run([sys.executable, str(ROOT / "exp.py"), "-q", "with", *words], cwd=lab.folder, capture_output=True)
