@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import io
 import multiprocessing
 import os
 import platform
@@ -33,6 +34,7 @@ from observers.mongo.destination import Destination
 from runs.rerun.launching import Launch
 from runs.sweeps.agent import Agent, Means
 from runs.sweeps.definition import Definition
+from runs.sweeps.engines import Engine
 from runs.sweeps.place import Place
 from runs.sweeps.spec import read_spec
 from runs.sweeps.study import Study
@@ -135,9 +137,39 @@ def joblib_loky(trials: int) -> float:
         return (time.perf_counter() - start) / trials * 1e3
 
 
-def ray_tune(trials: int, *, reuse: bool) -> float:
-    """Return the milliseconds of a trial of Ray Tune."""
+def by_engine(folder: Path, name: str, trials: int) -> float:
+    """Return the milliseconds of a trial of an agent that is a process of its own, supervised, and perhaps an actor.
+
+    The difference between two sweeps, of which one has three times as many trials, leaves out the agent's start.
+    """
+    place = Place(folder / "my_runs")
+    means, took = Means(place.base, packages=PACKAGES), []
+    for number in (trials, 3 * trials):
+        definition = sweep_of(folder, place, f"{name}-{time.time_ns()}", random_spec(number))
+        start = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()):
+            Engine(name).run(place, definition, means, [{}], folder / "engine.log")
+        took.append(time.perf_counter() - start)
+    return (took[1] - took[0]) / (2 * trials) * 1e3
+
+
+@contextlib.contextmanager
+def started_ray() -> Iterator[None]:
+    """Start Ray on this machine, with ports that nobody else reaches."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
+
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        quiet = {"include_dashboard": False, "log_to_driver": False, "configure_logging": False}
+        ray.init("local", num_cpus=2, _temp_dir=folder, **quiet)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+def ray_tune(folder: Path, trials: int, *, reuse: bool) -> float:
+    """Return the milliseconds of a trial of Ray Tune, one at a time."""
     from ray import tune
 
     class Nothing(tune.Trainable):
@@ -153,14 +185,13 @@ def ray_tune(trials: int, *, reuse: bool) -> float:
         def save_checkpoint(self, folder):
             return None
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False)
-    try:
-        config = tune.TuneConfig(num_samples=trials, max_concurrent_trials=1, reuse_actors=reuse)
-        start = time.perf_counter()
-        tune.Tuner(Nothing, param_space={"x": tune.uniform(0, 1)}, tune_config=config).fit()
-        return (time.perf_counter() - start) / trials * 1e3
-    finally:
-        ray.shutdown()
+    config = tune.TuneConfig(num_samples=trials, max_concurrent_trials=1, reuse_actors=reuse)
+    run_config = tune.RunConfig(storage_path=str(folder / "tune"), verbose=0)
+    start = time.perf_counter()
+    tuner = tune.Tuner(Nothing, param_space={"x": tune.uniform(0, 1)}, tune_config=config, run_config=run_config)
+    with contextlib.redirect_stdout(io.StringIO()):
+        tuner.fit()
+    return (time.perf_counter() - start) / trials * 1e3
 
 
 def overhead(trials: int, url: str | None) -> None:
@@ -186,11 +217,19 @@ def overhead(trials: int, url: str | None) -> None:
         print(f"{'Optuna inline, journal':<28}{inline_optuna(folder, trials):>10.1f} ms")
     if importlib.util.find_spec("joblib"):
         print(f"{'joblib, loky':<28}{joblib_loky(max(trials, 200)):>10.1f} ms")
-    if importlib.util.find_spec("ray"):
-        print(f"{'Ray Tune':<28}{ray_tune(10, reuse=False):>10.1f} ms")
-        print(f"{'Ray Tune, actors reused':<28}{ray_tune(trials, reuse=True):>10.1f} ms")
-    else:
+    if not importlib.util.find_spec("ray"):
         print("ray is not installed, left out")
+        return
+    with laboratory() as folder, started_ray():
+        rows = {"local": [], "ray": []}
+        for _ in range(3):
+            for name, times in rows.items():
+                times.append(by_engine(folder, name, max(trials // 4, 5)))
+        above = statistics.median(ray - local for local, ray in zip(*rows.values(), strict=True))
+        print(f"{'agent, a process':<28}{statistics.median(rows['local']):>10.1f} ms")
+        print(f"{'agent, an actor of Ray':<28}{statistics.median(rows['ray']):>10.1f} ms{above:>10.1f} ms above that")
+        print(f"{'Ray Tune':<28}{ray_tune(folder, 10, reuse=False):>10.1f} ms")
+        print(f"{'Ray Tune, actors reused':<28}{ray_tune(folder, trials, reuse=True):>10.1f} ms")
 
 
 # ---------------------------------------------------------------------- workers

@@ -26,6 +26,7 @@ from ingredients.errors import ConfigError
 if TYPE_CHECKING:
     from runs.sweeps.agent import Means
     from runs.sweeps.definition import Definition
+    from runs.sweeps.engines import Engine
     from runs.sweeps.home import Home
     from runs.sweeps.place import Place
     from runs.sweeps.spec import Spec
@@ -58,8 +59,16 @@ def config() -> None:
     id: str | None = None
     # points to try at most; None tries all of a grid
     count: int | None = None
-    # agents on this machine; the threads of the CPU are divided among them
+    # agents; on this machine the threads of the CPU are divided among them
     workers = 1
+    # where they run: local, this machine; ray, the nodes of a cluster; slurm, the tasks of an array job
+    engine: Literal["local", "ray", "slurm"] = "local"
+    # with sweep.engine=ray: address of the cluster, such as auto or ray://head:10001; None starts Ray on this machine
+    address: str | None = None
+    # what each agent gets of a cluster, such as {cpus: 4, gpus: 0.5, memory_gb: 16}; one CPU by itself
+    resources: dict[str, Any] = {}
+    # with sweep.engine=slurm: options of the job, such as {partition: gpu, timeout_min: 240}
+    slurm: dict[str, Any] = {}
     # visible GPUs are divided among the workers; more than one worker may share one
     workers_per_gpu = 1
     # random choices of points derive from it, and the first seed of points that are run with several
@@ -90,13 +99,15 @@ def check_config(config: Map) -> None:
         )
     if config.retries < 0:
         raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
+    if config.engine != "local" or config.address or config.resources or config.slurm:
+        with _errors():
+            _engine(config).check()
 
 
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
-    """Start a sweep, or go on with it, with agents on this machine; the same command again goes on where it stopped."""
+    """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
     from runs.sweeps.status import status_lines
-    from runs.sweeps.supervising import divided_threads, supervise
 
     check_config(_config)
     with _errors():
@@ -113,12 +124,12 @@ def run(_config: Map, _run: Any) -> Any:
         folder = place.base / "sweeps" / definition.id
         folder.mkdir(parents=True, exist_ok=True)
         print(f"sweep {definition.id} in {home.where}; its runs: python -m runs ls --sweep {definition.id}", flush=True)
-        workers = _workers(_config)
-        means = _means(_config, _run, place, spec, divided_threads(len(workers)))
+        means = _means(_config, _run, place, spec, {})
         try:
-            status = supervise(place, definition.id, means, workers, folder / "output.log")
+            status = _engine(_config).run(place, definition, means, _workers(_config), folder / "output.log")
         except KeyboardInterrupt:
-            print(f"interrupted; to go on with sweep {definition.id}, give the same command again", flush=True)
+            if _config.engine != "slurm":  # whose job goes on
+                print(f"interrupted; to go on with sweep {definition.id}, give the same command again", flush=True)
             raise
         if not sys.stdout.isatty():  # where it stands already
             for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
@@ -352,6 +363,12 @@ def _workers(config: Map) -> list[dict[str, str]]:
     return [
         {"CUDA_VISIBLE_DEVICES": gpus[index // config.workers_per_gpu % len(gpus)]} for index in range(config.workers)
     ]
+
+
+def _engine(config: Map) -> Engine:
+    from runs.sweeps.engines import Engine
+
+    return Engine(config.engine, config.address, to_plain(config.resources), to_plain(config.slurm))
 
 
 def _visible_gpus() -> list[str]:

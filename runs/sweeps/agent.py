@@ -56,6 +56,7 @@ class Means:
         repeat: Whether a point with the parameters of a finished one is run all the same.
         deadline: When to take no more points, as `time.time`; None for never.
         output: File descriptor for what the runs print; None is that of the agent.
+        lab: The folder that the experiment's sources were shipped to; None where they lie as the sweep says.
     """
 
     base: Path
@@ -66,6 +67,7 @@ class Means:
     repeat: bool = False
     deadline: float | None = None
     output: int | None = None
+    lab: Path | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +98,8 @@ class Agent:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
         self._home, self._means, self._warm = home, means, warm
         self._definition = home.definition()
+        if means.lab is not None:
+            self._definition = self._definition.shipped(means.lab)
         self._spec: Spec = read_spec(self._definition.spec)
         self.study = Study(home, self._definition, self._spec)
         self._store: Store = open_store(means.base, create=True)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from runs.errors import SweepError
@@ -53,6 +54,12 @@ class Definition:
         lasting = {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}
         text = json.dumps([experiment, lasting, settings, seed], sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def shipped(self, lab: Path) -> Definition:
+        """Return the same for a machine that the sources were shipped to, into the folder `lab`."""
+        cwd = Path(self.cwd)
+        below = cwd.relative_to(self.base) if cwd.is_relative_to(self.base) else Path()
+        return dataclasses.replace(self, base=str(lab), cwd=str(lab / below))
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""

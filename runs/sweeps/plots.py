@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from observers.record.atomic_file import make_folder, replacing
 from runs.errors import PlotError
+from runs.sweeps.extras import needing_extra
 from runs.sweeps.readable import Readable, make_readable, most_important, thinned
-from runs.sweeps.samplers import needing_optuna, without_experimental_warnings
+from runs.sweeps.samplers import without_experimental_warnings
 from runs.sweeps.spec import Spec
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def draw(study: Study, folder: str | Path, title: str, spec: Spec | None = None)
         MissingExtraError: If Optuna, plotly or matplotlib is not installed.
         PlotError: If no trial has ended yet, or a file cannot be written.
     """
-    with needing_optuna("a plot of a sweep"), without_experimental_warnings():
+    with needing_extra("sweeps", "a plot of a sweep"), without_experimental_warnings():
         import matplotlib  # noqa: F401, asked for ahead of the work
         import plotly  # noqa: F401
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runs.sweeps.samplers import needing_optuna, without_experimental_warnings
+from runs.sweeps.extras import needing_extra
+from runs.sweeps.samplers import without_experimental_warnings
 from runs.sweeps.spec import Spec
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def make_pruner(spec: Spec) -> BasePruner | None:
     """
     if spec.stopping is None:
         return None
-    with needing_optuna("early_terminate"):
+    with needing_extra("sweeps", "early_terminate"):
         from optuna import pruners
 
         from runs.sweeps.hyperband import Hyperband

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import MissingExtraError
+from runs.sweeps.extras import needing_extra
 from runs.sweeps.laws import Constant
 from runs.sweeps.points import choices, grid_point, listed, position_of
 from runs.sweeps.spec import Spec
@@ -15,18 +15,7 @@ from runs.sweeps.spec import Spec
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-__all__ = ["make_sampler", "needing_optuna", "without_experimental_warnings"]
-
-
-@contextlib.contextmanager
-def needing_optuna(what: str) -> Iterator[None]:
-    """Import optional packages within; a missing one is an error that names the extra."""
-    try:
-        yield
-    except ImportError as error:
-        raise MissingExtraError(
-            f"{what} needs the package {error.name!r}, which is not installed; write pip install -e '.[sweeps]'"
-        ) from error
+__all__ = ["make_sampler", "without_experimental_warnings"]
 
 
 @contextlib.contextmanager
@@ -54,7 +43,7 @@ def make_sampler(spec: Spec, seed: int, number: int) -> BaseSampler:
         MissingExtraError: If Optuna, or what the method needs, is not installed.
         SweepError: If a grid has no such point.
     """
-    with needing_optuna(f"the method {spec.method}"), without_experimental_warnings():
+    with needing_extra("sweeps", f"the method {spec.method}"), without_experimental_warnings():
         return _make(spec, seed, number)
 
 

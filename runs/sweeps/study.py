@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from runs.sweeps.constraints import violations
 from runs.sweeps.definition import Definition
+from runs.sweeps.extras import needing_extra
 from runs.sweeps.home import Home
 from runs.sweeps.points import suggest
 from runs.sweeps.pruners import make_pruner
-from runs.sweeps.samplers import make_sampler, needing_optuna
+from runs.sweeps.samplers import make_sampler
 from runs.sweeps.spec import Spec
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Study:
     """
 
     def __init__(self, home: Home, definition: Definition, spec: Spec) -> None:
-        with needing_optuna("a sweep"):
+        with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._spec, self._seed = spec, definition.seed

@@ -40,8 +40,11 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # Ray blocks it
     os.environ.pop("SACRISTAN_TRIAL", None)
-    means = Means(**{**given["means"], "base": Path(given["means"]["base"])})
+    paths = {name: Path(value) for name in ("base", "lab") if (value := given["means"][name]) is not None}
+    means = Means(**{**given["means"], **paths})
     try:
         work(Place.of(given["place"]), given["id"], means)
     except KeyboardInterrupt:

@@ -1,0 +1,238 @@
+"""Agents on clusters: a real Ray on this machine, submitit's executors; every point once, whatever dies over it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+
+import psutil
+import pytest
+
+from observers.mongo.destination import Destination
+from runs.errors import MissingExtraError, SweepError
+from runs.stores.opening import open_store
+from runs.sweeps.agent import Means
+from runs.sweeps.definition import Definition
+from runs.sweeps.engines import Engine
+from runs.sweeps.place import Place
+from runs.sweeps.spec import read_spec
+from tests.integration.test_sweeps import FAST, GRID, TINY, WAITING, command
+
+PACKAGES = ("sacred", "sacred.observers", "sacred.commandline_options")
+WORKERS = [{}, {}]
+# Ray and submitit leave processes and files to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.fixture
+def grid(tmp_path):
+    """A sweep of four points in a folder, and what its agents work with."""
+    (tmp_path / "tiny.py").write_text(TINY)
+    place = Place(tmp_path / "my_runs")
+    where = {"script": "tiny.py", "module": "", "base": str(tmp_path), "cwd": str(tmp_path), "experiment": "tiny"}
+    how = {"settings": (), "options": (), "seed": 0, "count": None, "storage": "", "created": ""}
+    definition = Definition(id="s", spec=read_spec(GRID).document, **where, **how)
+    home = place.home("s")
+    home.create(definition)
+    home.close()
+    return place, definition, Means(place.base, packages=PACKAGES)
+
+
+def work(engine, grid):
+    place, definition, means = grid
+    engine.check()
+    return engine.run(place, definition, means, WORKERS, place.base / "sweeps" / "s" / "output.log")
+
+
+def check_done_once(status, base):
+    assert sorted(point.values for point in status.points.values()) == [((x - 2) ** 2 + 0.25,) for x in (2, 1, 3, 0)]
+    with open_store(base) as store:
+        completed = [run["meta.sweep.trial"] for run in store.find() if run.status == "COMPLETED"]
+    assert sorted(completed) == [0, 1, 2, 3]
+
+
+@pytest.fixture(scope="module")
+def ray():
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # 127.0.0.1 alone
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        few = {"num_cpus": 2, "resources": {"disk": 2}, "object_store_memory": 100 * 2**20}
+        ray.init("local", _temp_dir=folder, **few, **quiet)
+        yield ray
+        ray.shutdown()
+
+
+def agents_of(process):
+    """Return the processes of agents below a process."""
+    found = []
+    for child in psutil.Process(process).children(recursive=True):
+        try:
+            if "runs.sweeps.worker" in child.cmdline():
+                found.append(child)
+        except psutil.Error:
+            pass
+    return found
+
+
+# ---------------------------------------------------------------------- Ray
+
+
+@pytest.mark.nightly
+def test_actors_of_ray_try_each_point_once(ray, grid):
+    status = work(Engine("ray", resources={"cpus": 1, "disk": 0.5}), grid)
+    check_done_once(status, grid[0].base)
+    assert ray.available_resources()["CPU"] == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("victim", ["agent", "actor"])
+def test_an_agent_that_is_killed_on_a_cluster_is_followed_by_another(ray, grid, victim):
+    killed = []
+
+    def kill():
+        while not killed:
+            for agent in agents_of(os.getpid()):
+                process = agent if victim == "agent" else agent.parent()
+                if (grid[0].base / "1").exists():  # which has begun to work
+                    killed.append(process.pid)
+                    process.kill()
+                    return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    status = work(Engine("ray"), grid)
+    thread.join(10)
+    assert killed
+    check_done_once(status, grid[0].base)
+
+
+@pytest.mark.nightly
+def test_more_actors_than_there_is_room_for_do_not_keep_a_sweep_from_its_end(ray, grid):
+    status = work(Engine("ray", resources={"cpus": 2}), grid)
+    check_done_once(status, grid[0].base)
+
+
+@pytest.mark.nightly
+def test_the_lab_is_shipped_to_an_existing_cluster(ray, grid):
+    folder = grid[0].base.parent
+    words = ("sweep.over={x: [0.0, 1.0, 2.0]}", "sweep.metric=loss", FAST, "sweep.engine=ray", "sweep.id=shipped")
+    address = ray.get_runtime_context().gcs_address
+    done = command("sweep.run", "with", *words, f"sweep.address={address}", cwd=folder)
+    assert "3 of 3 done" in done.stdout, done.stdout
+    with open_store(grid[0].base) as store:
+        found = store.find("meta.sweep.id=shipped")
+    assert len(found) == 3
+    assert {"_ray_pkg_" in run["experiment.base_dir"] for run in found} == {True}
+
+
+@pytest.mark.nightly
+def test_what_no_node_has_is_refused(ray, grid):
+    with pytest.raises(SweepError, match="got CPU 64 for each agent, but this machine has CPU 2; ask for less"):
+        work(Engine("ray", resources={"cpus": 64}), grid)
+
+
+# ---------------------------------------------------------------------- Slurm
+
+
+def needing_submitit():
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[slurm]'")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("cluster", ["debug", "local"])
+def test_tasks_of_an_array_try_each_point_once(grid, cluster, capfd):
+    needing_submitit()
+    status = work(Engine("slurm", slurm={"cluster": cluster, "timeout_min": 5, "partition": "none"}), grid)
+    check_done_once(status, grid[0].base)
+    assert "agents are queued" in capfd.readouterr().out
+    assert not list(grid[0].base.rglob("request-*"))
+
+
+@pytest.mark.nightly
+def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(grid):
+    needing_submitit()
+    place, definition, means = grid
+    folder = place.base.parent
+    (folder / "fault.py").write_text(WAITING)
+    spec = {**GRID, "parameters": {"kind": {"values": ["waits", "plain"]}}}
+    definition = dataclasses.replace(definition, id="preempted", spec=read_spec(spec).document)
+    with contextlib.closing(place.home(definition.id)) as home:
+        home.create(definition)
+
+    def preempt():
+        until = time.monotonic() + 60
+        while not (folder / "waits").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        (folder / "fault.py").write_text("pass")
+        for child in psutil.Process().children(recursive=True):
+            if "submitit.core._submit" in child.cmdline():
+                child.send_signal(signal.SIGUSR2)  # as Slurm does
+
+    thread = threading.Thread(target=preempt, daemon=True)
+    thread.start()
+    options = {"cluster": "local", "timeout_min": 5}
+    status = Engine("slurm", slurm=options).run(place, definition, means, [{}], place.base / "log")
+    thread.join(10)
+    assert [point.state for point in status.points.values()] == ["COMPLETE", "COMPLETE"]
+    with open_store(place.base) as store:
+        assert sorted(run.status for run in store.find()) == ["COMPLETED", "COMPLETED", "INTERRUPTED"]
+
+
+def test_a_password_is_for_the_eyes_of_its_owner(grid, monkeypatch):
+    needing_submitit()
+    from runs.sweeps import slurm_agents
+
+    place = Place(grid[0].base, Destination("mongodb://me:secret@127.0.0.1/", "db"))
+    path = slurm_agents._write_request(grid[0].base, slurm_agents.agent_request(place, "s", grid[2]))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "secret" in path.read_text()
+    assert "secret" not in repr(vars(slurm_agents.ArrayTask(path)))
+
+
+def test_where_there_is_no_slurm_one_sentence_says_so(grid, monkeypatch):
+    needing_submitit()
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SweepError, match="no job can be submitted to slurm"):
+        work(Engine("slurm"), grid)
+    with pytest.raises(SweepError, match=r"no job can be submitted to local \(Unknown argument 'partitoin'"):
+        work(Engine("slurm", slurm={"cluster": "local", "partitoin": "gpu"}), grid)
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(("extra", "package"), [("ray", "ray"), ("slurm", "submitit")])
+def test_a_missing_extra_is_named(grid, monkeypatch, extra, package):
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError) as raised:
+        work(Engine(extra), grid)
+    said = f"needs the package '{package}', which is not installed; write pip install -e '.[{extra}]'"
+    assert str(raised.value) == f"sweep.engine={extra} {said}"
+
+
+REFUSED = [
+    (Engine(address="auto"), "sweep.address: got 'auto' with sweep.engine=local, expected engine=ray"),
+    (Engine("ray", slurm={"partition": "gpu"}), "sweep.slurm: got options with sweep.engine=ray"),
+    (Engine(resources={"cpus": 1}), "sweep.resources: got some with sweep.engine=local, expected engine ray or slurm"),
+    (Engine("ray", resources={"gpus": "all"}), "sweep.resources.gpus: got 'all', expected a number"),
+    (Engine("slurm", resources={"gpus": 0.5}), "sweep.resources.gpus: got 0.5, but Slurm shares none"),
+    (Engine("slurm", resources={"disk": 1}), "sweep.resources.disk: Slurm knows cpus, gpus, memory_gb"),
+    (Engine("slurm", slurm={"cluster": "pbs"}), "sweep.slurm: got the cluster 'pbs', expected one of: slurm, local"),
+]
+
+
+@pytest.mark.parametrize(("engine", "message"), REFUSED)
+def test_what_an_engine_does_not_take_is_refused(engine, message):
+    with pytest.raises(SweepError, match="^" + message.replace("(", r"\(")):
+        engine.check()
