@@ -39,6 +39,8 @@ _NOT_FOR_TRIALS = {
     "--debug",
 }
 
+_JUDGES_NOTHING = "it judges nothing, so no trial is the best; give it a metric"
+
 ingredient = Ingredient("sweep")
 
 
@@ -185,7 +187,8 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
         watcher = Watcher(home)
         found = list(watcher.look().best)
         if not found:
-            print(f"sweep {home.id}: no trial has come to its end yet")
+            none = "no trial has come to its end yet" if spec.objectives else _JUDGES_NOTHING
+            print(f"sweep {home.id}: {none}")
             return None
         if _config.reseed is not None:
             found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]

@@ -510,3 +510,12 @@ def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
         )
     lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
     assert [line for line in lines if line.startswith("sweep ")] == ["sweep one: 0 of 4 done", "sweep two: 0 of 4 done"]
+
+
+def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    done = command("sweep.run", "with", OVER, FAST, "sweep.id=s", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "[3/3] trial 2 done:   x=2.0" in done.stdout
+    best = command("sweep.best", "with", "sweep.id=s", cwd=tmp_path)
+    assert "sweep s: it judges nothing, so no trial is the best; give it a metric" in best.stdout
