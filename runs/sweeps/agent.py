@@ -112,6 +112,9 @@ class Agent:
                 done += 1
                 if self._is_hopeless() or self._is_reached(taken[0].number):
                     self._home.stop()
+        except (KeyboardInterrupt, SystemExit):
+            self._home.hurry()
+            raise
         finally:
             with contextlib.suppress(RunsError):
                 self._home.leave(self.name)

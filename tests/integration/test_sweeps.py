@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -17,11 +18,13 @@ import psutil
 import pytest
 
 from observers.mongo.destination import Destination
-from runs.errors import SweepError
+from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
 from runs.sweeps.agent import Agent, Means
 from runs.sweeps.definition import Definition
 from runs.sweeps.home import Claim
+from runs.sweeps.journals import MongoJournal
+from runs.sweeps.outages import Outages
 from runs.sweeps.place import Place
 from runs.sweeps.spec import read_spec
 from runs.sweeps.status import Watcher
@@ -519,3 +522,37 @@ def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
     assert "[3/3] trial 2 done:   x=2.0" in done.stdout
     best = command("sweep.best", "with", "sweep.id=s", cwd=tmp_path)
     assert "sweep s: it judges nothing, so no trial is the best; give it a metric" in best.stdout
+
+
+def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
+    monkeypatch.setattr("runs.sweeps.mongo_home._ANSWER_MS", 100)
+    mongod.start()
+    grid = sweep(destination=Destination(mongod.url, "lab"))
+    study = Study(grid.home, grid.definition, grid.spec)
+    mongod.kill()
+    with contextlib.closing(grid.place.home("s")) as other, pytest.raises(StoreError, match="MongoDB at mongodb"):
+        other.definition()  # one that has never answered is not waited for
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(study.take, 0)
+        while "cannot be reached; waiting for it" not in caplog.text:
+            assert not taken.done(), taken.result()
+        mongod.start()
+        taken.result(60)
+    assert [point.parameters for point in study.points().values()] == [{"x": 0.0}]
+    mongod.kill()
+    grid.home.hurry()  # as at a Ctrl-C
+    with pytest.raises(StoreError, match="MongoDB at mongodb"):
+        study.finish(0, "COMPLETE", [1.0])
+
+
+def test_an_entry_of_the_journal_that_was_sent_twice_is_there_once(database, monkeypatch):
+    monkeypatch.setattr("runs.sweeps.journals._PATIENCE_S", 0)  # two numbers are without an entry
+
+    class LosesAnswers(Outages):
+        def ask(self, question):
+            super().ask(question)
+            return super().ask(question)
+
+    journal = MongoJournal(database.sweep_journal, "a", LosesAnswers("db"))
+    journal.append_logs([{"op_code": 1}, {"op_code": 2}])
+    assert [log["op_code"] for log in journal.read_logs(0) if log["op_code"] != 10] == [1, 2]
