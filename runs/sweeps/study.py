@@ -8,6 +8,7 @@ out by claims (`home.py`); Optuna's own numbers follow no order when agents are 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,8 @@ __all__ = ["Point", "Progress", "Study"]
 
 # What a trial in the study notes as the number of its point.
 _NUMBER = "point"
+# And how often its agent was interrupted, which is no fault of the point.
+_GIVEN_BACK = "given_back"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,11 @@ class Point:
     reports: dict[int, float]
     duration_s: float | None
     notes: dict[str, Any]
+
+    @property
+    def times_given_back(self) -> int:
+        """How many attempts were interrupted by somebody, rather than killed."""
+        return int(self.notes.get(_GIVEN_BACK, 0))
 
     @property
     def is_finished(self) -> bool:
@@ -174,6 +182,15 @@ class Study:
         storage = self.optuna._storage
         storage.set_trial_intermediate_value(trial_id, step, value)
         return self.prunes and bool(self.optuna.pruner.prune(self.optuna, storage.get_trial(trial_id)))
+
+    def give_back(self, number: int) -> None:
+        """Note that the agent of a point was interrupted, so that this attempt is not counted as killed."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        trial = self._read()[number]
+        with contextlib.suppress(UpdateFinishedTrialError):
+            times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
+            self.optuna._storage.set_trial_user_attr(trial._trial_id, _GIVEN_BACK, times)
 
     def finish(
         self,

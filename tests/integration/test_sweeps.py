@@ -556,3 +556,19 @@ def test_an_entry_of_the_journal_that_was_sent_twice_is_there_once(database, mon
     journal = MongoJournal(database.sweep_journal, "a", LosesAnswers("db"))
     journal.append_logs([{"op_code": 1}, {"op_code": 2}])
     assert [log["op_code"] for log in journal.read_logs(0) if log["op_code"] != 10] == [1, 2]
+
+
+def test_points_whose_agents_are_interrupted_are_not_given_up(sweep, monkeypatch):
+    one = sweep({**GRID, "parameters": {"x": {"values": [1.0]}}})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Agent, "_watched", interrupted)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                one.agent(retries=1).run()
+    assert one.agent(retries=1).run() == 1
+    assert [point.state for point in one.points().values()] == ["COMPLETE"]
+    assert one.runs() == [("COMPLETED", 0, 3)]
