@@ -317,15 +317,18 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
 
 def _found(home: Home, wanted: Definition) -> Definition:
     """Return the definition that a sweep has, which must ask for the same."""
+    from runs.sweeps.definition import lasting
+
     found = home.definition()
     for name in ("experiment", "spec", "settings", "seed"):
-        if getattr(found, name) != getattr(wanted, name):
+        ours, theirs = getattr(found, name), getattr(wanted, name)
+        if (lasting(ours) != lasting(theirs)) if name == "spec" else (ours != theirs):
             raise ConfigError(
                 f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
                 f" it by: sweep.agent with sweep.id={wanted.id}"
             )
-    if found.count != wanted.count:
-        found = dataclasses.replace(found, count=wanted.count)
+    if (found.count, found.spec) != (wanted.count, wanted.spec):
+        found = dataclasses.replace(found, count=wanted.count, spec=wanted.spec)
         home.replace(found)
     return found
 

@@ -189,7 +189,7 @@ class FolderHome(Home):
         found = None
         for attempt in itertools.count():
             try:
-                found = Claim(trial, attempt, self._claim_path(trial, attempt).read_text())
+                found = Claim(trial, attempt, self._claim_path(trial, attempt).read_text(errors="replace"))
             except FileNotFoundError:
                 return found
         raise AssertionError

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
 from observers.record.locking import claimed
+from runs.errors import SweepError
 from runs.sweeps.outages import Outages, lasting
 
 __all__ = ["MongoJournal", "file_storage", "mongo_storage"]
@@ -42,6 +43,14 @@ class _FileJournal(JournalFileBackend):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._path = path
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        try:
+            yield from super().read_logs(log_number_from)
+        except ValueError as error:
+            raise SweepError(
+                f"{self._path}: a line cannot be read ({error}); restore the file, or start another sweep"
+            ) from error
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()

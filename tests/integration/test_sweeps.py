@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -17,6 +18,8 @@ import optuna
 import psutil
 import pytest
 
+from ingredients import sweep as sweep_ingredient
+from ingredients.errors import ConfigError
 from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
@@ -572,3 +575,15 @@ def test_points_whose_agents_are_interrupted_are_not_given_up(sweep, monkeypatch
     assert one.agent(retries=1).run() == 1
     assert [point.state for point in one.points().values()] == ["COMPLETE"]
     assert one.runs() == [("COMPLETED", 0, 3)]
+
+
+def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
+    capped = sweep({**GRID, "run_cap": 1})
+
+    def asking(**changes):
+        return dataclasses.replace(capped.definition, spec=read_spec({**GRID, **changes}).document)
+
+    assert sweep_ingredient._found(capped.home, asking(run_cap=2)).spec["run_cap"] == 2
+    assert Watcher(capped.home).limit() == 2
+    with pytest.raises(ConfigError, match="got 's', which is a sweep with another spec"):
+        sweep_ingredient._found(capped.home, asking(method="random"))
