@@ -40,6 +40,8 @@ _NOT_FOR_TRIALS = {
     "--debug",
 }
 
+_JUDGES_NOTHING = "it judges nothing, so no trial is the best; give it a metric"
+
 ingredient = Ingredient("sweep")
 
 
@@ -196,7 +198,8 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
         watcher = Watcher(home)
         found = list(watcher.look().best)
         if not found:
-            print(f"sweep {home.id}: no trial has come to its end yet")
+            none = "no trial has come to its end yet" if spec.objectives else _JUDGES_NOTHING
+            print(f"sweep {home.id}: {none}")
             return None
         if _config.reseed is not None:
             found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]
@@ -325,15 +328,18 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
 
 def _found(home: Home, wanted: Definition) -> Definition:
     """Return the definition that a sweep has, which must ask for the same."""
+    from runs.sweeps.definition import lasting
+
     found = home.definition()
     for name in ("experiment", "spec", "settings", "seed"):
-        if getattr(found, name) != getattr(wanted, name):
+        ours, theirs = getattr(found, name), getattr(wanted, name)
+        if (lasting(ours) != lasting(theirs)) if name == "spec" else (ours != theirs):
             raise ConfigError(
                 f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
                 f" it by: sweep.agent with sweep.id={wanted.id}"
             )
-    if found.count != wanted.count:
-        found = dataclasses.replace(found, count=wanted.count)
+    if (found.count, found.spec) != (wanted.count, wanted.spec):
+        found = dataclasses.replace(found, count=wanted.count, spec=wanted.spec)
         home.replace(found)
     return found
 

@@ -112,10 +112,19 @@ class Agent:
         self._beat()
         try:
             while (taken := self.next()) is not None:
-                self._see_through(*taken)
+                try:
+                    self._see_through(*taken)
+                except (KeyboardInterrupt, SystemExit):
+                    self._home.hurry()
+                    with contextlib.suppress(RunsError, OSError):
+                        self.study.give_back(taken[0].number)
+                    raise
                 done += 1
                 if self._is_hopeless() or self._is_reached(taken[0].number):
                     self._home.stop()
+        except (KeyboardInterrupt, SystemExit):
+            self._home.hurry()
+            raise
         finally:
             with contextlib.suppress(RunsError):
                 self._home.leave(self.name)
@@ -189,8 +198,9 @@ class Agent:
             point = self.study.take(number)
             if point.is_finished:
                 continue
-            if following.attempt > self._means.retries:
-                reason = f"what ran it was killed {following.attempt} times; python -m runs ls --sweep {self._home.id}"
+            kills = following.attempt - point.times_given_back
+            if kills > self._means.retries:
+                reason = f"what ran it was killed {kills} times; python -m runs ls --sweep {self._home.id}"
                 self.study.finish(number, "FAIL", reason=reason)
                 continue
             return point, following.attempt
@@ -221,7 +231,7 @@ class Agent:
         ended: list[_Ended] = []
         for seed in self._seeds(point):
             one = self._run(point, attempt, seed)
-            while one.state == "KILLED" and attempt < self._means.retries:
+            while one.state == "KILLED" and attempt - point.times_given_back < self._means.retries:
                 attempt += 1
                 if not self._home.claim(Claim(point.number, attempt, self.name)):
                     return  # another agent took this one for dead

@@ -55,7 +55,7 @@ def plain(where: str, value: Any) -> Any:
     """Return a copy of a value with nothing in it but what JSON holds.
 
     Raises:
-        SweepError: If there is something else, such as one of YAML's dates.
+        SweepError: If there is something else, such as one of YAML's dates, or nan.
     """
     if isinstance(value, Mapping):
         for key in value:
@@ -67,6 +67,8 @@ def plain(where: str, value: Any) -> Any:
         return [plain(f"{where}[{position}]", item) for position, item in enumerate(value)]
     if hasattr(value, "item"):  # numpy's numbers
         value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        raise SweepError(f"{where}: got nan, expected a number that equals itself; None stands for nothing")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise SweepError(f"{where}: got {value} ({type(value).__name__}), expected a number or text; quote it for text")

@@ -11,7 +11,7 @@ from typing import Any
 
 from runs.errors import SweepError
 
-__all__ = ["Definition"]
+__all__ = ["Definition", "lasting"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +51,12 @@ class Definition:
     @staticmethod
     def id_of(experiment: str, spec: Mapping[str, Any], settings: tuple[str, ...], seed: int) -> str:
         """Return the id of a sweep that was given none: the same for the same question, so that it is found again."""
-        lasting = {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}
-        text = json.dumps([experiment, lasting, settings, seed], sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        text = json.dumps([experiment, lasting(spec), settings, seed], sort_keys=True, default=str)
+        digits = hashlib.sha256(text.encode()).hexdigest()
+        # One without such a letter, such as 1234e567, would be read as a number where it is typed.
+        places = (place for place in range(len(digits) - 7) if set(digits[place : place + 8]) & set("abcdf"))
+        start = next(places, 0)
+        return digits[start : start + 8]
 
     def shipped(self, lab: Path) -> Definition:
         """Return the same for a machine that the sources were shipped to, into the folder `lab`."""
@@ -76,9 +79,19 @@ class Definition:
         Raises:
             SweepError: If it says something else.
         """
+        if not isinstance(document, Mapping):
+            raise SweepError(f"{where}: got {document!r}, expected a sweep that this version wrote")
         names = [field.name for field in dataclasses.fields(cls)]
         missing = [name for name in names if name not in document]
         if missing:
             raise SweepError(f"{where}: got a sweep without {missing[0]!r}, expected one that this version wrote")
         known = {name: document[name] for name in names}
+        for name, kind in (("id", str), ("spec", Mapping), ("settings", list), ("options", list), ("seed", int)):
+            if not isinstance(known[name], kind):
+                raise SweepError(f"{where}: got {known[name]!r} as {name!r}, expected one that this version wrote")
         return cls(**{**known, "settings": tuple(known["settings"]), "options": tuple(known["options"])})
+
+
+def lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes a spec the question that it is: all but how many points are tried at most, and texts."""
+    return {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}

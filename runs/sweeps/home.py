@@ -107,6 +107,9 @@ class Home(abc.ABC):
     def leave(self, agent: str) -> None:
         """Note that an agent has ended, and left nothing undone."""
 
+    def hurry(self) -> None:  # noqa: B027
+        """Wait no more for a database that is away: this process is about to end."""
+
     @abc.abstractmethod
     def stop(self, wanted: bool = True) -> None:
         """Let agents start no more trials; or again."""
@@ -186,7 +189,7 @@ class FolderHome(Home):
         found = None
         for attempt in itertools.count():
             try:
-                found = Claim(trial, attempt, self._claim_path(trial, attempt).read_text())
+                found = Claim(trial, attempt, self._claim_path(trial, attempt).read_text(errors="replace"))
             except FileNotFoundError:
                 return found
         raise AssertionError

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
 from observers.record.locking import claimed
+from runs.errors import SweepError
+from runs.sweeps.outages import Outages, lasting
 
 __all__ = ["MongoJournal", "file_storage", "mongo_storage"]
 
@@ -30,6 +32,8 @@ _SET_STATE = 6
 _DIGITS = 9
 # How long a number may be without its entry, and an entry that Optuna passes over.
 _PATIENCE_S = 2.0
+# Entries that are read at once.
+_BATCH = 5000
 _EMPTY = '{"op_code":10,"worker_id":""}'
 
 
@@ -39,6 +43,14 @@ class _FileJournal(JournalFileBackend):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._path = path
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        try:
+            yield from super().read_logs(log_number_from)
+        except ValueError as error:
+            raise SweepError(
+                f"{self._path}: a line cannot be read ({error}); restore the file, or start another sweep"
+            ) from error
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
@@ -76,22 +88,28 @@ class MongoJournal(BaseJournalBackend):
     Args:
         collection: Where the entries are.
         name: Of the journal; a collection may hold many.
+        outages: Asks the database.
     """
 
-    def __init__(self, collection: Collection[dict[str, Any]], name: str) -> None:
-        self._entries = collection
+    def __init__(self, collection: Collection[dict[str, Any]], name: str, outages: Outages) -> None:
+        self._entries = lasting(collection)
         self._name = name
+        self._outages = outages
         # Behind the last entry of ours: up to there everything is read.
         self._end = 0
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         number, waiting_since = log_number_from, None
         while True:
-            for entry in self._entries.find({"_id": {"$gte": self._id(number), "$lt": self._id(None)}}).sort("_id", 1):
+            found = self._read(number)
+            for entry in found:
                 if entry["_id"] != self._id(number):
                     break  # a gap
                 number, waiting_since = number + 1, None
                 yield json.loads(entry["entry"])
+            else:
+                if len(found) == _BATCH:
+                    continue
             if number >= self._end:
                 return
             now = time.monotonic()
@@ -108,18 +126,31 @@ class MongoJournal(BaseJournalBackend):
                 pass
             self._end = number + 1
 
+    def _read(self, number: int) -> list[dict[str, Any]]:
+        """Return entries from a number on, at most a batch."""
+        wanted = {"_id": {"$gte": self._id(number), "$lt": self._id(None)}}
+        return self._outages.ask(lambda: list(self._entries.find(wanted).sort("_id", 1).limit(_BATCH)))
+
     def _next(self) -> int:
-        counted = self._entries.find_one_and_update(
-            {"_id": self._name}, {"$inc": {"next": 1}}, upsert=True, return_document=ReturnDocument.AFTER
+        counted = self._outages.ask(
+            lambda: self._entries.find_one_and_update(
+                {"_id": self._name}, {"$inc": {"next": 1}}, upsert=True, return_document=ReturnDocument.AFTER
+            )
         )
         return int((counted or {})["next"]) - 1
 
     def _insert(self, number: int, text: str) -> bool:
-        try:
-            self._entries.insert_one({"_id": self._id(number), "entry": text})
-        except DuplicateKeyError:
-            return False
-        return True
+        entry = {"_id": self._id(number), "entry": text}
+
+        def insert() -> bool:
+            try:
+                self._entries.insert_one(entry)
+            except DuplicateKeyError:
+                # An insert that was sent twice, because its answer was lost, is there all the same.
+                return self._entries.find_one({"_id": entry["_id"]}) == entry
+            return True
+
+        return self._outages.ask(insert)
 
     def _id(self, number: int | None) -> str:
         return f"{self._name}0" if number is None else f"{self._name}/{number:0{_DIGITS}d}"  # 0 follows the slash
@@ -130,6 +161,6 @@ def file_storage(path: Path) -> JournalStorage:
     return JournalStorage(_FileJournal(path))
 
 
-def mongo_storage(collection: Collection[dict[str, Any]], name: str) -> JournalStorage:
+def mongo_storage(collection: Collection[dict[str, Any]], name: str, outages: Outages) -> JournalStorage:
     """Return a study's storage in a collection."""
-    return JournalStorage(MongoJournal(collection, name))
+    return JournalStorage(MongoJournal(collection, name, outages))

@@ -8,6 +8,7 @@ out by claims (`home.py`); Optuna's own numbers follow no order when agents are 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,8 @@ __all__ = ["Point", "Progress", "Study"]
 
 # What a trial in the study notes as the number of its point.
 _NUMBER = "point"
+# And how often its agent was interrupted, which is no fault of the point.
+_GIVEN_BACK = "given_back"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +63,11 @@ class Point:
     def is_feasible(self) -> bool:
         """Whether it breaks no constraint."""
         return all(excess <= 0 for excess in self.excess.values())
+
+    @property
+    def times_given_back(self) -> int:
+        """How many attempts were interrupted by somebody, rather than killed."""
+        return int(self.notes.get(_GIVEN_BACK, 0))
 
     @property
     def is_finished(self) -> bool:
@@ -188,6 +196,15 @@ class Study:
     def finish_as(self, number: int, same: Point) -> None:
         """Note that a point has the parameters of one that is complete, and so comes to the same."""
         self._finish(number, "COMPLETE", same.values, same.excess, {"same_as": same.number})
+
+    def give_back(self, number: int) -> None:
+        """Note that the agent of a point was interrupted, so that this attempt is not counted as killed."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        trial = self._read()[number]
+        with contextlib.suppress(UpdateFinishedTrialError):
+            times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
+            self.optuna._storage.set_trial_user_attr(trial._trial_id, _GIVEN_BACK, times)
 
     def finish(
         self,

@@ -48,12 +48,27 @@ def trial_launch(
 def setting_text(value: Any) -> str:
     """Return a value as it is written on the command line, so that Sacred reads the same value back."""
     if not isinstance(value, str):
-        return repr(value)
+        return _literal(value)
+    if value != value.strip():
+        return repr(value)  # Sacred strips what is bare
     try:
         ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
+    except (TypeError, MemoryError, RecursionError):
+        pass  # which Sacred would not survive either
     return repr(value)  # a text that would be read as something else
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python's literals have it, which are without a word for infinity."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_literal(item)}' for key, item in value.items())}}}"
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(value)
 
 
 def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run | None:

@@ -15,6 +15,7 @@ import pymongo
 import pytest
 
 from runs.sweeps.journals import MongoJournal, file_storage, mongo_storage
+from runs.sweeps.outages import Outages
 
 WRITERS, TRIALS = 8, 12
 
@@ -25,7 +26,7 @@ def opened(place):
         yield file_storage(Path(place))
         return
     with pymongo.MongoClient(place) as client:
-        yield mongo_storage(client.get_default_database().sweep_journal, "ab")
+        yield mongo_storage(client.get_default_database().sweep_journal, "ab", Outages("db"))
 
 
 def trials_in(place):
@@ -138,7 +139,7 @@ def test_a_full_disk_leaves_no_torn_line(tmp_path):
 
 
 def test_journals_of_one_collection_do_not_mix(database):
-    first, second = (MongoJournal(database.sweep_journal, name) for name in ("a", "ab"))
+    first, second = (MongoJournal(database.sweep_journal, name, Outages("db")) for name in ("a", "ab"))
     first.append_logs([{"n": 1}, {"n": 2}])
     second.append_logs([{"n": 3, "value": float("nan"), "big": 2**70, "a.b": [1]}])
     assert [log["n"] for log in first.read_logs(0)] == [1, 2]
@@ -149,14 +150,14 @@ def test_journals_of_one_collection_do_not_mix(database):
 
 def test_a_writer_that_died_before_its_entry_holds_up_nobody_for_long(database, monkeypatch):
     monkeypatch.setattr("runs.sweeps.journals._PATIENCE_S", 0.05)
-    study = optuna.create_study(storage=mongo_storage(database.sweep_journal, "a"), study_name="s")
-    killed, slow = (MongoJournal(database.sweep_journal, "a") for _ in range(2))
+    study = optuna.create_study(storage=mongo_storage(database.sweep_journal, "a", Outages("db")), study_name="s")
+    killed, slow = (MongoJournal(database.sweep_journal, "a", Outages("db")) for _ in range(2))
     assert killed._next() == 1
     number = slow._next()
     study.tell(study.ask(), 1.0)  # behind the two numbers, which got empty entries
     assert not slow._insert(number, "late")
     slow.append_logs([{"op_code": 10, "worker_id": ""}])  # under a new number
-    again = optuna.load_study(storage=mongo_storage(database.sweep_journal, "a"), study_name="s")
+    again = optuna.load_study(storage=mongo_storage(database.sweep_journal, "a", Outages("db")), study_name="s")
     assert [trial.value for trial in again.trials] == [1.0]
     numbers = [entry["_id"] for entry in database.sweep_journal.find({"entry": {"$exists": True}}).sort("_id", 1)]
     assert numbers == [f"a/{number:09d}" for number in range(len(numbers))]

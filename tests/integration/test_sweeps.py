@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import re
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import optuna
@@ -17,12 +19,16 @@ import psutil
 import pytest
 
 from configs import Map
+from ingredients import sweep as sweep_ingredient
+from ingredients.errors import ConfigError
 from observers.mongo.destination import Destination
-from runs.errors import SweepError
+from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
 from runs.sweeps.agent import Agent, Means
 from runs.sweeps.definition import Definition
 from runs.sweeps.home import Claim
+from runs.sweeps.journals import MongoJournal
+from runs.sweeps.outages import Outages
 from runs.sweeps.place import Place
 from runs.sweeps.spec import read_spec
 from runs.sweeps.status import Watcher
@@ -562,3 +568,74 @@ def test_parameters_with_a_condition_are_set_only_where_it_holds(sweep):
         {"kind": "plain", "x": 2.0},
         {"kind": "faulty"},
     ]
+
+
+def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    done = command("sweep.run", "with", OVER, FAST, "sweep.id=s", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "[3/3] trial 2 done:   x=2.0" in done.stdout
+    best = command("sweep.best", "with", "sweep.id=s", cwd=tmp_path)
+    assert "sweep s: it judges nothing, so no trial is the best; give it a metric" in best.stdout
+
+
+def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
+    monkeypatch.setattr("runs.sweeps.mongo_home._ANSWER_MS", 100)
+    mongod.start()
+    grid = sweep(destination=Destination(mongod.url, "lab"))
+    study = Study(grid.home, grid.definition, grid.spec)
+    mongod.kill()
+    with contextlib.closing(grid.place.home("s")) as other, pytest.raises(StoreError, match="MongoDB at mongodb"):
+        other.definition()  # one that has never answered is not waited for
+    with ThreadPoolExecutor() as pool:
+        taken = pool.submit(study.take, 0)
+        while "cannot be reached; waiting for it" not in caplog.text:
+            assert not taken.done(), taken.result()
+        mongod.start()
+        taken.result(60)
+    assert [point.parameters for point in study.points().values()] == [{"x": 0.0}]
+    mongod.kill()
+    grid.home.hurry()  # as at a Ctrl-C
+    with pytest.raises(StoreError, match="MongoDB at mongodb"):
+        study.finish(0, "COMPLETE", [1.0])
+
+
+def test_an_entry_of_the_journal_that_was_sent_twice_is_there_once(database, monkeypatch):
+    monkeypatch.setattr("runs.sweeps.journals._PATIENCE_S", 0)  # two numbers are without an entry
+
+    class LosesAnswers(Outages):
+        def ask(self, question):
+            super().ask(question)
+            return super().ask(question)
+
+    journal = MongoJournal(database.sweep_journal, "a", LosesAnswers("db"))
+    journal.append_logs([{"op_code": 1}, {"op_code": 2}])
+    assert [log["op_code"] for log in journal.read_logs(0) if log["op_code"] != 10] == [1, 2]
+
+
+def test_points_whose_agents_are_interrupted_are_not_given_up(sweep, monkeypatch):
+    one = sweep({**GRID, "parameters": {"x": {"values": [1.0]}}})
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Agent, "_watched", interrupted)
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                one.agent(retries=1).run()
+    assert one.agent(retries=1).run() == 1
+    assert [point.state for point in one.points().values()] == ["COMPLETE"]
+    assert one.runs() == [("COMPLETED", 0, 3)]
+
+
+def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
+    capped = sweep({**GRID, "run_cap": 1})
+
+    def asking(**changes):
+        return dataclasses.replace(capped.definition, spec=read_spec({**GRID, **changes}).document)
+
+    assert sweep_ingredient._found(capped.home, asking(run_cap=2)).spec["run_cap"] == 2
+    assert Watcher(capped.home).limit() == 2
+    with pytest.raises(ConfigError, match="got 's', which is a sweep with another spec"):
+        sweep_ingredient._found(capped.home, asking(method="random"))

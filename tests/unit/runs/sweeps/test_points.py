@@ -47,7 +47,7 @@ def test_suggestion_is_under_the_name_and_in_the_terms_of_the_study():
 
 @pytest.mark.parametrize(
     "values",
-    [[True, 1, 1.0, "1"], [None, "null"], [float("nan"), 1.0], [[1], [1.0]], ["a", "a"], [0, False, -0.0, [], {}]],
+    [[True, 1, 1.0, "1"], [None, "null"], [[1], [1.0]], ["a", "a"], [0, False, -0.0, [], {}]],
 )
 def test_values_that_python_takes_for_equal_stay_apart(values):
     spec = spec_of({"x": {"values": values}})

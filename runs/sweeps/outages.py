@@ -1,0 +1,87 @@
+"""`Outages`: waits for a database that is away for a while, so that a sweep outlives a restart of its server."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pymongo import WriteConcern
+from pymongo.collection import Collection
+from pymongo.errors import ConnectionFailure, PyMongoError
+
+from observers.mongo.destination import explain
+from runs.errors import StoreError
+
+__all__ = ["Outages", "lasting"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_RETRY_S = 0.5
+
+
+def lasting(collection: Collection[dict[str, Any]]) -> Collection[dict[str, Any]]:
+    """Return a collection whose writes are on the disk when they are acknowledged, so that no kill takes them back.
+
+    What others have read or relied on, such as an entry of a journal or a claim, must not be written anew.
+    """
+    concern = WriteConcern(**{**collection.write_concern.document, "j": True})
+    return collection.with_options(write_concern=concern)
+
+
+class Outages:
+    """Asks a database, again and again while it cannot be reached.
+
+    One that has never answered is not waited for: its address is wrong, or its server was not started.
+
+    Args:
+        place: What to call the database in messages, without its password.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._has_answered = False
+        self._is_hurried = False
+        self._over: float | None = None
+
+    def ask(self, question: Callable[[], _T]) -> _T:
+        """Return what a question returns; it may be asked twice, where the first answer was lost.
+
+        Raises:
+            StoreError: If the server refuses, or has never answered.
+        """
+        is_away = False
+        while True:
+            try:
+                answer = question()
+            except ConnectionFailure as error:
+                if self._is_hurried or not self._has_answered:
+                    raise self.error(error) from error
+                if not is_away:
+                    _log.warning("MongoDB at %s cannot be reached; waiting for it", self._place)
+                is_away = True
+                time.sleep(_RETRY_S)
+            except PyMongoError as error:
+                raise self.error(error) from error
+            else:
+                self._has_answered = True
+                if is_away:
+                    self._over = time.monotonic()
+                    _log.warning("MongoDB at %s is back", self._place)
+                return answer
+
+    def hurry(self) -> None:
+        """Wait no more: this process is about to end."""
+        self._is_hurried = True
+
+    def let_others_beat(self, seconds: float) -> None:
+        """Wait until `seconds` after the last outage, before the signs of life of others are judged."""
+        if self._over is not None and not self._is_hurried:
+            time.sleep(max(self._over + seconds - time.monotonic(), 0))
+            self._over = None
+
+    def error(self, error: PyMongoError) -> StoreError:
+        """Return an error of the database as one of ours."""
+        return StoreError(f"MongoDB at {self._place}: {explain(error)}")
