@@ -38,7 +38,12 @@ class Batches:
         transform: Makes another batch of a batch, drawing from a generator that is seeded for it; or None.
         order: Returns the positions of an epoch, in order; by default all, shuffled if asked for.
         epoch_samples: Samples of an epoch, where `order` has another number of them.
+
+    Attributes:
+        is_read: Whether batches are read as they are asked for, so that a training may wait for them.
     """
+
+    is_read = False
 
     def __init__(
         self,
