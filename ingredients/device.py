@@ -59,6 +59,11 @@ def make_device(seed: int, _config: Map) -> torch.device:
         network = torch.nn.Linear(4, 2).to(where)
     """
     device = choose_device(_config.name)
+    if device.type == "cuda" and device.index is not None:
+        # Or what names no device, such as page-locked memory, would open a context on the first one, too.
+        import torch
+
+        torch.cuda.set_device(device)
     _set_flags(_config.deterministic, _config.cudnn_benchmark, _num_threads(_config.num_threads, device))
     seed_globals(seed)
     return device

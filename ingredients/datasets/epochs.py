@@ -18,7 +18,7 @@ from ingredients.config.seed import stream_seed
 from ingredients.datasets.augmentation import augment
 from ingredients.datasets.normalizing import Finish
 from ingredients.datasets.sampling import Order, shuffled
-from ingredients.datasets.structure import map_tensors, num_samples
+from ingredients.datasets.structure import map_tensors, num_samples, sent
 
 __all__ = ["Batches", "StructureBatches", "TensorBatches"]
 
@@ -173,4 +173,4 @@ class StructureBatches(Batches):
 
 
 def _rows(chosen: Tensor, part: Tensor) -> Tensor:
-    return part.index_select(0, chosen.to(part.device))
+    return part.index_select(0, sent(chosen, part.device))

@@ -135,3 +135,13 @@ def test_make_device_puts_the_global_generators_at_the_stream_global():
     drawn = torch.rand(3)
     with global_stream(0, "global"):
         assert torch.equal(torch.rand(3), drawn)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_make_device_with_a_number_makes_it_the_current_one():
+    before = torch.cuda.current_device()
+    try:
+        make(name="cuda:1")
+        assert torch.cuda.current_device() == 1
+    finally:
+        torch.cuda.set_device(before)
