@@ -81,7 +81,7 @@ def main(_config, _run, seed, training):
     schedule = scheduler.make_scheduler(opt, training.epochs, steps)
     with run_folder(_run) as folder:
         keeper = checkpoint.make_checkpointer(folder, _config, run=_run)
-        loop.fit(
+        fitted = loop.fit(
             network,
             batches,
             criterion,
@@ -93,6 +93,7 @@ def main(_config, _run, seed, training):
             **training,
         )
         keeper.restore_best(network)
+    results.report_speed(_run, fitted.speed)
     results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
     measured = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, measured, criterion)

@@ -94,7 +94,7 @@ def train(
         optimizers: By name; None makes the configured one, with its schedule.
         callbacks: Further ones than the settings ask for.
     """
-    from experiments.training import loop
+    from experiments.training import loop, results
     from ingredients.losses.building import Loss
 
     opt: Any = optimizers
@@ -105,7 +105,7 @@ def train(
         schedule = scheduler.make_scheduler(opt, config.training.epochs, steps)
     with run_folder(run) as folder:
         keeper = checkpoint.make_checkpointer(folder, config, run=run)
-        loop.fit(
+        fitted = loop.fit(
             network,
             batches,
             task,
@@ -118,6 +118,7 @@ def train(
             **config.training,
         )
         keeper.restore_best(network)
+    results.report_speed(run, fitted.speed)
 
 
 def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients import data, device, loss, model
+from ingredients import composed
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import PrecisionError
 
 if TYPE_CHECKING:
     import torch
@@ -75,16 +74,5 @@ def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
     from ingredients.precision.check import measure, print_check
 
-    missing = [name for name in ("data", "device", "loss", "model", "seed") if name not in _run.config]
-    if missing:
-        raise PrecisionError(
-            f"amp.check: builds on the ingredients data, device, loss and model, and a seed; this experiment has no "
-            f"{', '.join(missing)}"
-        )
-    seed = _run.config["seed"]
-    where = device.make_device(seed)
-    source = data.make_data(seed, where)
-    criterion = loss.make_loss(source, device=where)
-    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
-    network = model.make_model(source.input_shape, criterion.num_outputs, seed, pretrained=False, **told).to(where)
-    print_check(measure(network, criterion, source, where))
+    parts = composed.make_parts(_run, "amp.check")
+    print_check(measure(parts.model, parts.loss, parts.data, parts.device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
@@ -30,6 +30,8 @@ def config() -> None:
     deterministic = False
     # let cuDNN time its algorithms and take the fastest: quick for fixed shapes, not repeatable
     cudnn_benchmark = False
+    # precision of float32 in matrix products: highest, high (TF32 on GPUs), medium; None leaves it as torch has it
+    matmul_precision: Literal["highest", "high", "medium"] | None = None
     # threads of one CPU operation; None takes torch's own number, or 1 where they would spin while they wait
     num_threads: int | None = None
 
@@ -59,7 +61,14 @@ def make_device(seed: int, _config: Map) -> torch.device:
         network = torch.nn.Linear(4, 2).to(where)
     """
     device = choose_device(_config.name)
+    if device.type == "cuda" and device.index is not None:
+        # Or what names no device, such as page-locked memory, would open a context on the first one, too.
+        import torch
+
+        torch.cuda.set_device(device)
     _set_flags(_config.deterministic, _config.cudnn_benchmark, _num_threads(_config.num_threads, device))
+    if _config.matmul_precision is not None:
+        _set_matmul_precision(_config.matmul_precision)
     seed_globals(seed)
     return device
 
@@ -105,6 +114,14 @@ def _num_threads(wanted: int | None, device: torch.device) -> int | None:
         torch.get_num_threads(),
     )
     return 1
+
+
+def _set_matmul_precision(precision: str) -> None:
+    """Set it, and say so: it changes what every product of matrices comes to."""
+    import torch
+
+    torch.set_float32_matmul_precision(precision)
+    _log.info("float32 matrix products in %s precision (device.matmul_precision)", precision)
 
 
 def _check_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | None) -> None:

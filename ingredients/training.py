@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
+from ingredients import amp, composed, optimizer
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    import torch
+
+    from ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
 
@@ -92,6 +99,43 @@ def check_average(average: str | None, decay: float, start: int | None, epochs: 
         raise ConfigError(f"training.average_decay: got {decay}, expected more than 0 and less than 1, such as 0.999")
     if start is not None and not 1 <= start <= epochs:
         raise ConfigError(f"training.average_start: got {start}, expected an epoch of the training: 1 to {epochs}")
+
+
+@ingredient.command(unobserved=True)
+def find_lr(_run: Any) -> None:
+    """Try learning rates from 1e-7 to 10, and suggest one: a table, and with matplotlib the picture lr_range.png."""
+    from ingredients.tuning.lr_range import draw, print_range, try_rates
+
+    parts, opt, precision = _to_train(_run, "training.find_lr")
+    found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
+    print_range(found)
+    path = Path("lr_range.png")
+    try:
+        draw(found, path)
+    except (MissingDependencyError, OSError) as error:
+        print(f"no picture: {error}")
+    else:
+        print(f"drawn in {path}")
+
+
+@ingredient.command(unobserved=True)
+def find_batch_size(_run: Any) -> None:
+    """Find the largest data.batch_size for which the memory of the GPU suffices."""
+    from ingredients.tuning.batch_size import largest_batch
+
+    parts, opt, precision = _to_train(_run, "training.find_batch_size")
+    found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
+    if found:
+        total = parts.data.train.num_samples
+        print(f"data.batch_size={found} fits" + (", which is all training samples" if found == total else ""))
+    else:
+        print("not even one sample fits; choose a smaller model or amp.dtype=auto")
+
+
+def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:
+    """Return the parts of a training with its optimizer and precision."""
+    parts = composed.make_parts(run, command, pretrained=True, needs=("optimizer", "amp"))
+    return parts, optimizer.make_optimizer(parts.model, parts.loss), amp.make_amp(parts.device)
 
 
 @ingredient.named_config

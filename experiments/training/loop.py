@@ -23,6 +23,7 @@ from experiments.training.divergence import DivergenceCheck
 from experiments.training.modes import evaluating
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
+from experiments.training.speed import Speed, Stopwatch
 from experiments.training.tasks import Task, as_task
 from experiments.training.trainer import LogScalar, Trainer
 from experiments.training.unfreezing import Unfreezing
@@ -47,6 +48,7 @@ class FitResult:
         best_epoch: Epoch of the best monitored value; 0 if there was none.
         best: That value; NaN if there was none.
         stopped_early: Whether patience ended the training, or a callback.
+        speed: Figures of the steps of this session; None if there were none.
     """
 
     epochs: int = 0
@@ -54,6 +56,8 @@ class FitResult:
     best_epoch: int = 0
     best: float = math.nan
     stopped_early: bool = False
+    # No part of what a training comes to: resumed, it is the same training.
+    speed: Speed | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
 def fit(
@@ -113,8 +117,8 @@ def fit(
         callbacks: What is done beside the training, see `Callback`.
 
     Returns:
-        How many epochs and steps were done, and the best epoch. The model keeps the weights of the last epoch;
-        `Checkpointer.restore_best` loads the best ones.
+        How many epochs and steps were done, the best epoch, and how fast it was. The model keeps the weights of the
+        last epoch; `Checkpointer.restore_best` loads the best ones.
 
     Raises:
         LabError: If the parts do not fit together; before the first step.
@@ -149,6 +153,7 @@ def fit(
     on_cpu = amp.device.type == "cpu"
     is_sum = task.is_sum
     losses = place.losses
+    watch = Stopwatch(data.train, amp.device)
 
     with Progress(epochs, num_steps, place.step) as progress, keeper.session():
         asked.start(trainer)
@@ -157,7 +162,8 @@ def fit(
             model.train()
             if task.module is not None:
                 task.module.train()
-            for group in keeper.until_stopped(grouped(data.train.epoch(epoch, place.batch), amp.accumulate)):
+            watch.start(place)
+            for group in keeper.until_stopped(grouped(watch.epoch(epoch, place.batch), amp.accumulate)):
                 place.batch += len(group)
                 num_samples = sum(map(task.weight, group)) if is_sum else 0
                 step = place.step + 1
@@ -197,6 +203,7 @@ def fit(
             if keeper.is_stopping:
                 keeper.save(place, parts)
             check.losses(place)
+            watch.stop(place)
             for name, value in task.of_epoch().items():
                 log(f"train/{name}", value, place.step)
 
@@ -220,7 +227,8 @@ def fit(
             progress.epoch(epoch, metrics)
         check.weights(place)
         asked.end(trainer)
-    return FitResult(place.epoch, place.step, best.epoch, best.value, best.exhausted or place.stopped)
+    stopped = best.exhausted or place.stopped
+    return FitResult(place.epoch, place.step, best.epoch, best.value, stopped, watch.report())
 
 
 def implied_callbacks(

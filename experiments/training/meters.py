@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from experiments.training.metrics import RunningMetrics, metric_names
+from experiments.training.metrics import RunningMetrics, metric_names, on_device
 from ingredients.losses.building import Loss
 from ingredients.losses.modules import WeightedLosses
 
@@ -68,7 +68,7 @@ class Means:
         for name, value in found.items():
             value = torch.as_tensor(value).detach()
             value = value.float() if value.device.type == "mps" else value.double()
-            counted = torch.as_tensor(weight, dtype=value.dtype, device=value.device)
+            counted = on_device(weight, value.dtype, value.device)
             total, weights = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = [total + torch.where(counted > 0, value * counted, 0.0), weights + counted]
 

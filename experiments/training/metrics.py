@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ingredients.losses.building import Loss
 
-__all__ = ["RunningMetrics", "metric_names"]
+__all__ = ["RunningMetrics", "metric_names", "on_device"]
 
 
 def metric_names(loss: Loss) -> tuple[str, ...]:
@@ -39,7 +39,7 @@ class RunningMetrics:
 
     def update(self, outputs: Tensor, targets: Tensor, batch_loss: Tensor) -> None:
         """Add a batch: outputs (B, K) or (B, D), targets as the loss takes them, its loss."""
-        weight = _double(torch.as_tensor(self._loss.normalizer(targets), device=outputs.device))
+        weight = on_device(self._loss.normalizer(targets), _precise(outputs.device), outputs.device)
         batch_loss = self._loss.mean(batch_loss, len(targets))
         # The mean over nothing is NaN: a batch whose targets are all ignored adds nothing.
         sums = [torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]
@@ -50,7 +50,7 @@ class RunningMetrics:
         hits = self._loss.predict(outputs).eq(targets)
         ignored = getattr(self._loss.module, "ignore_index", None)
         if ignored is None or self._loss.kind != "classes":
-            return [_double(hits.sum()), torch.tensor(hits.numel(), device=outputs.device)]
+            return [_double(hits.sum()), on_device(hits.numel(), torch.int64, outputs.device)]
         counted = targets.ne(ignored)
         return [_double((hits & counted).sum()), counted.sum()]
 
@@ -58,7 +58,7 @@ class RunningMetrics:
         scale = 1.0 if self._loss.target_std is None else self._loss.target_std
         targets = _double(targets * scale)
         errors = targets - _double(outputs.float() * scale)
-        count = torch.tensor(float(targets.numel()), dtype=targets.dtype, device=targets.device)
+        count = on_device(targets.numel(), targets.dtype, targets.device)
         return [errors.abs().sum(), (errors**2).sum(), targets.sum(0), (targets**2).sum(0), count]
 
     def compute(self) -> dict[str, float]:
@@ -75,6 +75,15 @@ class RunningMetrics:
         return {**metrics, "r2": r2, "mae": float(absolute / count), "rmse": float((squared / count).sqrt())}
 
 
+def on_device(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a scalar of a type on a device; a number is written there, where copying it would wait for the device."""
+    return value.to(device, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
+
+
+def _precise(device: torch.device) -> torch.dtype:
+    """Return double precision, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def _double(values: Tensor) -> Tensor:
-    """Return `values` in double precision, where the device has it."""
-    return values.float() if values.device.type == "mps" else values.double()
+    return values.to(_precise(values.device))

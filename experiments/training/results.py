@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from experiments.running.lab_run import LabRun
+    from experiments.training.speed import Speed
     from ingredients.datasets.batches import Data
     from ingredients.losses.building import Loss
 
-__all__ = ["announce", "record_graph", "record_predictions", "report_cases", "report_test"]
+__all__ = ["announce", "record_graph", "record_predictions", "report_cases", "report_speed", "report_test"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,17 @@ def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: to
         f"{num_parameters:,}",
         device,
     )
+
+
+def report_speed(run: LabRun, speed: Speed | None) -> None:
+    """Record the figures of a training as `info.speed`; those of an earlier session stay where this one took no step.
+
+    Args:
+        run: The run.
+        speed: That of the result of `loop.fit`.
+    """
+    if speed is not None:
+        run.info["speed"] = speed.figures
 
 
 def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float | None:

@@ -59,6 +59,7 @@ _LATER: dict[str, Any] = {
     "epoch_samples": None,
     "shuffle_buffer": 0,
     "transforms": [],
+    "matmul_precision": None,
 }
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ingredients.datasets.structure import sent
+
 __all__ = ["augment", "shifted"]
 
 
@@ -30,13 +32,13 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
     """
     count = len(images)
     if flip:
-        mirrored = torch.rand(count, generator=generator).lt(0.5).to(images.device)
+        mirrored = sent(torch.rand(count, generator=generator).lt(0.5), images.device)
         images = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
     if crop:
         images = shifted(images, torch.randint(0, 2 * crop + 1, (count, 2), generator=generator), crop)
     if rotate:
         angles = (torch.rand(count, generator=generator) * 2 - 1) * math.radians(rotate)
-        images = _rotate(images, angles.to(images.device))
+        images = _rotate(images, sent(angles, images.device))
     return images
 
 
@@ -44,7 +46,7 @@ def shifted(images: Tensor, offsets: Tensor, crop: int, size: tuple[int, int] | 
     """Cut `size`, by default (H, W), out of (B, C, H, W), padded by `crop`, at `offsets` (B, 2), rows and columns."""
     count, (height, width) = len(images), size or images.shape[-2:]
     padded = functional.pad(images, (crop, crop, crop, crop))
-    offsets = offsets.to(images.device)
+    offsets = sent(offsets, images.device)
     rows = offsets[:, :1] + torch.arange(height, device=images.device)
     columns = offsets[:, 1:] + torch.arange(width, device=images.device)
     batch = torch.arange(count, device=images.device)

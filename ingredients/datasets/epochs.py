@@ -18,7 +18,7 @@ from ingredients.config.seed import stream_seed
 from ingredients.datasets.augmentation import augment
 from ingredients.datasets.normalizing import Finish
 from ingredients.datasets.sampling import Order, shuffled
-from ingredients.datasets.structure import map_tensors, num_samples
+from ingredients.datasets.structure import map_tensors, num_samples, sent
 
 __all__ = ["Batches", "StructureBatches", "TensorBatches"]
 
@@ -38,7 +38,12 @@ class Batches:
         transform: Makes another batch of a batch, drawing from a generator that is seeded for it; or None.
         order: Returns the positions of an epoch, in order; by default all, shuffled if asked for.
         epoch_samples: Samples of an epoch, where `order` has another number of them.
+
+    Attributes:
+        is_read: Whether batches are read as they are asked for, so that a training may wait for them.
     """
+
+    is_read = False
 
     def __init__(
         self,
@@ -168,4 +173,4 @@ class StructureBatches(Batches):
 
 
 def _rows(chosen: Tensor, part: Tensor) -> Tensor:
-    return part.index_select(0, chosen.to(part.device))
+    return part.index_select(0, sent(chosen, part.device))

@@ -41,6 +41,8 @@ class LoaderBatches(Batches):
         **options: Those of `Batches`.
     """
 
+    is_read = True
+
     def __init__(
         self,
         dataset: Any,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["map_tensors", "num_samples", "tensors_of", "to_device"]
+__all__ = ["map_tensors", "num_samples", "sent", "tensors_of", "to_device"]
 
 
 def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
@@ -32,6 +32,11 @@ def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
 def to_device(batch: Any, device: torch.device) -> Any:
     """Return a batch on `device`; tensors in page-locked memory are copied without waiting."""
     return map_tensors(batch, lambda part: part.to(device, non_blocking=True))
+
+
+def sent(drawn: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor of the CPU on `device`; a copy to CUDA goes through page-locked memory, so that nothing waits."""
+    return drawn.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else drawn.to(device)
 
 
 def tensors_of(batch: Any) -> Iterator[Tensor]:

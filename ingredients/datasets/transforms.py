@@ -22,6 +22,7 @@ from ingredients.config.nearest import nearest
 from ingredients.config.seed import global_stream
 from ingredients.datasets.augmentation import shifted
 from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.structure import sent
 from ingredients.datasets.targets import VOID
 from ingredients.errors import DataError
 
@@ -96,7 +97,8 @@ def random_resized_crop(
     centres = (draws[:, 2:] * 2 - 1) * (1 - shares)
     rows = torch.zeros(len(images), 2, 3)
     rows[:, 0, 0], rows[:, 1, 1], rows[:, :, 2] = shares[:, 0], shares[:, 1], centres
-    grid = functional.affine_grid(rows, [len(images), 1, size, size], align_corners=False).to(images.device)
+    grid = functional.affine_grid(rows, [len(images), 1, size, size], align_corners=False)
+    grid = sent(grid, images.device)
 
     def warp(images: Tensor, mode: str) -> Tensor:
         return functional.grid_sample(images, grid, mode=mode, padding_mode="border", align_corners=False)
@@ -106,7 +108,8 @@ def random_resized_crop(
 
 def flip(batch: Pair, context: Context, p: float = 0.5) -> Pair:
     """Mirror left and right with probability `p`."""
-    mirrored = torch.rand(len(batch[0]), generator=context.generator).lt(p).to(batch[0].device)[:, None, None, None]
+    mirrored = torch.rand(len(batch[0]), generator=context.generator).lt(p)[:, None, None, None]
+    mirrored = sent(mirrored, batch[0].device)
     return _both(batch, context, lambda images, mode: torch.where(mirrored, images.flip(-1), images))
 
 
@@ -115,7 +118,7 @@ def color_jitter(
 ) -> Pair:
     """Change brightness, contrast and saturation, in that order, by random factors of up to 1 plus or minus these."""
     images = batch[0]
-    draws = torch.rand(3, len(images), 1, 1, 1, generator=context.generator).to(images.device) * 2 - 1
+    draws = sent(torch.rand(3, len(images), 1, 1, 1, generator=context.generator), images.device) * 2 - 1
     pixels = images if context.mean is None or context.std is None else images * context.std + context.mean
     pixels = pixels * (1 + draws[0] * brightness)
     grey = pixels.mean((1, 2, 3), keepdim=True)
@@ -285,7 +288,7 @@ def _mixing(batch: Pair, context: Context, alpha: float) -> tuple[float, Tensor]
     """Return how much of each image stays, and the places of the others."""
     draws = np.random.default_rng(int(torch.randint(2**62, (1,), generator=context.generator)))
     others = torch.randperm(len(batch[0]), generator=context.generator)
-    return float(draws.beta(alpha, alpha)), others.to(batch[0].device)
+    return float(draws.beta(alpha, alpha)), sent(others, batch[0].device)
 
 
 def _soft(targets: Tensor, context: Context) -> Tensor:

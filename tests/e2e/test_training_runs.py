@@ -82,6 +82,14 @@ def test_first_line_says_what_is_trained_and_the_last_where_it_is_recorded(train
     assert said[-1] == "exp - Recorded in my_runs/1"
 
 
+def test_run_ends_with_plain_figures_and_records_them(trained):
+    folder, done = trained
+    speed = json.loads((folder / "my_runs" / "1" / "info.json").read_text())["speed"]
+    assert sorted(speed) == ["peak_memory_bytes", "samples_per_s", "steps_per_s", "train_s"]
+    assert speed["samples_per_s"] * speed["train_s"] == pytest.approx(30 * 1258)
+    assert re.search(r"trained at \S+ samples/s, \S+ steps/s; peak memory \S+ MiB\n", done.stderr)
+
+
 def test_run_of_the_defaults_reaches_its_accuracy(trained):
     assert result(trained[1]) >= 0.96
 

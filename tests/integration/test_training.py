@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
@@ -406,6 +407,18 @@ def test_amp_check_shows_the_configured_model_in_each_precision(run, capsys):
         "not a multiple of 8: 1 (Linear, in_features=13)",
         "not a multiple of 8: 5 (Linear, out_features=3)",
     ]
+
+
+def test_find_lr_suggests_a_rate_draws_it_and_records_nothing(run, folder, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    run(WINE, "training.find_lr")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["lr", "loss"]
+    assert float(re.search(r"the suggestion: optimizer.lr=(\S+)", "\n".join(lines)).group(1)) > 0
+    assert lines[-1] == "drawn in lr_range.png"
+    assert (tmp_path / "lr_range.png").exists()
+    assert not (folder / "1").exists()
 
 
 def test_model_summary_shows_the_configured_model(run, capsys):

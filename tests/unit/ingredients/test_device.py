@@ -1,5 +1,6 @@
 """Where to compute, and how repeatably."""
 
+import logging
 import os
 
 import pytest
@@ -9,7 +10,7 @@ from experiments import Experiment
 from ingredients import device
 from ingredients.config.seed import global_stream
 from ingredients.device import choose_device
-from ingredients.errors import DeviceError
+from ingredients.errors import ConfigError, DeviceError
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +23,7 @@ def _restored_torch(monkeypatch):
     torch.set_num_threads(threads)
     torch.backends.cudnn.benchmark = benchmark
     torch.use_deterministic_algorithms(False)
+    torch.set_float32_matmul_precision("highest")
 
 
 def make(**settings):
@@ -135,3 +137,28 @@ def test_make_device_puts_the_global_generators_at_the_stream_global():
     drawn = torch.rand(3)
     with global_stream(0, "global"):
         assert torch.equal(torch.rand(3), drawn)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_make_device_with_a_number_makes_it_the_current_one():
+    before = torch.cuda.current_device()
+    try:
+        make(name="cuda:1")
+        assert torch.cuda.current_device() == 1
+    finally:
+        torch.cuda.set_device(before)
+
+
+def test_make_device_sets_the_precision_of_products_and_says_so(caplog):
+    with caplog.at_level(logging.INFO, "ingredients.device"):
+        make(matmul_precision="high")
+        assert torch.get_float32_matmul_precision() == "high"
+        make()
+        assert torch.get_float32_matmul_precision() == "high"  # left as it is
+    said = [record.getMessage() for record in caplog.records if record.name == "ingredients.device"]
+    assert said == ["float32 matrix products in high precision (device.matmul_precision)"]
+
+
+def test_precision_of_products_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"device.matmul_precision: got 'low' .* expected one of highest"):
+        make(matmul_precision="low")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.metrics import RunningMetrics, metric_names
+from experiments.training.metrics import RunningMetrics, metric_names, on_device
 from ingredients.losses.building import Loss
 
 SCORES = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
@@ -70,3 +70,23 @@ def test_errors_are_in_the_own_unit_of_the_targets():
     assert found["mae"] == pytest.approx(3.5)
     assert found["rmse"] == pytest.approx(12.5**0.5)
     assert found["loss"] == pytest.approx(0.125)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize(("kind", "targets"), [("classes", torch.zeros(4).long()), ("values", torch.zeros(4, 3))])
+def test_adding_a_batch_on_cuda_waits_for_nothing(kind, targets):
+    loss = Loss(nn.CrossEntropyLoss() if kind == "classes" else nn.MSELoss(), kind, 3)
+    outputs, targets = torch.randn(4, 3).cuda(), targets.cuda()
+    metrics, batch_loss = RunningMetrics(loss), loss(outputs, targets)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metrics.update(outputs, targets, batch_loss)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("value", [3, 2.5, torch.tensor(3), torch.tensor(2.5)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_scalar_on_a_device_is_the_number_in_that_type(value, dtype):
+    found = on_device(value, dtype, torch.device("cpu"))
+    assert (found.dtype, found.ndim, float(found)) == (dtype, 0, float(value))

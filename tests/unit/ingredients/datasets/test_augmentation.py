@@ -146,3 +146,15 @@ def test_augment_of_one_pixel_and_one_image_works(changes):
 @pytest.mark.parametrize("changes", EACH)
 def test_augment_on_cuda_is_that_on_the_cpu(changes):
     torch.testing.assert_close(augmented(images().cuda(), **changes).cpu(), augmented(images(), **changes))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("changes", EACH)
+def test_augment_on_cuda_waits_for_nothing(changes):
+    batch = images().cuda()
+    augmented(batch, **changes)  # page-locked memory is taken once
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        augmented(batch, **changes)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

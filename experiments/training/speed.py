@@ -1,0 +1,218 @@
+"""How fast a training was: samples and steps a second, peak memory, and the share of its time that it waited for data.
+
+The clock is read at the ends of epochs, where the loop has waited for the device anyway. Waiting for data is timed only
+where batches are read as they are asked for: around each `next` on the CPU, and on CUDA by events in the stream, which
+say how long the device itself had nothing to do.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ingredients.checkpoints.training_state import Place
+from ingredients.datasets.batches import Batches
+
+__all__ = ["Speed", "Stopwatch", "peak_memory_bytes"]
+
+_log = logging.getLogger(__name__)
+
+# From here on the loader is called the bottleneck: a share of the time, and seconds that are worth a sentence.
+_MUCH, _LONG_S = 0.2, 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Speed:
+    """Plain figures of the training in one session: its steps, without validations and states saved between epochs.
+
+    Attributes:
+        train_s: Seconds of training.
+        samples: Samples trained on.
+        steps: Steps, skipped ones included.
+        peak_memory_bytes: Most memory that was used: on CUDA what tensors took of the device, else that of the process;
+            None where the system does not tell.
+        data_wait: Share of `train_s` that was spent waiting for data, from 0 to 1; None for batches cut from memory.
+    """
+
+    train_s: float
+    samples: int
+    steps: int
+    peak_memory_bytes: int | None
+    data_wait: float | None
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures by name, as `info.speed` has them; those that are not known are left out."""
+        found = {
+            "samples_per_s": self.samples / self.train_s,
+            "steps_per_s": self.steps / self.train_s,
+            "train_s": self.train_s,
+            "peak_memory_bytes": self.peak_memory_bytes,
+            "data_wait": self.data_wait,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def __str__(self) -> str:
+        """Return the figures in one line."""
+        parts = [f"{_rounded(self.samples / self.train_s)} samples/s, {_rounded(self.steps / self.train_s)} steps/s"]
+        if self.peak_memory_bytes is not None:
+            parts.append(f"peak memory {_rounded(self.peak_memory_bytes / 2**20)} MiB")
+        if self.data_wait is not None:
+            parts.append(f"{self.data_wait:.0%} of the time waiting for data")
+        return "; ".join(parts)
+
+
+class Stopwatch:
+    """Times the epochs of a training, and what of them waits for data.
+
+    Args:
+        batches: What is trained on.
+        device: Where the training computes.
+        clock: Returns seconds.
+    """
+
+    def __init__(self, batches: Batches, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._batches = batches
+        self._device = device
+        self._clock = clock
+        self._wait = _new_wait(device, clock) if batches.is_read else None
+        self._seconds = 0.0
+        self._samples = 0
+        self._steps = 0
+        self._began = (0.0, 0, 0)
+
+    def start(self, place: Place) -> None:
+        """Begin to time an epoch, at `place` of it."""
+        self._began = (self._clock(), place.batch, place.step)
+
+    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
+        """Return the batches of an epoch, timed if they are read."""
+        batches = self._batches.epoch(epoch, start)
+        return batches if self._wait is None else _Timed(batches, self._wait)
+
+    def stop(self, place: Place) -> None:
+        """End timing an epoch, at `place` of it; the device has done its work."""
+        then, batch, step = self._began
+        self._seconds += self._clock() - then
+        self._steps += place.step - step
+        self._samples += (place.batch - batch) * self._batches.batch_size
+        if place.batch == len(self._batches) > batch:
+            self._samples -= self._batches.batch_size - self._batches.last_batch_size
+
+    def report(self) -> Speed | None:
+        """Log and return the figures; None if nothing was trained."""
+        if not self._steps or self._seconds <= 0:
+            return None
+        waited = None if self._wait is None else self._wait.seconds()
+        share = None if waited is None else min(waited / self._seconds, 1.0)
+        speed = Speed(self._seconds, self._samples, self._steps, peak_memory_bytes(self._device), share)
+        _log.info("trained at %s", speed)
+        if waited is not None and share is not None and share >= _MUCH and waited >= _LONG_S:
+            _log.warning(
+                "the loader is the bottleneck: the training waited for data %.0f%% of its time; raise data.num_workers "
+                "(it is %d), or hold the data in memory (data.in_memory=True) if they fit",
+                100 * share,
+                getattr(self._batches, "num_workers", 0),
+            )
+        return speed
+
+
+class _Timed:
+    """Iterates over batches, timing each `next`; it holds on to none of them."""
+
+    def __init__(self, batches: Iterable[Any], wait: _Wait | _DeviceWait) -> None:
+        self._batches = iter(batches)
+        self._wait = wait
+
+    def __iter__(self) -> _Timed:
+        return self
+
+    def __next__(self) -> Any:
+        self._wait.begin()
+        try:
+            return next(self._batches)
+        finally:
+            self._wait.end()
+
+
+class _Wait:
+    """Seconds that this process waits."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._total = self._began = 0.0
+
+    def begin(self) -> None:
+        self._began = self._clock()
+
+    def end(self) -> None:
+        self._total += self._clock() - self._began
+
+    def seconds(self) -> float:
+        return self._total
+
+
+class _DeviceWait:
+    """Seconds that a CUDA device has nothing to do: the process runs ahead of it, so its own waiting says little."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.current_stream(device)
+        self._pairs: collections.deque[tuple[torch.cuda.Event, torch.cuda.Event]] = collections.deque()
+        self._total_ms = 0.0
+
+    def begin(self) -> None:
+        self._began = self._stream.record_event(torch.cuda.Event(enable_timing=True))
+
+    def end(self) -> None:
+        self._pairs.append((self._began, self._stream.record_event(torch.cuda.Event(enable_timing=True))))
+        while self._pairs and self._pairs[0][1].query():  # the device has passed both; asking does not wait
+            self._add()
+
+    def seconds(self) -> float:
+        self._stream.synchronize()
+        while self._pairs:
+            self._add()
+        return self._total_ms / 1e3
+
+    def _add(self) -> None:
+        began, ended = self._pairs.popleft()
+        self._total_ms += began.elapsed_time(ended)
+
+
+def _new_wait(device: torch.device, clock: Callable[[], float]) -> _Wait | _DeviceWait:
+    return _DeviceWait(device) if device.type == "cuda" else _Wait(clock)
+
+
+def peak_memory_bytes(device: torch.device) -> int | None:
+    """Return the most memory that tensors took of a CUDA device, else that this process had; None if not known."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        # Not `ru_maxrss`, which on Linux is at least that of the process that started this one.
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return _peak_of_process()
+
+
+def _peak_of_process() -> int | None:
+    """Return the peak as POSIX tells it: in bytes on macOS, in KiB elsewhere."""
+    import sys
+
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _rounded(value: float) -> str:
+    """Return a figure with three digits, or with all of those before the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,0 +1,56 @@
+"""The parts of a supervised training as they are configured, for commands of ingredients that try something out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from ingredients import data, device, loss, model
+from ingredients.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from ingredients.datasets.batches import Data
+    from ingredients.losses.building import Loss
+
+__all__ = ["Parts", "make_parts"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A model with its data and its loss, on a device."""
+
+    device: torch.device
+    data: Data
+    loss: Loss
+    model: nn.Module
+
+
+def make_parts(run: Any, command: str, *, pretrained: bool = False, needs: tuple[str, ...] = ()) -> Parts:
+    """Return what the run's experiment would train.
+
+    Args:
+        run: The run of a command.
+        command: Its name, for the error.
+        pretrained: Whether to load `model.weights`.
+        needs: Further ingredients that the command uses.
+
+    Raises:
+        ConfigError: If the experiment lacks one of the ingredients.
+    """
+    wanted = ["data", "device", "loss", "model", *needs]
+    missing = [name for name in (*wanted, "seed") if name not in run.config]
+    if missing:
+        raise ConfigError(
+            f"{command}: builds on the ingredients {', '.join(wanted[:-1])} and {wanted[-1]}, and a seed; this "
+            f"experiment has no {', '.join(missing)}"
+        )
+    seed = run.config["seed"]
+    where = device.make_device(seed)
+    source = data.make_data(seed, where)
+    criterion = loss.make_loss(source, device=where)
+    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation, "pretrained": pretrained}
+    network = model.make_model(source.input_shape, criterion.num_outputs, seed, **told).to(where)
+    return Parts(where, source, criterion, network)

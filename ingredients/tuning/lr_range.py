@@ -1,0 +1,196 @@
+"""The learning-rate range test: train while the rate rises exponentially, and see where the loss falls fastest.
+
+Source: Smith, Cyclical Learning Rates for Training Neural Networks, https://arxiv.org/abs/1506.01186; the smoothing
+and the choice of the steepest descent are those of fastai, https://docs.fast.ai/callback.schedule.html.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ingredients.config.construct import require
+from ingredients.config.seed import global_states, set_global_states
+from ingredients.config.tables import print_table
+from ingredients.datasets.batches import Batches
+from ingredients.errors import OptimizerError
+from ingredients.losses.building import Loss
+from ingredients.precision.mixed_precision import MixedPrecision
+
+__all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
+
+# Share of the old value in the smoothed loss; times its lowest value at which the loss has diverged.
+_SMOOTHING, _DIVERGED = 0.9, 4.0
+# Fewer steps say little, more say nothing new.
+_FEWEST, _MOST = 100, 1000
+
+
+@dataclasses.dataclass(frozen=True)
+class LrRange:
+    """Losses by learning rate.
+
+    Attributes:
+        rates: Learning rates that were tried, rising.
+        losses: The smoothed loss at each.
+        diverged: Whether the loss diverged at the last one.
+    """
+
+    rates: Sequence[float]
+    losses: Sequence[float]
+    diverged: bool
+
+    @property
+    def lowest(self) -> float:
+        """The rate at which the loss was lowest; a training is about to diverge there."""
+        return self.rates[int(np.argmin(self.losses))]
+
+    @property
+    def suggestion(self) -> float | None:
+        """The rate at which the loss fell fastest; None if it did not fall."""
+        # The first values of a smoothed loss rest on few batches.
+        first, last = len(self.rates) // 10, int(np.argmin(self.losses))
+        if last - first < 2:
+            return None
+        slopes = np.gradient(np.array(self.losses), np.log(self.rates))[first : last + 1]
+        return self.rates[first + int(slopes.argmin())] if slopes.min() < 0 else None
+
+
+def try_rates(
+    model: nn.Module,
+    loss: Loss,
+    batches: Batches,
+    optimizer: torch.optim.Optimizer,
+    amp: MixedPrecision,
+    *,
+    lowest: float = 1e-7,
+    highest: float = 10.0,
+) -> LrRange:
+    """Train for one pass while the learning rate rises, then put everything back as it was.
+
+    A pass of fewer than 100 steps is repeated up to that number, and one of more than 1000 ends there. Groups of the
+    optimizer keep the ratios of their rates; the rate that counts is that of the first group.
+
+    Args:
+        model: The model, on the device of the data.
+        loss: The loss.
+        batches: What to train on.
+        optimizer: Over the model's parameters, with the rates of the config.
+        amp: Precision, clipping and accumulation.
+        lowest: First learning rate.
+        highest: Last learning rate.
+
+    Raises:
+        OptimizerError: If the optimizer recomputes its loss.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise OptimizerError(
+            "training.find_lr: got optimizer.name=LBFGS, which searches its step itself; choose another"
+        )
+    num_steps = min(max(math.ceil(len(batches) / amp.accumulate), _FEWEST), _MOST)
+    wanted = np.geomspace(lowest, highest, num_steps).tolist()
+    base = optimizer.param_groups[0]["lr"]
+    ratios = [group["lr"] / base for group in optimizer.param_groups]
+    rates: list[float] = []
+    losses: list[float] = []
+    average, diverged = 0.0, False
+    with unchanged(model, loss, optimizer, amp):
+        model.train()
+        for number, (rate, group) in enumerate(zip(wanted, _groups(batches, amp.accumulate), strict=False), 1):
+            for each, ratio in zip(optimizer.param_groups, ratios, strict=True):
+                each["lr"] = rate * ratio
+            value = step(model, loss, group, optimizer, amp)
+            average = _SMOOTHING * average + (1 - _SMOOTHING) * value
+            smoothed = average / (1 - _SMOOTHING**number)
+            diverged = not math.isfinite(value) or (number > num_steps // 10 and smoothed > _DIVERGED * min(losses))
+            if diverged:
+                break
+            rates.append(rate)
+            losses.append(smoothed)
+    if not rates:
+        raise OptimizerError("training.find_lr: the loss is NaN or infinite at the first step; look at data and model")
+    return LrRange(rates, losses, diverged)
+
+
+def step(
+    model: nn.Module,
+    loss: Loss,
+    group: Sequence[tuple[Tensor, Tensor]],
+    optimizer: torch.optim.Optimizer,
+    amp: MixedPrecision,
+) -> float:
+    """Take one optimizer step on micro-batches, and return the loss before it; waits for the device."""
+    weights = [loss.normalizer(targets) for _, targets in group]
+    total = sum(weights)
+    value: Tensor | float = 0.0
+    for (inputs, targets), weight in zip(group, weights, strict=True):
+        share = 1.0 if loss.averaging == "sum" else weight / total
+        with amp.autocast():
+            part = loss(model(inputs), targets) * share
+        amp.backward(part)
+        value = value + part.detach()
+    amp.step(optimizer)
+    amp.update()
+    optimizer.zero_grad()
+    return float(loss.mean(torch.as_tensor(value), sum(len(targets) for _, targets in group)))
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision) -> Iterator[None]:
+    """Put weights, optimizer, precision and global random streams back afterwards as they were."""
+    parts: tuple[Any, ...] = (model, loss.module, optimizer, amp)
+    kept, streams = [copy.deepcopy(part.state_dict()) for part in parts], global_states()
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for part, state in zip(parts, kept, strict=True):
+            part.load_state_dict(state)
+        for module, mode in modes:
+            module.training = mode
+        optimizer.zero_grad()
+        set_global_states(streams)
+
+
+def _groups(batches: Batches, accumulate: int) -> Iterator[list]:
+    for epoch in itertools.count(1):
+        iterator = batches.epoch(epoch)
+        while group := list(itertools.islice(iterator, accumulate)):
+            yield group
+
+
+def print_range(found: LrRange) -> None:
+    """Print the losses at about ten rates, and the suggestion."""
+    places = sorted({round(place) for place in np.linspace(0, len(found.rates) - 1, 11)})
+    print_table(["lr", "loss"], [[f"{found.rates[place]:.2e}", f"{found.losses[place]:.4f}"] for place in places])
+    if found.diverged:
+        print(f"diverged above lr={found.rates[-1]:.2e}")
+    if found.suggestion is None:
+        print("the loss did not fall at any rate; look at data, model and loss")
+    else:
+        print(f"lowest at lr={found.lowest:.2e}; falls fastest at the suggestion: optimizer.lr={found.suggestion:.2g}")
+
+
+def draw(found: LrRange, path: Path) -> None:
+    """Draw the loss by learning rate as a PNG.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
+    figure = require("matplotlib.figure", "plot", "drawing the losses").Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.semilogx(found.rates, found.losses)
+    if found.suggestion is not None:
+        axes.axvline(found.suggestion, color="tab:red", linestyle="--", label=f"lr={found.suggestion:.2g}")
+        axes.legend()
+    axes.set(xlabel="learning rate", ylabel="loss, smoothed")
+    figure.savefig(path)

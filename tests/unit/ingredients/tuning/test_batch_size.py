@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ingredients.datasets.batches import TensorBatches
+from ingredients.errors import DeviceError
+from ingredients.losses.building import Loss
+from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.tuning.batch_size import largest, largest_batch
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 8, 100])
+@pytest.mark.parametrize("limit", [*range(20), 100, 1000])
+def test_largest_is_the_limit_or_little_less_and_never_more(limit, most):
+    tried = []
+
+    def fits(size):
+        assert 1 <= size <= most
+        tried.append(size)
+        return size <= limit
+
+    found, true = largest(fits, most), min(limit, most)
+    assert found <= true
+    assert true - found < max(1, true / 16)
+    assert len(tried) == len(set(tried))
+
+
+def parts(device, num_samples=64, width=4):
+    model = nn.Sequential(nn.Linear(width, width), nn.Linear(width, 2)).to(device)
+    inputs, targets = torch.randn(num_samples, width), torch.zeros(num_samples, dtype=torch.long)
+    batches = TensorBatches(inputs.to(device), targets.to(device), 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    return model, Loss(nn.CrossEntropyLoss(), "classes", 2), batches, optimizer, MixedPrecision(device)
+
+
+def test_batch_size_is_looked_for_on_cuda_alone():
+    with pytest.raises(DeviceError, match="got the device cpu, expected cuda"):
+        largest_batch(*parts(torch.device("cpu")))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_batch_size_is_that_which_the_memory_suffices_for():
+    device = torch.device("cuda")
+    made = parts(device, 4096, 1024)
+    assert largest_batch(*made) == 4096
+    share = 64 * 2**20 / torch.cuda.get_device_properties(device).total_memory
+    try:
+        torch.cuda.set_per_process_memory_fraction(share, device)
+        assert 0 < largest_batch(*made) < 4096
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
