@@ -252,8 +252,8 @@ def methods(seeds: int = 5, trials: int = 30) -> None:
 def ask_and_tell(destination: Destination, asked: Any, told: Any) -> None:
     """Take points of a study, as an agent does, until none is left, and note how long asking and telling took."""
     place = Place(Path(tempfile.gettempdir()) / f"sweeps-{os.getpid()}", destination)
-    with contextlib.closing(place.home("scale")) as home, WarmPython(()) as warm:
-        agent = Agent(home, Means(place.base), warm)
+    with contextlib.closing(place.home("scale")) as home:
+        agent = Agent(home, Means(place.base), None)  # which starts nothing
         asks, tells = [], []
         while True:
             start = time.perf_counter()

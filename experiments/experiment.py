@@ -28,7 +28,7 @@ from experiments.running.lab_run import LabRun
 from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, given_back, only_run
 from experiments.running.origins import grouped, origins
-from experiments.running.resuming import folder_to_resume
+from experiments.running.resuming import folder_to_resume, folder_to_start
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
@@ -339,7 +339,11 @@ class Experiment(LabFunctions, sacred.Experiment):
                 raise ConfigError(str(error)) from error
         check_nested(run)
         has_ingredient = "checkpoint" in [ingredient.path for ingredient, _ in self.traverse_ingredients()]
-        folder = folder_to_resume(run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient)
+        queued, folder = folder_to_start(), None
+        if queued is None:
+            folder = folder_to_resume(run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient)
+        else:
+            run.meta_info["queued"] = str(queued)
         adopted = LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
         adopted.launch_options, adopted.recorders = ours, tuple(run.observers)
         adopted.check_settings = self._check_settings

@@ -6,7 +6,7 @@ python -m experiments.language_model generate with my_runs/1/config.json checkpo
 python -m experiments.language_model generate with ... sample.prompt='The "for" statement' sample.temperature=0.5
 
 The text is the reference of the language that comes with Python, or files of yours. The result is bits per character of
-the test part: what an ideal compressor that knows the model would need.
+the test part: what an ideal compressor that knows the model would need. The perplexity is that of bytes.
 """
 
 from __future__ import annotations
@@ -154,14 +154,23 @@ def _build_gpt(config: Map, context: int) -> GPT:
 
 
 def make_task(characters: float) -> Task:
-    """Return the task of telling the next byte; it measures bits per character.
+    """Return the task of telling the next byte; it measures bits per character, and the perplexity per byte.
 
     Args:
         characters: Characters that a byte makes.
     """
     from torch.nn.functional import cross_entropy
 
+    from experiments.training.meters import Means
     from experiments.training.tasks import Task
+
+    class Perplexed(Means):
+        """The means of loss and bits, and the perplexity of all bytes together."""
+
+        def compute(self) -> dict[str, float]:
+            found = super().compute()
+            # Beyond that it is no float any more.
+            return {**found, "perplexity": math.exp(min(found["loss"], 700.0))} if found else found
 
     class NextByte(Task):
         """The cross-entropy of each byte that follows, in nats; batches are (tokens, those that follow), (B, T)."""
@@ -173,6 +182,9 @@ def make_task(characters: float) -> Task:
         def measure(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
             loss = self.loss(model, batch)
             return {"loss": loss, "bits_per_character": loss / (math.log(2) * characters)}
+
+        def meter(self) -> Means:
+            return Perplexed(self)
 
     return NextByte()
 

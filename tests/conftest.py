@@ -86,15 +86,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.fixture(autouse=True)
 def _root_logger_as_it_was() -> Iterator[None]:
     """Take back what `--loglevel` does to a run in this process: Sacred sets the level of the root logger."""
-    level = logging.getLogger().level
+    root = logging.getLogger()
+    level = root.level
     yield
-    logging.getLogger().setLevel(level)
+    if root.level != level:  # setting it goes through all loggers
+        root.setLevel(level)
 
 
-@pytest.fixture(autouse=True)
-def _no_records_unasked(monkeypatch) -> None:
+@pytest.fixture(scope="session", autouse=True)
+def _no_records_unasked() -> Iterator[None]:
     """Let experiments that tests make in this process record where observers say so, and not in `my_runs/`, too."""
-    monkeypatch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

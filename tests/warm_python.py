@@ -47,6 +47,7 @@ PACKAGES = (
     *("torch", "torch._dynamo", "torch.utils.data", "torch.testing", "einops", "sklearn.datasets", "scipy.stats"),
     *("numpy", "pandas", "yaml", "tqdm", "rich.console", "rich.table", "argcomplete", "psutil", "pynvml", "cpuinfo"),
     *("sacred", "sacred.observers", "sacred.commandline_options", "pymongo", "gridfs", "PIL.Image", "plotille"),
+    *("optuna", "optuna.storages.journal"),
 )
 LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}

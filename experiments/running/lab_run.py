@@ -193,11 +193,12 @@ class LabRun(RecordedRun):
         self._signals.after_fork_in_child()
 
     def _emit_started(self) -> None:
-        wanted = self.meta_info.get("resume")
+        wanted = self.meta_info.get("resume") or self.meta_info.get("queued")
         if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
+            what = "started" if "queued" in self.meta_info else "resumed"
             raise ResumeError(
-                f"{wanted} cannot be resumed: a run is resumed in the folder of its record, and nothing here records in"
-                f" one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
+                f"{wanted} cannot be {what}: that is done in the folder of its record, and nothing here records in one;"
+                f" attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
             )
         for observer in self.observers:
             if isinstance(observer, LeasedObserver):
@@ -215,6 +216,8 @@ class LabRun(RecordedRun):
         self.main_function = self._signals.interruptible(ending_children(self._freeing(self.main_function)))
         with self._signals.handled():
             result = super().__call__(*args)
+            if self.queue_only:
+                self._wait_for_observers()  # which Sacred leaves out
         if self.is_resumed and not self._was_rewound:
             _log.warning(
                 "this run was resumed, but no checkpoint was loaded, so its points follow those of the earlier session;"

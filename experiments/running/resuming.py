@@ -16,18 +16,43 @@ from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
 from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
-from observers.record.identity import EXPECT_RESOURCES_VARIABLE, PARENT_VARIABLE, RESUME_VARIABLE, is_alive, read_lease
+from observers.record.identity import (
+    EXPECT_RESOURCES_VARIABLE,
+    PARENT_VARIABLE,
+    RESUME_VARIABLE,
+    START_VARIABLE,
+    is_alive,
+    read_lease,
+)
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = ["check_resource", "folder_to_resume", "recorded_data"]
+__all__ = ["check_resource", "folder_to_resume", "folder_to_start", "recorded_data"]
 
 _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
 # These have nothing to resume, or another process is at work on them.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "COPYING", "REMOVING")
+
+
+def folder_to_start() -> Path | None:
+    """Return the folder of the queued run that this process is to start; None if it starts a run of its own.
+
+    That is what SACRISTAN_START names, which is taken out of the environment.
+
+    Raises:
+        ConfigError: If there is no such folder.
+    """
+    named = os.environ.pop(START_VARIABLE, None)
+    return None if named is None else _folder_of_run(START_VARIABLE, named)
+
+
+def _folder_of_run(variable: str, named: str) -> Path:
+    if not (Path(named) / RUN).is_file():
+        raise ConfigError(f"{variable}: got {named!r}, expected the folder of a run, such as my_runs/3")
+    return Path(named)
 
 
 def folder_to_resume(
@@ -51,9 +76,7 @@ def folder_to_resume(
     """
     named = os.environ.pop(RESUME_VARIABLE, None)
     if named is not None:
-        if not (Path(named) / RUN).is_file():
-            raise ConfigError(f"{RESUME_VARIABLE}: got {named!r}, expected the folder of a run, such as my_runs/3")
-        return Path(named)
+        return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
     if wanted is None or _command(run) != default_command:
         return None

@@ -36,6 +36,10 @@ class _Loss(Protocol):
     def probabilities(self, outputs: Tensor) -> Tensor | None: ...
 
 
+# Batches that are measured at once on a device that works while Python goes on, and numbers that may be kept for that.
+_HELD_BACK, _MOST_NUMBERS = 50, 2**24
+
+
 class Measures:
     """Metrics over a pass through data, of probabilities and targets, or of values in their own unit.
 
@@ -43,36 +47,56 @@ class Measures:
         metrics: Objects of torchmetrics by name.
         loss: Says how outputs are read.
         classes: Names of the classes, for metrics that measure each.
+        held_back: How many batches are measured at once; None for one on the CPU, and 50 elsewhere, because many
+            metrics wait for the device in each of their updates.
     """
 
-    def __init__(self, metrics: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self, metrics: Mapping[str, Any], loss: _Loss, classes: tuple[str, ...], held_back: int | None = None
+    ) -> None:
         self.metrics = dict(metrics)
+        self._held_back = held_back
+        self._pending: list[tuple[Tensor, Tensor]] = []
         self._loss = loss
         self._classes = classes
         self._found: dict[str, Tensor] = {}
 
     def reset(self) -> None:
         """Forget what was measured."""
+        self._pending.clear()
         for metric in self.metrics.values():
             metric.reset()
 
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs of the model, targets as the loss takes them."""
-        outputs, labels = outputs.detach(), targets
+        self._pending.append((outputs.detach(), targets))
+        held_back = self._held_back or (1 if outputs.device.type == "cpu" else _HELD_BACK)
+        if len(self._pending) >= held_back or sum(each.numel() for each, _ in self._pending) > _MOST_NUMBERS:
+            self._measure()
+
+    @torch.no_grad()
+    def _measure(self) -> None:
+        """Measure what was held back."""
+        pending, self._pending = self._pending, []
+        for outputs, targets in pending:
+            self._measure_batch(outputs, targets)
+
+    def _measure_batch(self, outputs: Tensor, targets: Tensor) -> None:
         found = self._loss.probabilities(outputs)
         if found is None:
             found, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
         elif self._loss.kind == "binary":
             found = found[:, 1]
         for metric in self.metrics.values():
-            if _takes_scores(type(metric)):  # of one sequence: (1, places, classes)
-                metric.update(outputs.movedim(1, -1).reshape(1, -1, outputs.shape[1]).float(), labels.reshape(1, -1))
+            if _reads_tokens(type(metric)):
+                metric.update(*_as_tokens(found, targets))
             else:
                 metric.update(found, targets)
 
     def compute(self) -> dict[str, float]:
         """Return the numbers by name, those of single classes as NAME/CLASS; `matrices` has the rest."""
+        self._measure()
         self._found = {name: metric.compute() for name, metric in self.metrics.items()}
         numbers: dict[str, float] = {}
         for name, found in self._found.items():
@@ -103,17 +127,18 @@ class Measures:
     def clone(self) -> Measures:
         """Return metrics of the same kinds that have measured nothing."""
         copied = {name: metric.clone() for name, metric in self.metrics.items()}
-        fresh = Measures(copied, self._loss, self._classes)
+        fresh = Measures(copied, self._loss, self._classes, self._held_back)
         fresh.reset()
         return fresh
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was measured since the last `reset`."""
-        return not any(metric.update_count for metric in self.metrics.values())
+        return not self._pending and not any(metric.update_count for metric in self.metrics.values())
 
     def state_dict(self) -> dict[str, Any]:
         """Return what was measured so far."""
+        self._measure()
         return {
             name: {"count": metric.update_count, "state": dict(metric.metric_state)}
             for name, metric in self.metrics.items()
@@ -151,8 +176,8 @@ def build_measures(
         if not isinstance(kind, str):
             raise ConfigError(f"metrics.use.{name}: got {given!r}, expected a class of torchmetrics, such as F1Score")
         cls = _class_of(kind, name)
-        if _takes_scores(cls) and loss.kind != "classes":
-            raise LossError(f"metrics.use.{name}: {kind} is of classes, but the loss is of {loss.kind}; leave it out")
+        if _reads_tokens(cls) and loss.kind != "classes":
+            raise LossError(f"metrics.use.{name}: {kind} is of classes or tokens, but the loss is of {loss.kind}")
         options = {**_usual(cls, loss), **options}
         if not _is_wrapper(cls):  # those hand on what they do not know to a class that refuses it
             check_options(cls, options, f"metrics.use.{name}")
@@ -181,13 +206,21 @@ def _class_of(kind: str, name: str) -> Any:
             f"metrics.use.{name}: got {kind!r}, which torchmetrics does not have"
             + (f"; did you mean {near}?" if near else "; see https://lightning.ai/docs/torchmetrics")
         )
-    text = importlib.import_module("torchmetrics.text")  # the package itself warns of those
-    return getattr(text if kind in text.__all__ else package, kind)
+    cls = getattr(package, kind)
+    # What torchmetrics has moved is a subclass here that warns.
+    return cls.__bases__[0] if cls.__module__.endswith("._deprecated") else cls
 
 
-def _takes_scores(cls: Any) -> bool:
-    """Tell whether a metric makes probabilities of scores itself."""
-    return isinstance(cls, type) and cls.__name__ == "Perplexity"
+def _reads_tokens(cls: type) -> bool:
+    """Return whether a metric reads scores (B, T, C) and targets (B, T)."""
+    return any(base.__name__ == "Perplexity" and base.__module__.startswith("torchmetrics.") for base in cls.__mro__)
+
+
+def _as_tokens(probabilities: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return probabilities (B, C) or (B, C, ...) as scores (B, T, C), and targets (B) or (B, ...) as (B, T)."""
+    scores = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+    scores = scores.flatten(2) if scores.ndim > 2 else scores.unsqueeze(2)
+    return scores.movedim(1, 2), targets.reshape(len(targets), -1)
 
 
 def _is_wrapper(cls: Any) -> bool:
@@ -196,8 +229,9 @@ def _is_wrapper(cls: Any) -> bool:
 
 def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
     """Return the arguments that follow from the loss: the task, and the number of classes or labels."""
-    if _takes_scores(cls):
-        return {"ignore_index": getattr(loss.module, "ignore_index", None)}
+    ignored = getattr(loss.module, "ignore_index", None)
+    if _reads_tokens(cls):
+        return {"ignore_index": ignored}
     if not _is_wrapper(cls) or loss.kind == "values":
         return {}
     accepted = inspect.signature(cls.__new__).parameters
@@ -208,7 +242,6 @@ def _usual(cls: Any, loss: _Loss) -> dict[str, Any]:
     }
     # Looking for invalid values in each batch would wait for the device.
     usual: dict[str, Any] = {**of_kind[loss.kind], "validate_args": False}
-    ignored = getattr(loss.module, "ignore_index", None)
     if loss.kind == "classes" and ignored is not None:
         usual["ignore_index"] = ignored
     return {key: value for key, value in usual.items() if key in accepted}

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from sacred.observers import RunObserver
 
-from observers.errors import ArtifactError
+from observers.errors import ArtifactError, ResumeError
 from observers.file.lease_file import LeaseFile
 from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import RunFile, command_line, new_entry
@@ -180,11 +180,14 @@ class FileObserver(Owned, RunObserver):
         """Write down a run that starts now; returns its id in this folder.
 
         Raises:
-            ResumeError: If the run that it is to resume cannot be resumed.
+            ResumeError: If the run that it is to resume, or the queued one that it is to start, cannot be.
         """
         with self._lock:
+            queued = self._own_of(meta_info.pop("queued", None)) or self._queued_beside(_first(meta_info))
             resume = self._own_of(meta_info.pop("resume", None)) or self._folder_beside(_first(meta_info))
-            if resume is not None:
+            if queued is not None:
+                number = self._start(Path(queued), ex_info, command, host_info, start_time, config, meta_info)
+            elif resume is not None:
                 number = self._resume(Path(resume), ex_info, host_info, start_time, config, meta_info)
             else:
                 first = _first(meta_info)
@@ -212,6 +215,38 @@ class FileObserver(Owned, RunObserver):
         if folder is None:
             _log.warning("%s holds no record of the run that is resumed; one begins there now", self.basedir)
         return folder
+
+    def _queued_beside(self, first: Recording | None) -> Path | None:
+        """Return where the queued run that another observer starts is recorded below this one's folder, too."""
+        is_started = first is not None and first.was_queued and not first.is_resumed
+        return folder_of(Path(self.basedir), first.uid) if first is not None and is_started else None
+
+    def _start(
+        self,
+        folder: Path,
+        ex_info: dict[str, Any],
+        command: str,
+        host_info: dict[str, Any],
+        at: datetime,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
+    ) -> str:
+        """Begin the record of a run that was queued, in its folder; returns its id.
+
+        Raises:
+            ResumeError: If it is not queued any more, or somebody starts it just now.
+        """
+        with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
+            if before["status"] != "QUEUED":
+                raise ResumeError(f"{folder} cannot be started: got a run that is {before['status']}, expected QUEUED")
+            for name, value in before["meta"].items():
+                meta_info.setdefault(name, value)
+            meta_info["uid"] = before["uid"]
+            entry = new_entry(ex_info, command, host_info, at, meta_info, "RUNNING")
+            entry |= {name: before[name] for name in ("queue_time", "parent", "states_folder") if name in before}
+            lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
+            self._record(journal, lease, RunFile(journal, entry, meta_info), at, ex_info, config)
+        return journal.folder.name
 
     def _begin(
         self, entry: dict[str, Any], ex_info: dict[str, Any], at: datetime, config: dict[str, Any], _id: Any

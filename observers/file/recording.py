@@ -124,6 +124,11 @@ class Recording:
         return self.run.session is not None
 
     @property
+    def was_queued(self) -> bool:
+        """Whether the run waited in a queue before it started."""
+        return "queue_time" in self.run.entry
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds of the earlier sessions: no sample of the machine was taken at a later step; 0 without any."""
         if not self.is_resumed:

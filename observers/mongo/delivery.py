@@ -80,6 +80,7 @@ class Delivery:
         artifacts_slice_s: How long contents of artifacts may hold up the document of a run that still runs.
         run_id: The `_id` of the run's document; None before it is there.
         was_removed: Whether the run was removed from the database, and so is not delivered.
+        was_started: Whether a queued run was started elsewhere, so that what the folder has is older.
     """
 
     artifacts_slice_s: float | None = None
@@ -101,7 +102,7 @@ class Delivery:
         self.collections = Collections(database, prefix, collection)
         self.artifacts = ArtifactDelivery(self.base, self.collections)
         self.run_id: Any = None
-        self.was_removed = False
+        self.was_removed = self.was_started = False
         self._contents = Contents(self.collections)
         self._wanted_id = wanted_id
         self._turn: Any = None
@@ -187,7 +188,7 @@ class Delivery:
 
     def _known(self, uid: str) -> Document | None:
         """Return how far the database's record was rewound; None if the run's document is gone."""
-        wanted = dict.fromkeys(("revision", "rewinding", "delivery_turn"), 1)
+        wanted = dict.fromkeys(("revision", "rewinding", "delivery_turn", "status"), 1)
         return self.collections.runs.find_one({"_id": self.run_id, "uid": uid}, wanted)
 
     def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], known: Document) -> bool:
@@ -197,7 +198,8 @@ class Delivery:
         """
         runs, key = self.collections.runs, {"_id": self.run_id, "uid": run["uid"]}
         state, there = _state(run), _state(known)
-        if state < there:
+        self.was_started = run["status"] == "QUEUED" and known.get("status", "QUEUED") != "QUEUED"
+        if state < there or self.was_started:
             return False
         turn = known.get("delivery_turn")
         if state > there:
@@ -244,7 +246,7 @@ class Delivery:
     @property
     def is_complete(self) -> bool:
         """Whether all that is in the folder now is in the database, which was asked for it."""
-        return self._is_verified and self._is_sent()
+        return self.was_started or (self._is_verified and self._is_sent())
 
     def _is_sent(self) -> bool:
         run = read_json(self.folder / RUN)

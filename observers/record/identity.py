@@ -25,6 +25,7 @@ __all__ = [
     "PARENT_VARIABLE",
     "RECORD_TO_VARIABLE",
     "RESUME_VARIABLE",
+    "START_VARIABLE",
     "TRIAL_VARIABLE",
     "is_alive",
     "is_time",
@@ -47,6 +48,8 @@ EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
 EXPECT_RESOURCES_VARIABLE = "SACRISTAN_EXPECT_RESOURCES"
 # Holds the folder of the run that this process is to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
+# Holds the folder of the queued run that this process is to start.
+START_VARIABLE = "SACRISTAN_START"
 # Holds what a process is told by the one that started it for a sweep or from a queue: a JSON object with the descriptor
 # of a socket between the two as `fd`; of a sweep's, `sweep`, `trial`, `attempt`, `parameters`, `metric`, `prunes`, too.
 TRIAL_VARIABLE = "SACRISTAN_TRIAL"

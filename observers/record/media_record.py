@@ -56,12 +56,13 @@ def media_path(folder: Path, file: Any) -> Path:
     return folder / MEDIA_FOLDER / file.rpartition("/")[2]
 
 
-def read_media(folder: Path) -> list[MediaRecord]:
+def read_media(folder: str | Path) -> list[MediaRecord]:
     """Return what a run logged beside numbers, in the order of logging; nothing of it is opened.
 
     Raises:
         RecordError: If a name leads out of the folder.
     """
+    folder = Path(folder)
     return [
         MediaRecord(
             **{key: row[key] for key in ("name", "kind", "step", "time", "sha256", "content_type", "meta")},

@@ -188,20 +188,20 @@ def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
     return (steps.view("<f8") if as_float else steps).astype(np.float64 if as_float else np.int64, copy=False)
 
 
-def read_metrics(folder: Path) -> dict[str, Series]:
+def read_metrics(folder: str | Path) -> dict[str, Series]:
     """Return every metric of a run by name, up to the last point that was logged.
 
     Of a run that goes on it is what has been logged by now.
 
-        losses = read_metrics(Path("my_runs/1"))["train/loss"]
+        losses = read_metrics("my_runs/1")["train/loss"]
         losses.steps, losses.values  # two arrays (n,)
 
     Args:
         folder: The run's folder.
     """
-    points = read_all_points(folder)
+    points = read_all_points(Path(folder))
     # Last, because the name of a point is written before it.
-    return split_metrics(points, read_names(folder))
+    return split_metrics(points, read_names(Path(folder)))
 
 
 def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dict[str, Series]:

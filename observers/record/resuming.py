@@ -39,14 +39,14 @@ _NOT_COMPARED = ("diff", "untracked")
 
 @contextlib.contextmanager
 def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
-    """Give `run.json`, journal and lock of a run to resume; the lock is held, and let go of again if this fails.
+    """Give `run.json`, journal and lock of a run to resume or start; the lock is held, and let go of if this fails.
 
     Args:
         folder: The run's folder.
         base: The folder that runs are recorded in.
 
     Raises:
-        ResumeError: If it is not there, damaged, lies elsewhere, has not started, or another process writes it.
+        ResumeError: If it is not there, damaged, lies elsewhere, is of another program, or another process writes it.
     """
     if folder.resolve().parent != base.resolve():
         raise ResumeError(
@@ -82,7 +82,8 @@ def _read(folder: Path) -> dict[str, Any]:
         raise ResumeError(f"{folder} cannot be resumed: there is no run; give a folder that has a {RUN}") from None
     except (OSError, ValueError) as error:
         raise ResumeError(f"{folder / RUN} cannot be read ({error}); the run cannot be resumed") from error
-    if not isinstance(run, dict) or run.get("format") != FORMAT or not run.get("start_time"):
+    has_begun = isinstance(run, dict) and (run.get("start_time") or run.get("status") == "QUEUED")
+    if not has_begun or run.get("format") != FORMAT:
         raise ResumeError(f"{folder} cannot be resumed: no FileObserver of this program started it")
     return run
 

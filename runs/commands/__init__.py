@@ -31,6 +31,7 @@ COMMANDS = {
     "copy_": "copy runs into another folder or database, with all that they hold",
     "artifacts": "list or get the files that a run made",
     "sources": "list or get the sources that a run was made of",
+    "work": "start the runs that were queued, on any number of machines",
     "resume": "resume a run that was cut off, in its own record, from its newest state",
     "fork": "start a new run from a state of a run, with a changed config",
     "reproduce": "run a past run again from its record, and judge whether the same comes out",

@@ -31,6 +31,7 @@ __all__ = [
     "Launch",
     "check_passwords_alone",
     "dropped_options",
+    "raising_signals",
     "recorded_launch",
     "run_launch",
     "started",
@@ -275,7 +276,7 @@ def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Po
         )
     except OSError as error:
         raise LaunchError(f"{launch.text} cannot be started in {launch.cwd} ({error.strerror})") from error
-    with EndsWithUs(process.pid, _END_BOUND_S), _raising_signals():
+    with EndsWithUs(process.pid, _END_BOUND_S), raising_signals():
         try:
             yield process
         finally:
@@ -309,7 +310,7 @@ def _signal(process: subprocess.Popen[bytes], number: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _raising_signals() -> Iterator[None]:
+def raising_signals() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise SystemExit where they would end this process, if signals can be handled here."""
 
     def leave(number: int, frame: Any) -> None:

@@ -153,7 +153,7 @@ class Agent:
             same = None if self._means.repeat else self.study.finished_as(point)
             if same is None:
                 return point, new.attempt
-            self.study.finish(new.trial, "COMPLETE", same.values, same_as=same.number)
+            self.study.finish_as(new.trial, same)
         return None
 
     @property

@@ -53,7 +53,9 @@ def finals(
     (objective,) = spec.objectives
     points = watcher.study.points()
     complete = [
-        (number, point.parameters, point.values[0]) for number, point in points.items() if point.state == "COMPLETE"
+        (number, point.parameters, point.values[0])
+        for number, point in points.items()
+        if point.state == "COMPLETE" and point.is_feasible
     ]
     chosen = choose_finalists(complete, objective.goal, num_finalists)
     if not chosen:

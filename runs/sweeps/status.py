@@ -95,11 +95,11 @@ class Watcher:
 
 
 def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
-    """Return the points that no other one beats in every objective; of one objective the first best one."""
+    """Return the points that no other one beats, of those that break no constraint; of one objective the first one."""
     signs = [1 if objective.goal == "minimize" else -1 for objective in spec.objectives]
     if not signs:
         return ()
-    complete = [point for point in points.values() if point.state == "COMPLETE" and point.values]
+    complete = [point for point in points.values() if point.state == "COMPLETE" and point.values and point.is_feasible]
     costs = {point.number: [s * v for s, v in zip(signs, point.values, strict=True)] for point in complete}
     if len(signs) == 1:
         return tuple(sorted(complete, key=lambda point: (costs[point.number], point.number))[:1])

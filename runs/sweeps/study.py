@@ -44,6 +44,7 @@ class Point:
         state: RUNNING, COMPLETE, PRUNED or FAIL.
         values: What the objectives came to, in their order; empty as long as that is not known.
         reports: Values of the first objective that were reported, by step.
+        excess: By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
         duration_s: Seconds from when it was taken to its end; None as long as it has none.
         notes: What else was noted: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
     """
@@ -53,6 +54,7 @@ class Point:
     state: str
     values: tuple[float, ...]
     reports: dict[int, float]
+    excess: dict[str, float]
     duration_s: float | None
     notes: dict[str, Any]
 
@@ -60,6 +62,11 @@ class Point:
     def times_given_back(self) -> int:
         """How many attempts were interrupted by somebody, rather than killed."""
         return int(self.notes.get(_GIVEN_BACK, 0))
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether it breaks no constraint."""
+        return all(excess <= 0 for excess in self.excess.values())
 
     @property
     def is_finished(self) -> bool:
@@ -167,12 +174,14 @@ class Study:
 
     def take(self, number: int) -> Point:
         """Return a point with its parameters, which are chosen now if nobody has; its claim must be held."""
-        from optuna.trial import Trial
+        import optuna
 
         trial = self._read().get(number) or self._add(number)
         if self._parameters(trial) is None:
-            self.optuna.sampler = make_sampler(self._spec, self._seed, number)
-            suggest(self._spec, Trial(self.optuna, trial._trial_id))
+            # A study of its own for each: Optuna's remembers what it has seen of the trials until its next `ask`.
+            sampler = make_sampler(self._spec, self._seed, number)
+            fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, sampler)
+            suggest(self._spec, optuna.trial.Trial(fresh, trial._trial_id))
             trial = self._read()[number]
         return self._point(trial)
 
@@ -191,6 +200,10 @@ class Study:
         with contextlib.suppress(UpdateFinishedTrialError):
             times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
             self.optuna._storage.set_trial_user_attr(trial._trial_id, _GIVEN_BACK, times)
+
+    def finish_as(self, number: int, same: Point) -> None:
+        """Note that a point has the parameters of one that is complete, and so comes to the same."""
+        self._finish(number, "COMPLETE", same.values, same.excess, {"same_as": same.number})
 
     def finish(
         self,
@@ -212,20 +225,24 @@ class Study:
         Raises:
             SweepError: If a metric that a constraint names was not measured.
         """
+        excess = {} if measured is None else violations(self._spec.constraints, measured)
+        self._finish(number, state, values, excess, notes)
+
+    def _finish(
+        self, number: int, state: str, values: Sequence[float], excess: Mapping[str, float], notes: Mapping[str, Any]
+    ) -> None:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         trial = self._read()[number]
         storage = self.optuna._storage
-        broken = {} if measured is None else violations(self._spec.constraints, measured)
         try:
-            for text, excess in broken.items():
-                storage.set_trial_system_attr(trial._trial_id, f"constraints:{text}", excess)
-            for name, value in notes.items():
-                storage.set_trial_user_attr(trial._trial_id, name, value)
-            storage.set_trial_state_values(
-                trial._trial_id, TrialState[state], list(values) or ([0.0] if state == "COMPLETE" else None)
-            )
+            for text, value in excess.items():
+                storage.set_trial_system_attr(trial._trial_id, f"constraints:{text}", value)
+            for name, note in notes.items():
+                storage.set_trial_user_attr(trial._trial_id, name, note)
+            told = list(values) or ([0.0] if state == "COMPLETE" else None)
+            storage.set_trial_state_values(trial._trial_id, TrialState[state], told)
         except UpdateFinishedTrialError:
             return  # another agent saw it through
 
@@ -270,7 +287,16 @@ class Study:
         took = trial.duration.total_seconds() if trial.duration is not None else None
         parameters = dict(self._parameters(trial) or {})
         reports = dict(trial.intermediate_values)
-        return Point(trial.user_attrs[_NUMBER], parameters, trial.state.name, values, reports, took, notes)
+        return Point(
+            trial.user_attrs[_NUMBER],
+            parameters,
+            trial.state.name,
+            values,
+            reports,
+            dict(trial.constraints),
+            took,
+            notes,
+        )
 
 
 def _key(parameters: Mapping[str, Any]) -> str:

@@ -192,7 +192,7 @@ def _sync_run(folder: Path, destination: Destination, server: _Server) -> SyncRe
             return SyncResult(folder, "delivered by another process", None, destination.label)
         _recover(folder, lock)
         result = _deliver(folder, destination, server)
-        if result.outcome == "delivered":
+        if result.outcome in ("delivered", "started elsewhere"):
             shutil.rmtree(folder.parent, ignore_errors=True)
         return result
 
@@ -231,6 +231,8 @@ def _advance(delivery: Delivery) -> str:
         delivery.advance(last=True)
         if delivery.was_removed:
             return "removed from the database"
+        if delivery.was_started:
+            return "started elsewhere"
         if delivery.is_complete:
             return "delivered"
     return "incomplete"

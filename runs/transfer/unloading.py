@@ -58,8 +58,8 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that have files of their own here, or are the database's.
 _ELSEWHERE = frozenset(
     (
-        "_id", "captured_out", "captured_out_file", "checkpoints", "config", "delivery_turn", "info", "lease", "note",
-        "provenance", "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
+        "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "info", "lease",
+        "note", "provenance", "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
     )
 )  # fmt: skip
 _CHUNK_BYTES = 2**20

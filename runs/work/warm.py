@@ -36,7 +36,7 @@ from runs.errors import LaunchError
 from runs.rerun.launching import Launch
 from runs.work.warm_server import END_BOUND_S, HEADER
 
-__all__ = ["PACKAGES", "Event", "Job", "WarmPython"]
+__all__ = ["PACKAGES", "Event", "Job", "WarmPython", "wait_for_any"]
 
 # All that an experiment and its observers import sooner or later; those that are not installed are passed over.
 PACKAGES = (
@@ -223,10 +223,13 @@ class Job:
             found = self._hear()
             if found or is_over:
                 return found
-            watched: list[Any] = [self._report] if self._line.fileno() == -1 else [self._report, self._line]
             left = None if until is None else max(until - time.monotonic(), 0)
-            if not select.select(watched, [], [], left)[0]:
+            if not select.select(self.watched(), [], [], left)[0]:
                 return []
+
+    def watched(self) -> list[Any]:
+        """Return what is ready to be read when it has told something, or has ended."""
+        return [end for end in (self._report, self._line) if end != self._line or self._line.fileno() != -1]
 
     def _hear(self) -> list[Event]:
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
@@ -306,3 +309,8 @@ class Job:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def wait_for_any(jobs: Iterable[Job], timeout: float | None = None) -> None:
+    """Wait until one of the jobs has told something, or has ended; without any, and at most, for `timeout` seconds."""
+    select.select([end for job in jobs for end in job.watched()], [], [], timeout)

@@ -22,7 +22,7 @@ from observers.record.schema import read_names
 from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = ("epochs=40", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")
+SETTINGS = ("epochs=24", "data.limit=400", "model.options.dropout=0.3", "training.log_interval=3", "checkpoint.keep=4")
 
 
 # A task of one's own with two optimizers, which draws, and a callback that draws and keeps a state.
@@ -180,6 +180,7 @@ def test_run_of_an_own_task_and_a_callback_is_verified_resumed_and_reproduced(la
 def test_run_whose_record_was_changed_is_not_verified_and_does_not_go_on(lab):
     run, _ = lab.cut_off("seed=3", *SETTINGS, by=signal.SIGKILL)
     folder = lab.folder / "my_runs" / str(run)
+    settle(folder)
     points = bytearray((folder / "metrics.bin").read_bytes())
     names = [json.loads(line) for line in (folder / "metrics.names.jsonl").read_text().splitlines()]
     number = next(row["id"] for row in names if row["name"] == "train/loss")
@@ -276,7 +277,7 @@ def newest_first(folder):
 
 
 def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
-    done = lab.runs("fork", "1", "with", "epochs=42", "lr=1e-4", "--", "--comment=a fork")
+    done = lab.runs("fork", "1", "with", "epochs=26", "lr=1e-4", "--", "--comment=a fork")
     assert done.returncode == 0, done.stderr
     number = max(lab.numbers())
     record, parent = lab.record(number), lab.record(1)

@@ -1,3 +1,4 @@
+import math
 import re
 import sys
 from pathlib import Path
@@ -36,10 +37,11 @@ TINY = {
 
 def test_two_steps_have_the_pinned_losses(train, tmp_path):
     run = train(**TINY)
-    found = read_metrics(tmp_path / "my_runs" / "1")
+    found = read_metrics("my_runs/1")
     assert found["train/loss"].values.tolist() == pytest.approx([5.53987, 5.51657], rel=1e-3)
     assert found["val/loss"].values.tolist() == pytest.approx([5.51048], rel=1e-3)
     assert found["val/bits_per_character"].values[0] == pytest.approx(found["val/loss"].values[0] / 0.6931472)
+    assert found["val/perplexity"].values[0] == pytest.approx(math.exp(found["val/loss"].values[0]))
     assert run.result == run.info["test"]["bits_per_character"] == pytest.approx(7.94104, rel=1e-3)
 
 
@@ -49,7 +51,7 @@ def test_recipe_and_fast_train_to_the_same_result_and_generate_the_same_text(tra
     again, texts = train(named=[RECIPE, "fast"], **{"text.context": 16, "epochs": 2}), []
     assert again.result == whole.result
     for number in (1, 2, 3):
-        (sample,) = read_media(tmp_path / "my_runs" / str(number))
+        (sample,) = read_media(f"my_runs/{number}")
         texts.append(sample.path.read_text())
     assert texts[0] == texts[1] == texts[2]
     assert texts[0].startswith("The ")

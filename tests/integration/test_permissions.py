@@ -109,6 +109,7 @@ WORDS = {
     "import": ["nothing.zip"],
     "plot": ["1", "--metric", "loss"],
     "tag": ["1", "good"],
+    "work": ["--until-empty"],
     **{name: [] for name in ("gc", "ls", "reap", "reindex", "restore", "sync")},
     **{name: ["ls", "1"] for name in ("artifacts", "sources")},
     **{name: ["1"] for name in ("config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},

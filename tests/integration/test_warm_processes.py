@@ -57,6 +57,11 @@ def main(_run):
         _run.log({"val/loss": 1.0 / (step + 1), "val/accuracy": 0.5}, step)
     return "end"
 """
+GRANDCHILD = """
+    import subprocess
+    tell = "import os; print(os.environ.get('SACRISTAN_TRIAL'), sorted(os.listdir('/proc/self/fd')))"
+    subprocess.run([sys.executable, "-S", "-c", tell], close_fds=False)
+"""
 WAITING = """
 @ex.automain
 def main(_run):
@@ -172,10 +177,12 @@ def test_forked_process_has_imported_packages_but_a_fresh_one_that_differs_not(w
 
 
 def test_process_started_afresh_reports_and_is_pruned_as_a_forked_one(warm, write, tmp_path):
-    launch = write(EXPERIMENT + REPORTING, PYTHONHASHSEED="3")
+    body = REPORTING.replace("    for step", GRANDCHILD + "    for step")
+    launch = write(EXPERIMENT + body, PYTHONHASHSEED="3")
     code, text, events = finish(warm, launch, tmp_path, TRIAL, prune_at=1)
     assert (code, [event.step for event in events[1:]]) == (0, [0, 1]), text
     assert "pruned by its sweep at step 1, where val/loss was 0.5\n" in text
+    assert "None ['0', '1', '2', '3']\n" in text  # of a grandchild: no variable, no line
 
 
 def test_packages_with_threads_keep_processes_from_being_forked(monkeypatch):
@@ -252,7 +259,7 @@ def test_killed_warm_process_ends_its_runs_and_is_started_again(write, tmp_path)
         with warm.start(write(EXPERIMENT + WAITING)) as job:
             assert [event.kind for event in job.events(60)] == ["started"]
             os.kill(warm.pid, signal.SIGKILL)
-            assert job.wait() == -signal.SIGKILL
+            assert job.wait(60) == -signal.SIGKILL
         with open_store(tmp_path / "my_runs") as store:
             assert store.get(1).status == "INTERRUPTED"
         assert finish(warm, write("print('well')"), tmp_path)[1] == "well\n"

@@ -269,12 +269,18 @@ def test_process_that_is_forgotten_is_closed(script):
 
 
 def test_tests_that_are_killed_leave_no_process_behind(script):
-    """Neither their processes, nor what those started, nor the warm process."""
+    """Neither their processes, nor what those started, nor the warm process, which is here one that imports nothing."""
     path = script(FAMILY)
+    server = path.with_name("warm_python.py")
+    nothing = "PACKAGES, end_quickly, look_at_packages, forget_random_state = (), *[lambda: None] * 3\n"
+    server.write_text((ROOT / "tests" / server.name).read_text().replace("if __name__ ==", f"{nothing}if __name__ =="))
     body = f"""
 import sys
+from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
+from tests import processes
 from tests.processes import PIPE, Process, _server
+processes._SERVER = Path({str(server)!r})
 process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
 print(process.pid, process.stdout.readline().strip(), _server().pid, flush=True)
 process.wait()

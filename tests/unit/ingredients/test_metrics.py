@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 
 import pytest
@@ -12,8 +13,8 @@ from experiments.training.loop import evaluate, fit
 from experiments.training.tasks import Supervised
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.errors import ConfigError, LossError
-from ingredients.losses.building import build_loss
-from ingredients.losses.measures import build_measures
+from ingredients.losses.building import Loss, build_loss
+from ingredients.losses.measures import Measures, build_measures
 
 pytest.importorskip("torchmetrics")
 
@@ -136,12 +137,6 @@ def test_perplexity_is_that_of_the_mean_cross_entropy(data, shape):
     assert loss.measures.compute() == {"perplexity": pytest.approx(expected, rel=1e-5)}
 
 
-def test_perplexity_of_values_is_refused(tensor_data):
-    data = tensor_data((INPUTS[:20], INPUTS[:20, :2]))
-    with pytest.raises(LossError, match=r"metrics\.use\.p: Perplexity is of classes, but the loss is of values"):
-        measured(data, {"p": "Perplexity"})
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [
@@ -172,3 +167,48 @@ def test_metrics_of_training_batches_are_logged_once_though_the_validation_after
     resumed = Supervised(loss)
     resumed.load_state_dict(state)
     assert resumed.of_epoch() == task.of_epoch() == {}
+
+
+def test_perplexity_by_name_is_the_exponential_of_the_loss(data):
+    found = evaluate(make_model(), data.val, measured(data, {"ppl": "Perplexity"}))
+    assert found["ppl"] == pytest.approx(math.exp(found["loss"]), rel=1e-5)
+
+
+def test_perplexity_of_tokens_leaves_ignored_ones_out(tensor_data):
+    scores = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(21).reshape(3, 7) % 5
+    targets[1, 3:] = -100
+    loss = Loss(nn.CrossEntropyLoss(), "classes", 5)
+    measures = build_measures({"ppl": {"name": "torchmetrics.text:Perplexity"}}, loss, (), "cpu")
+    for row in range(3):
+        measures.update(scores[row : row + 1], targets[row : row + 1])
+    expected = nn.functional.cross_entropy(scores, targets).exp().item()
+    assert measures.compute()["ppl"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_perplexity_of_values_is_refused():
+    with pytest.raises(
+        LossError, match=r"metrics\.use\.ppl: Perplexity is of classes or tokens, but the loss is of values"
+    ):
+        build_measures({"ppl": "Perplexity"}, Loss(nn.MSELoss(), "values", 1), (), "cpu")
+
+
+def test_batches_held_back_are_measured_at_once_and_come_to_the_same(data):
+    """As on a GPU, where an update may wait for the device."""
+    loss, model = measured(data), make_model()
+    batches = [(model(inputs), labels) for inputs, labels in zip(INPUTS.split(5), LABELS.split(5), strict=True)]
+    at_once = Measures(loss.measures.clone().metrics, loss, data.classes, held_back=3)
+    updates = []
+    for count, (outputs, labels) in enumerate(batches, 1):
+        loss.measures.update(outputs, labels)
+        at_once.update(outputs, labels)
+        updates.append(next(iter(at_once.metrics.values())).update_count)
+        assert not at_once.is_empty
+        if count == 5:  # a state has what is held back, too
+            assert at_once.state_dict().keys() == loss.measures.state_dict().keys()
+            assert next(iter(at_once.metrics.values())).update_count == 5
+    assert updates == [0, 0, 3, 3, 3, 5, 5, 8]
+    assert at_once.compute() == loss.measures.compute()
+    at_once.update(*batches[0])
+    at_once.reset()
+    assert at_once.is_empty

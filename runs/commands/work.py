@@ -1,0 +1,70 @@
+"""`work`: the runs of the queue, started one after the other."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from runs.commands.terminal.arguments import Parser, open_given, split_rest
+from runs.commands.terminal.text import print_text, print_to_stderr
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = """Starts runs that were queued (python exp.py -q with ...), each in its own record. Any number of workers
+share a queue, on all machines that see the store. Options for the experiments, such as -m URL with the
+password that is never recorded, go behind --, and URLs of the config that were recorded without their
+passwords behind with."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.usage = "%(prog)s [--store WHERE] [--workers N] [--until-empty] [with SETTING ...] [-- OPTION ...]"
+    parser.epilog = _EPILOG
+    parser.rest_begins = ("with", "--")
+    help = "how many runs at a time (1); they share CPU threads and GPUs"
+    parser.add_argument("--workers", type=_number, default=1, metavar="N", help=help)
+    parser.add_argument("--until-empty", action="store_true", help="end when no run waits, and all have ended")
+    help = "how often a run is resumed that was cut off, but by Ctrl-C (3)"
+    parser.add_argument("--retries", type=_number_or_0, default=3, metavar="N", help=help)
+    parser.add_argument("--any-sources", action="store_true", help="start runs whose sources have changed since, too")
+    help = "folder for runs of a database that have none on this machine (my_runs)"
+    parser.add_argument("--record-to", type=Path, default=Path("my_runs"), metavar="FOLDER", help=help)
+
+
+def _number_or_0(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number")
+    return int(text)
+
+
+def _number(text: str) -> int:
+    number = _number_or_0(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number, at least 1")
+    return number
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Work, and return whether every run that was started went well."""
+    from runs.work.queued import Queue
+    from runs.work.worker import Worker
+
+    settings, options = split_rest(arguments.rest)
+    with open_given(arguments) as store:
+        queue = Queue(
+            store,
+            print_to_stderr,
+            retries=arguments.retries,
+            any_sources=arguments.any_sources,
+            record_to=arguments.record_to,
+            settings=settings,
+            options=options,
+        )
+        worker = Worker(queue, print_to_stderr, num_places=arguments.workers)
+        try:
+            worker.work(until_empty=arguments.until_empty)
+        finally:
+            queue.close()
+    if worker.num_started == 0:
+        print_text(f"no run waits in {store.where}")
+    return 1 if worker.num_failed else 0
