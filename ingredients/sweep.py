@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from configs import Map, to_plain
 from configs.yaml_text import load_yaml
@@ -99,6 +100,11 @@ def check_config(config: Map) -> None:
         raise ConfigError(
             f"sweep.reseed: got {config.reseed}, expected at least 2 runs, from which a spread can be told"
         )
+    if config.storage is not None and urlsplit(config.storage).password is not None:
+        raise ConfigError(
+            "sweep.storage: got a URL with a password, which would be written down with the sweep; leave it out, and "
+            "give it by the database's own means, such as PGPASSWORD or ~/.pgpass"
+        )
     if config.retries < 0:
         raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
     if config.engine != "local" or config.address or config.resources or config.slurm:
@@ -158,6 +164,7 @@ def agent(_config: Map, _run: Any) -> int:
 @ingredient.command(unobserved=True)
 def status(_config: Map, _run: Any) -> None:
     """Show how a sweep (sweep.id=...) stands; without an id all of them."""
+    from runs.errors import SweepError
     from runs.sweeps.status import Watcher, status_lines
 
     with _errors():
@@ -166,11 +173,16 @@ def status(_config: Map, _run: Any) -> None:
         if not ids:
             print("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
         for id in ids:
-            with contextlib.closing(place.home(id)) as home:
-                watcher = Watcher(home)
-                lines = status_lines(watcher.look(), tuple(objective.name for objective in watcher.spec.objectives))
-                for line in lines:
-                    print(line)
+            try:
+                with contextlib.closing(place.home(id)) as home:
+                    watcher = Watcher(home)
+                    names = tuple(objective.name for objective in watcher.spec.objectives)
+                    for line in status_lines(watcher.look(), names):
+                        print(line)
+            except SweepError as error:
+                if _config.id is not None:
+                    raise
+                print(f"sweep {id}: {error}")
 
 
 @ingredient.command(unobserved=True)
@@ -245,7 +257,10 @@ def _place(run: Any) -> Place:
     """Return where sweeps are kept for a run with these observers."""
     from runs.sweeps.place import Place
 
+    given = run.launch_options.get("--file_storage")
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
+    if given is not None:  # beside what the experiment records to by itself
+        bases.insert(0, Path(given))
     databases = [observer.destination for observer in run.recorders if hasattr(observer, "destination")]
     return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else None)
 

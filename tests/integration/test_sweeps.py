@@ -307,6 +307,7 @@ REFUSED = [
     ("sweep.spec=nowhere.yaml", "nowhere.yaml"),
     ("sweep.count=0", "sweep.count: got 0, expected at least 1"),
     ("sweep.workers=0", "sweep.workers: got 0, expected at least 1"),
+    ("sweep.storage=postgresql://ann:s3cret@db/lab", "sweep.storage: got a URL with a password"),
     ("x=1.0", "sweep.run: got neither of sweep.spec and sweep.over"),
 ]
 
@@ -523,6 +524,13 @@ def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
         )
     lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
     assert [line for line in lines if line.startswith("sweep ")] == ["sweep one: 0 of 4 done", "sweep two: 0 of 4 done"]
+    (tmp_path / "my_runs" / "sweeps" / "one" / "sweep.json").write_text("{")
+    lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
+    assert [line[:22] for line in lines if line.startswith("sweep ")] == [
+        "sweep one: my_runs/swe",
+        "sweep two: 0 of 4 done",
+    ]
+    assert "my_runs" not in command("sweep.status", "-F", "other", cwd=tmp_path).stdout
 
 
 def test_several_objectives_under_a_constraint_have_a_front(sweep):
