@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import uuid
@@ -43,6 +44,8 @@ hypothesis.settings.load_profile("lab")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let the folders of tests lie in memory, where there is enough of it; those of killed sessions are removed."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of what a script starts in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.dont_write_bytecode = False
     gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")

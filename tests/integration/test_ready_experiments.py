@@ -218,7 +218,9 @@ def test_scattered_digits_are_where_their_classes_say():
 @pytest.mark.parametrize(
     ("kind", "verifies"),
     [
-        *((kind, False) for kind in KILLED),
+        ("gan", False),
+        ("stream", False),
+        *(pytest.param(kind, False, marks=pytest.mark.nightly) for kind in KILLED if kind not in ("gan", "stream")),
         *(pytest.param(kind, True, marks=pytest.mark.nightly) for kind in ("gan", "language_model", "stream")),
     ],
 )

@@ -445,7 +445,7 @@ def cmdline(process):
     return []
 
 
-def test_the_best_are_judged_on_fresh_seeds_and_drawn(sweep, monkeypatch, capfd):
+def test_the_best_are_judged_on_fresh_seeds(sweep, monkeypatch, capfd):
     # The loss of the tiny experiment is the seed and something of x: two points whose order no seed changes.
     grid = sweep({**GRID, "parameters": {"x": {"values": [0.0, 2.0]}}})
     grid.agent().run()
@@ -467,9 +467,6 @@ def test_the_best_are_judged_on_fresh_seeds_and_drawn(sweep, monkeypatch, capfd)
     command("sweep.best", "with", "sweep.id=s", "sweep.reseed=3", FAST, cwd=grid.folder)
     with open_store(grid.place.base) as store:
         assert len(store.find()) == 8
-    drawn = command("sweep.plot", "with", "sweep.id=s", cwd=grid.folder)
-    assert "my_runs/sweeps/s/plots/sweep.html" in drawn.stdout
-    assert (grid.folder / "my_runs/sweeps/s/plots/history.png").stat().st_size > 5000
 
 
 def test_optuna_opens_the_study_as_it_is(sweep):
@@ -647,3 +644,12 @@ def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
     assert Watcher(capped.home).limit() == 2
     with pytest.raises(ConfigError, match="got 's', which is a sweep with another spec"):
         sweep_ingredient._found(capped.home, asking(method="random"))
+
+
+@pytest.mark.nightly
+def test_a_sweep_is_drawn(sweep):
+    grid = sweep()
+    grid.agent().run()
+    drawn = command("sweep.plot", "with", "sweep.id=s", cwd=grid.folder)
+    assert "my_runs/sweeps/s/plots/sweep.html" in drawn.stdout
+    assert (grid.folder / "my_runs/sweeps/s/plots/history.png").stat().st_size > 5000
