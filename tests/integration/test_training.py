@@ -11,6 +11,7 @@ from PIL import Image
 from sacred.observers import RunObserver
 
 import exp
+from experiments import Callback, Experiment, loop
 from experiments.running.starting_state import check_start
 from ingredients import optimizer
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
@@ -24,6 +25,8 @@ from ingredients.errors import (
     PrecisionError,
     SchedulerError,
 )
+from ingredients.losses.building import build_loss
+from observers import FileObserver, Histogram, read_media
 
 WINE = {"data.name": "wine", "epochs": 2, "training.log_interval": 1}
 
@@ -458,3 +461,29 @@ def test_config_of_a_run_loaded_again_gives_the_same_run(run, recorder, folder):
     recorder.metrics.clear()
     exp.ex.run(config_updates={key: value for key, value in settings.items() if not key.startswith("__")})
     assert recorder.metrics == first
+
+
+def test_a_callback_logs_histograms(tmp_path, tensor_data):
+    class Watch(Callback):
+        def __init__(self, run):
+            self.run = run
+
+        def after_step(self, trainer):
+            weights = {name: Histogram(weight) for name, weight in trainer.model.named_parameters()}
+            self.run.log(weights, trainer.place.step)
+
+    ex = Experiment("watched", interactive=True)
+    ex.observers.append(FileObserver(tmp_path))
+
+    @ex.main
+    def main(_run):
+        inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+        data = tensor_data((inputs, (inputs[:, 0] > 0).long()), (inputs, (inputs[:, 0] > 0).long()))
+        model = torch.nn.Linear(4, 2)
+        loss = build_loss(None, {}, None, data, "cpu")
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        loop.fit(model, data, loss, sgd, epochs=1, callbacks=[Watch(_run)], log=_run.log_scalar)
+
+    ex.run()
+    found = [(record.name, record.step, record.kind) for record in read_media(tmp_path / "1")]
+    assert sorted(found) == [(name, step, "histogram") for name in ("bias", "weight") for step in (1, 2)]
