@@ -237,7 +237,8 @@ def overhead(trials: int, url: str | None) -> None:
 
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one."""
-    from runs.sweeps.supervising import divided_threads, supervise
+    from runs.sweeps.supervising import supervise
+    from runs.work.sharing import divided_threads
 
     with laboratory() as folder:
         place, rates = Place(folder / "my_runs"), {}

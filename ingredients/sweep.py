@@ -148,8 +148,8 @@ def run(_config: Map, _run: Any) -> Any:
 @ingredient.command(unobserved=True)
 def agent(_config: Map, _run: Any) -> int:
     """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
-    from runs.sweeps.supervising import divided_threads
     from runs.sweeps.worker import work
+    from runs.work.sharing import divided_threads
 
     check_config(_config)
     with _errors():
@@ -268,7 +268,7 @@ def _place(run: Any) -> Place:
 def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -> int:
     """Run the best points again on fresh seeds; print what that shows, and return the number of the best."""
     from runs.sweeps.finals import finals
-    from runs.sweeps.supervising import divided_threads
+    from runs.work.sharing import divided_threads
 
     workers = _workers(config)
     means = _means(config, run, place, spec, divided_threads(len(workers)))
@@ -378,7 +378,9 @@ def _check_points(run: Any, spec: Spec, definition: Definition) -> None:
 
 def _workers(config: Map) -> list[dict[str, str]]:
     """Return the variables of each agent's runs: a GPU for each, shared by `workers_per_gpu`."""
-    gpus = _visible_gpus()
+    from runs.work.sharing import visible_gpus
+
+    gpus = visible_gpus(os.environ)
     if not gpus:
         return [{} for _ in range(config.workers)]
     return [
@@ -390,14 +392,6 @@ def _engine(config: Map) -> Engine:
     from runs.sweeps.engines import Engine
 
     return Engine(config.engine, config.address, to_plain(config.resources), to_plain(config.slurm))
-
-
-def _visible_gpus() -> list[str]:
-    """Return the GPUs that may be used, without opening a context on any."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name for name in given.split(",") if name not in ("", "-1")]
-    return [path.name[6:] for path in sorted(Path("/dev").glob("nvidia[0-9]*"))]
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:

@@ -12,7 +12,8 @@ from runs.sweeps.agent import Means
 from runs.sweeps.definition import Definition
 from runs.sweeps.place import Place
 from runs.sweeps.status import Status
-from runs.sweeps.supervising import divided_threads, supervise
+from runs.sweeps.supervising import supervise
+from runs.work.sharing import divided_threads
 
 __all__ = ["Engine"]
 

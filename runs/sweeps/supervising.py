@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import signal
 import sys
 import time
@@ -19,23 +18,12 @@ from runs.sweeps.agent_process import END_BOUND_S, AgentProcess, Worker, agent_r
 from runs.sweeps.place import Place
 from runs.sweeps.status import Status, Watcher, parameters_text, status_lines
 
-__all__ = ["display", "divided_threads", "supervise"]
+__all__ = ["display", "supervise"]
 
 _LOOK_S = 0.5
 # After so many ends of agents without a point that has ended between them, no other one will do better: by an error of
 # their own, and by a signal.
 _MOST_ERRORS, _MOST_KILLS = 3, 20
-
-
-def divided_threads(workers: int) -> dict[str, str]:
-    """Return the variables that divide the CPU's threads among workers, unless the user has divided them.
-
-    Two trainings that each take both cores of two are 5 to 10 times slower than with one each.
-    """
-    if "OMP_NUM_THREADS" in os.environ:
-        return {}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"OMP_NUM_THREADS": str(max(cores // workers, 1))}
 
 
 def supervise(

@@ -8,16 +8,17 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import IO
 
 from runs.errors import RunsError
 from runs.rerun.launching import raising_signals
 from runs.rerun.wording import end_text
 from runs.work.queued import Queue, Taken
+from runs.work.sharing import divided_threads, visible_gpus
 from runs.work.warm import PACKAGES, Job, WarmPython, wait_for_any
 
-__all__ = ["Worker", "visible_gpus"]
+__all__ = ["Worker"]
 
 # How long a worker without anything to do waits before it looks again, and how often it looks while it has.
 _LOOK_S = 2.0
@@ -114,7 +115,7 @@ class Worker:
                 raise
 
     def _start(self, taken: Taken) -> None:
-        self._warm = self._warm or WarmPython(self._packages, self._threads())
+        self._warm = self._warm or WarmPython(self._packages, divided_threads(self._num_places))
         place = min(set(range(self._num_places)) - {running.place for running in self._running})
         launch = taken.launch
         for note in launch.notes:
@@ -132,12 +133,6 @@ class Worker:
         self.num_started += 1
         again = f"resumed, attempt {taken.attempt}" if taken.is_resumed else "started"
         self._tell(f"run {taken.run.id} is {again}: {taken.run.name} {taken.run.command}".rstrip())
-
-    def _threads(self) -> dict[str, str]:
-        """Return the variables that divide the CPU's threads among the places, unless the person has."""
-        if "OMP_NUM_THREADS" in os.environ or self._num_places == 1:
-            return {}
-        return {"OMP_NUM_THREADS": str(max(1, _num_cpus() // self._num_places))}
 
     def _look(self) -> None:
         """Wait for something to happen, and see to what has."""
@@ -199,24 +194,3 @@ class Worker:
                 running.taken.release()
         if self._warm is not None:
             self._warm.close()
-
-
-def visible_gpus(environment: Mapping[str, str]) -> list[str]:
-    """Return the GPUs that processes see, as `CUDA_VISIBLE_DEVICES` names them."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        try:
-            return [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
-        finally:
-            pynvml.nvmlShutdown()
-    except Exception:  # without a driver, or one that does not answer
-        return []
-
-
-def _num_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

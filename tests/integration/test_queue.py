@@ -18,7 +18,8 @@ from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
 from runs.work.claims import FolderClaims
 from runs.work.queued import Queue
-from runs.work.worker import Worker, visible_gpus
+from runs.work.sharing import visible_gpus
+from runs.work.worker import Worker
 from tests.processes import PIPE, Process, run
 
 ROOT = Path(__file__).parents[2]
