@@ -115,6 +115,7 @@ def check_config(config: Map) -> None:
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
     """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
+    from runs.sweeps.extras import needing_extra
     from runs.sweeps.status import status_lines
 
     check_config(_config)
@@ -124,6 +125,8 @@ def run(_config: Map, _run: Any) -> Any:
         for note in (*spec.notes, *_program_notes(spec, definition)):
             print(f"note: {note}")
         _check_points(_run, spec, definition)
+        with needing_extra("sweeps", "a sweep"):
+            import optuna  # noqa: F401, asked for before anything is written
         home = place.home(definition.id)
         if not home.create(definition):
             definition = _found(home, definition)

@@ -653,3 +653,11 @@ def test_a_sweep_is_drawn(sweep):
     drawn = command("sweep.plot", "with", "sweep.id=s", cwd=grid.folder)
     assert "my_runs/sweeps/s/plots/sweep.html" in drawn.stdout
     assert (grid.folder / "my_runs/sweeps/s/plots/history.png").stat().st_size > 5000
+
+
+def test_without_optuna_nothing_is_left(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "optuna.py").write_text("raise ImportError('away', name='optuna')")
+    done = command("sweep.run", "with", OVER, "sweep.metric=loss", cwd=tmp_path, cold=True)
+    assert "a sweep needs the package 'optuna', which is not installed" in done.stdout.splitlines()[-1]
+    assert not (tmp_path / "my_runs").exists()
