@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from observers.record.points import Series
 from runs.comparison.inference import mean_interval
+from runs.drawing.decimation import pixels
 from runs.errors import PlotError
-from runs.stores.downsampling import downsample
 
-__all__ = ["BANDS", "Curve", "curve_of", "mean_curve", "smooth", "thin"]
+__all__ = ["BANDS", "X_AXES", "Curve", "curve_of", "mean_curve", "smooth", "thin"]
 
 BANDS = ("interval", "range", "none")
-X_AXES = ("step", "time")
+X_AXES = ("step", "epoch", "time", "wall")
 # Numbers in the table of a mean, which has a row a run and a column a position: 80 MB.
 _MAX_CELLS = 10_000_000
 
@@ -42,7 +43,9 @@ class Curve:
     raw: np.ndarray | None = None
 
 
-def curve_of(series: Series, label: str = "", x: str = "step") -> Curve:
+def curve_of(
+    series: Series, label: str = "", x: str = "step", *, epochs: np.ndarray | None = None, start_s: float = 0.0
+) -> Curve:
     """Return the curve of one run.
 
     A step that was logged more than once, as by a run that was resumed, counts with its last value. NaN stays.
@@ -50,18 +53,21 @@ def curve_of(series: Series, label: str = "", x: str = "step") -> Curve:
     Args:
         series: (n,) points.
         label: Name of the curve.
-        x: `step`, or `time` in seconds since the run started.
+        x: `step`; `epoch`; `time` in seconds since the run started; or `wall`, the time in seconds since 1970.
+        epochs: (n,) the epoch of each point, for `epoch`; see `Run.epochs_at`.
+        start_s: When the run started, in seconds since 1970, for `wall`.
 
     Raises:
-        PlotError: If `x` is neither.
+        PlotError: If `x` is none of them.
     """
-    if x not in X_AXES:
+    if x not in X_AXES or (x == "epoch" and epochs is None):
         raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
-    positions = np.asarray(series.steps if x == "step" else series.times, np.float64)
+    positions: Any = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, start_s + series.times)
+    positions = np.asarray(positions, np.float64)
     usable = np.flatnonzero(np.isfinite(positions))
     order = usable[np.argsort(positions[usable], kind="stable")]
     positions, values = positions[order], series.values[order]
-    if x == "step" and len(positions):
+    if x in ("step", "epoch") and len(positions):
         is_last = np.append(np.diff(positions) > 0, True)
         positions, values = positions[is_last], values[is_last]
     return Curve(label, positions, values)
@@ -140,12 +146,18 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
     return Curve(label, positions, mean, low, high, counts, raw)
 
 
-def thin(curve: Curve, num_points: int) -> Curve:
-    """Return a curve of at most `num_points` points, with the extremes and the gaps of `downsample`."""
-    if len(curve.x) <= num_points:
+def thin(curve: Curve, num_points: int, low: float | None = None, high: float | None = None) -> Curve:
+    """Return a curve of at most `num_points` points, and a few on either side, that looks the same; see `pixels`.
+
+    Args:
+        curve: Any.
+        num_points: At least 4.
+        low, high: The range of positions to draw; None for where the curve begins or ends.
+    """
+    if len(curve.x) <= num_points and low is None and high is None:
         return curve
-    index = np.arange(len(curve.x))
-    chosen = downsample(Series(index, curve.y, curve.x), num_points).steps
+    columns = max(1, (num_points - 2) // (3 if np.isnan(curve.y).any() else 2))
+    chosen = pixels(curve.x, curve.y, columns, low, high)
 
     def part(values: np.ndarray | None) -> np.ndarray | None:
         return None if values is None else values[chosen]

@@ -98,6 +98,26 @@ class Store(abc.ABC):
 
     # ------------------------------------------------------------------ finding
 
+    def __len__(self) -> int:
+        """Return how many runs there are.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        return len(self._find(AllOf(()), None, None, ()))
+
+    def __bool__(self) -> bool:
+        """Return True: a store without runs is one, too."""
+        return True
+
+    def __iter__(self) -> Iterator[Run]:
+        """Iterate over all runs there are by now, the newest first.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        return iter(self.find())
+
     def find(
         self,
         filter: Any = None,
@@ -239,6 +259,36 @@ class Store(abc.ABC):
             if full_name(name) in TIMES:
                 frame[name] = pandas.to_datetime([time_of(value) for value in frame[name]], utc=True, errors="coerce")
         return frame
+
+    def curves(
+        self,
+        names: str | Sequence[str],
+        where: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        num_points: int | None = None,
+    ) -> pandas.DataFrame:
+        """Return the points of metrics of many runs as one pandas DataFrame, a row for each point.
+
+            store.curves("val/loss", where="model.name=cnn").pivot_table("value", "step", "id").plot()
+
+        Its columns are `id` (of the run), `metric`, `step`, `epoch` (NaN where the record does not tell), `value`,
+        `time` (seconds since the run started) and `wall_time` (a datetime in UTC). Runs without a metric have no rows
+        of it.
+
+        Args:
+            names: A metric, or several.
+            where, sort, limit: The runs; see `find`.
+            num_points: At most as many of each curve, extremes kept; see `Run.metric`.
+
+        Raises:
+            FilterError: As `find` does.
+            StoreError: If no run has one of the metrics, or one cannot be read.
+        """
+        from runs.stores.curve_frames import curve_frame
+
+        names = [names] if isinstance(names, str) else list(names)
+        return curve_frame(self.find(where, sort, limit), names, num_points)
 
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
         """Yield every run that is new or has changed, for ever; at first the newest runs as they are.

@@ -131,6 +131,7 @@ def test_compare_for_latex(capsys, where):
         (("plot", "1", "--metric", "val/loss", "--output", "x.gif"), "got the file x.gif, expected one that ends in"),
         (("plot", "1", "--metric", "val/loss", "--smoothing", "1"), "smoothing: got 1.0, expected"),
         (("plot", "--by", "seed", "--confidence", "0", "--metric", "val/loss"), "--confidence: got 0.0, expected"),
+        (("plot", "1", "--metric", "val/loss", "--x", "epoch"), "its record tells no epochs; log a metric named epoch"),
         (("plot", "--limit", "-1", "--metric", "val/loss"), "--limit: got -1, expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
