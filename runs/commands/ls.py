@@ -12,7 +12,7 @@ from runs.commands.terminal.selection import add_selection, conditions_in, find_
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
-from runs.commands.terminal.values import (
+from runs.query.texts import (
     MISSING,
     STATUS_STYLES,
     count_text,

@@ -42,6 +42,7 @@ FLOORS = [
     "runs.plots runs.rerun",
     "runs.work",
     "runs.sweeps",
+    "runs.board",
     "runs.mongod",
     "runs",
     "runs.commands",
