@@ -8,17 +8,16 @@ from datetime import UTC
 
 import numpy as np
 
-from runs.comparison.grouping import group_runs, settings, show
+from runs.comparison.grouping import group_runs
+from runs.drawing.curve import panelled
 from runs.errors import PlotError
 from runs.plots.curves import Curve, curve_of, mean_curve, smooth, thin
 from runs.stores.run import Run
+from runs.stores.settings import run_labels
 
 __all__ = ["Panel", "View", "make_panels", "run_curve"]
 
-_MAX_LABEL, _MAX_NAMES = 60, 4
 _X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}
-# What a metric may be measured on, as the first part of its name says.
-_PARTS = frozenset(("dev", "eval", "test", "train", "training", "val", "valid", "validation"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +81,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
         raise PlotError("--over: expected --by too, the fields that make the groups whose means are drawn")
-    return [_panel(title, parts, runs, view) for title, parts in _panelled(metrics).items()]
+    return [_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
 
 
 def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
@@ -106,17 +105,6 @@ def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) 
         notes += [note for note in said if note not in notes]
     shown = tuple(thin(curve, view.num_points) for curve in curves)
     return Panel(title, shown, _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y)
-
-
-def _panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics of each panel, by its title."""
-    panels: dict[str, list[str]] = {}
-    for metric in dict.fromkeys(metrics):
-        part, _, rest = metric.partition("/")
-        shared = [other for other in metrics if other.partition("/")[2] == rest and other.partition("/")[0] in _PARTS]
-        together = part in _PARTS and rest and len(set(shared)) > 1
-        panels.setdefault(rest if together else metric, []).append(metric)
-    return panels
 
 
 def _having(runs: Sequence[Run], metric: str) -> list[Run]:
@@ -181,17 +169,6 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
     if excluded:
         notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
     return curves, notes
-
-
-def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return for every run its id and what makes it differ from the others."""
-    names = settings(runs)[:_MAX_NAMES]
-    labels = {}
-    for run in runs:
-        text = ", ".join(f"{name}={show(run.get(name))}" for name in names)
-        text = f"run {run.id}: {text}" if text else f"run {run.id}"
-        labels[run] = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
-    return labels
 
 
 def _gap_notes(metric: str, curves: Sequence[Curve], log_y: bool) -> list[str]:

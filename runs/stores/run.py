@@ -199,6 +199,12 @@ class Run(abc.ABC):
 
     # ------------------------------------------------------------------ the same for all
 
+    def _repr_html_(self) -> str:
+        """Return the form of it that notebooks show: head, curves, config and summary."""
+        from runs.stores.forms import run_form
+
+        return run_form(self)
+
     def __getitem__(self, name: str) -> Any:
         """Return the field `name`, short or full; None if the run does not have it.
 

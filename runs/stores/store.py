@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from observers.errors import ArtifactError
+from runs.drawing.markup import escape
 from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.index.fields import is_indexed
 from runs.query.filters import AllOf, Filter, names_in, parse_filter
@@ -22,6 +23,7 @@ from runs.query.times import time_of
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS, row_of
 from runs.stores.run import Run
+from runs.stores.run_list import RunList
 
 if TYPE_CHECKING:
     import pandas
@@ -33,6 +35,8 @@ NEWEST_FIRST = "-start_time"
 GRACE_S = 3600.0
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
 _MAX_WATCHED = 200
+# Runs that a notebook shows of a store.
+_SHOWN = 20
 
 
 @dataclasses.dataclass
@@ -118,14 +122,22 @@ class Store(abc.ABC):
         """
         return iter(self.find())
 
+    def _repr_html_(self) -> str:
+        """Return the form of it that notebooks show: its newest runs."""
+        try:
+            newest, count = self.latest(_SHOWN), len(self)
+        except StoreError as error:
+            return escape(str(error))
+        return newest.as_html(f"{self.where}: {count} run{'s' * (count != 1)}, the newest first")
+
     def find(
         self,
         filter: Any = None,
         sort: str | None = NEWEST_FIRST,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
-    ) -> list[Run]:
-        """Return the runs that a filter is true of.
+    ) -> RunList:
+        """Return the runs that a filter is true of, as a list that a notebook shows as a table with curves.
 
         Args:
             filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
@@ -153,7 +165,7 @@ class Store(abc.ABC):
         fetched = [*(DEFAULT_COLUMNS if columns is None else columns), *({by} - COMMON_FIELDS)]
         found = self._find(tree, sort, limit, fetched)
         self._check_names(tree, {by, *map(full_name, columns or ())}, found)
-        return found
+        return RunList(found)
 
     @abc.abstractmethod
     def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
@@ -228,7 +240,7 @@ class Store(abc.ABC):
                 raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
         raise RunNotFoundError(f"there is no run {text!r} in {self.where}; list them with: python -m runs ls")
 
-    def latest(self, n: int = 1) -> list[Run]:
+    def latest(self, n: int = 1) -> RunList:
         """Return the `n` runs that started last, the last one first."""
         return self.find(limit=n)
 
@@ -302,7 +314,7 @@ class Store(abc.ABC):
         Raises:
             FilterError: At the first run, as `find` does.
         """
-        found = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
+        found: list[Run] = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
         seen: dict[str, tuple[Any, ...]] = {}
         while True:
             for run in reversed(found):

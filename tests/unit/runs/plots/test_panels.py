@@ -11,11 +11,12 @@ import PIL.Image
 import pytest
 
 from runs.__main__ import main
+from runs.drawing.ticks import ticks
 from runs.errors import PlotError
 from runs.plots.curves import Curve
 from runs.plots.panels import Panel, View, make_panels
 from runs.plots.pictures import draw
-from runs.plots.terminal_plot import draw_text, ticks
+from runs.plots.terminal_plot import draw_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
