@@ -183,7 +183,7 @@ def test_plot_limits_runs_that_were_not_named(capsys, where):
     _, out, _ = call(capsys, where, "plot", "--limit", "2", "--metric", "val/accuracy", "--json")
     [panel] = json.loads(out)["panels"]
     assert [curve["label"].split(":")[0] for curve in panel["curves"]] == ["run 6", "run 5"]
-    assert panel["notes"] == ["2 runs; there are more: --limit 0 draws all"]
+    assert panel["notes"] == ["2 runs; there are more: --limit 0 takes all"]
 
 
 def test_plot_on_a_terminal_has_colours_and_its_width(recorded):
