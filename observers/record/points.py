@@ -75,6 +75,20 @@ class Series:
     def __len__(self) -> int:
         return len(self.values)
 
+    def between(self, first: float | None, last: float | None) -> Series:
+        """Return the points from the step `first` to the step `last`, and one on either side, in the order of logging.
+
+        Args:
+            first, last: Steps; None for no bound.
+        """
+        low = -np.inf if first is None else first
+        high = np.inf if last is None else last
+        inside = np.flatnonzero((self.steps >= low) & (self.steps <= high))
+        if not len(inside):
+            return Series(self.steps[:0], self.values[:0], self.times[:0])
+        part = slice(max(int(inside[0]) - 1, 0), int(inside[-1]) + 2)
+        return Series(self.steps[part], self.values[part], self.times[part])
+
 
 def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
     """Return points `start` to `stop` as an array (n,) of `POINT`; empty if there are none."""

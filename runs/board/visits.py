@@ -66,9 +66,9 @@ class Visit:
         """Return a field of the form."""
         return self.form.get(name, [""])[0]
 
-    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+    def render(self, template: str, status_code: int = 200, **values: Any) -> Response:
         """Return a page."""
-        return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status)
+        return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status_code)
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -133,8 +133,10 @@ class Run(abc.ABC):
         """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
 
     @abc.abstractmethod
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
-        """Return what the run wrote to its terminal, from byte `start` on, and up to which byte there is some now.
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        """Return what the run wrote to its terminal, from byte `start` on, and the byte behind it.
+
+        A `start` below 0 counts from the end. Without `max_bytes` it is all that there is now.
 
         What a database does not hold of the long output of a run that goes on is stood for by a line that says so.
         """
@@ -345,12 +347,18 @@ class Run(abc.ABC):
         """Names of its metrics."""
         return sorted(self._metric_names())
 
-    def metric(self, name: str, num_points: int | None = None) -> Series:
+    def metric(
+        self,
+        name: str,
+        num_points: int | None = None,
+        between: tuple[float | None, float | None] = (None, None),
+    ) -> Series:
         """Return the points of a metric.
 
         Args:
             name: The metric.
             num_points: At most as many, extremes kept; see `runs.stores.downsampling`.
+            between: The first and the last step that is wanted; None for no bound. The points beside them come along.
 
         Raises:
             StoreError: If there is no such metric.
@@ -359,6 +367,8 @@ class Run(abc.ABC):
         if series is None:
             there = ", ".join(self.metrics) or "none"
             raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
+        if between != (None, None):
+            series = series.between(*between)
         if num_points is None:
             return series
         from runs.stores.downsampling import downsample
