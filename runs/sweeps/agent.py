@@ -152,13 +152,22 @@ class Agent:
             new = self._new()
             if new is None:
                 # An agent may have died before it took what it claimed.
-                return self._abandoned(self._missing(int(self._limit)))
+                left = self._abandoned(self._missing(int(self._limit)))
+                if left is None and self._has_grown():
+                    continue
+                return left
             point = self.study.take(new.trial)
             same = None if self._means.repeat else self.study.finished_as(point)
             if same is None:
                 return point, new.attempt
             self.study.finish_as(new.trial, same)
         return None
+
+    def _has_grown(self) -> bool:
+        """Tell whether the sweep may try more points by now than when this agent looked last."""
+        before = self._limit
+        self._definition = dataclasses.replace(self._definition, count=self._home.definition().count)
+        return self._limit > before
 
     @property
     def _is_late(self) -> bool:
@@ -195,6 +204,7 @@ class Agent:
             following = Claim(number, last.attempt + 1, self.name)
             if not self._home.claim(following):
                 continue
+            self.study.expire()
             point = self.study.take(number)
             if point.is_finished:
                 continue

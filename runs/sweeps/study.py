@@ -123,7 +123,7 @@ class Study:
         with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spec, self._seed = spec, definition.seed
+        self._home, self._spec, self._seed = home, spec, definition.seed
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
         self.optuna: optuna.Study = optuna.create_study(
@@ -141,12 +141,18 @@ class Study:
         self._unfinished: set[int] = set()
         self._counts: collections.Counter[str] = collections.Counter()
         self._complete: dict[str, int] = {}
-        # What was chosen for each point.
+        # What was chosen for each point, and the points that have ended, which do not change.
         self._chosen: dict[int, dict[str, Any]] = {}
+        self._ended: dict[int, Point] = {}
 
     def points(self) -> dict[int, Point]:
         """Return all points that were ever taken, by their numbers."""
+        self.expire()
         return {number: self._point(trial) for number, trial in sorted(self._read().items())}
+
+    def expire(self) -> None:
+        """Let the next look see whatever other agents have written by now; else that may be a moment behind."""
+        self._home.expire()
 
     def progress(self) -> Progress:
         """Return how far the sweep is; quick, however many points there are."""
@@ -283,21 +289,22 @@ class Study:
         return self._chosen[number]
 
     def _point(self, trial: FrozenTrial) -> Point:
-        notes = {name: value for name, value in trial.user_attrs.items() if name != _NUMBER}
-        values = tuple(trial.values) if trial.values is not None else ()
-        took = trial.duration.total_seconds() if trial.duration is not None else None
-        parameters = dict(self._parameters(trial) or {})
-        reports = dict(trial.intermediate_values)
-        return Point(
-            trial.user_attrs[_NUMBER],
-            parameters,
+        number = trial.user_attrs[_NUMBER]
+        if number in self._ended:
+            return self._ended[number]
+        point = Point(
+            number,
+            dict(self._parameters(trial) or {}),
             trial.state.name,
-            values,
-            reports,
+            tuple(trial.values) if trial.values is not None else (),
+            dict(trial.intermediate_values),
             dict(trial.constraints),
-            took,
-            notes,
+            trial.duration.total_seconds() if trial.duration is not None else None,
+            {name: value for name, value in trial.user_attrs.items() if name != _NUMBER},
         )
+        if point.is_finished:
+            self._ended[number] = point
+        return point
 
 
 def _key(parameters: Mapping[str, Any]) -> str:
