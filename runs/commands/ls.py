@@ -12,7 +12,7 @@ from runs.commands.terminal.selection import add_selection, conditions_in, find_
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
-from runs.commands.terminal.values import (
+from runs.query.texts import (
     MISSING,
     STATUS_STYLES,
     count_text,
@@ -125,8 +125,8 @@ def _print_table(
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the usual columns; in a table those by which people know the runs apart, too, and what it is sorted by."""
-    from runs.comparison.grouping import parameters, settings
     from runs.query.names import full_name, short_name
+    from runs.stores.settings import parameters, settings
 
     if arguments.json or arguments.follow:
         return _COLUMNS
