@@ -8,14 +8,17 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from runs.errors import StoreError
 from runs.query.flattening import dotted
 from runs.query.names import SWEEP, full_name, short_name
 from runs.stores.run import Run
 
-__all__ = ["differing", "identity", "parameters", "run_labels", "settings", "show"]
+__all__ = ["differing", "identity", "parameters", "run_labels", "settings", "show", "telling_settings"]
 
 _MAX_SHOWN = 60
 _MAX_LABEL, _MAX_NAMES = 60, 4
+# As many settings fit beside the other columns of a list.
+_MAX_SETTINGS = 4
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
 _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
@@ -85,6 +88,20 @@ def settings(runs: Sequence[Run]) -> list[str]:
             found.append(short_name(f"config.{name}"))
     found.sort(key=lambda name: (name.count("."), name))
     return [*found, "seed"] if len({identity(row["seed"]) for row in rows if "seed" in row}) > 1 else found
+
+
+def telling_settings(runs: Sequence[Run]) -> list[str]:
+    """Return the settings to show of runs in a list: all parameters of a sweep, else a few that differ."""
+    readable = list(filter(_has_config, runs))
+    names = settings(readable)
+    return names if parameters(readable) else names[:_MAX_SETTINGS]
+
+
+def _has_config(run: Run) -> bool:
+    try:
+        return bool(run.config)
+    except StoreError:
+        return False
 
 
 def parameters(runs: Sequence[Run]) -> list[str]:

@@ -136,19 +136,22 @@ class Store(abc.ABC):
         sort: str | None = NEWEST_FIRST,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
+        offset: int = 0,
     ) -> RunList:
         """Return the runs that a filter is true of, as a list that a notebook shows as a table with curves.
 
         Args:
             filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
                 and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
-                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; None for all runs. Fields are entries
+                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `Words("...")` of
+                `runs.query.filters` for a search in texts; None for all runs. Fields are entries
                 of the config, statistics of metrics (`val/loss.min`), and `status`, `start`, `duration` (seconds) and
                 so on; see `runs.query.names`.
             sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
                 field, or with a NaN, last in either direction. None gives the order of the ids.
             limit: How many at most.
             columns: Fields to fetch along, so that `run[name]` asks nobody again; by default `DEFAULT_COLUMNS`.
+            offset: How many runs are passed over before the first one.
 
         Raises:
             FilterError: If the filter makes no sense, or a field is asked for that no run has; the message names
@@ -163,13 +166,35 @@ class Store(abc.ABC):
             if not is_indexed(name):
                 raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")
         fetched = [*(DEFAULT_COLUMNS if columns is None else columns), *({by} - COMMON_FIELDS)]
-        found = self._find(tree, sort, limit, fetched)
+        found = self._find(tree, sort, limit, fetched, offset)
         self._check_names(tree, {by, *map(full_name, columns or ())}, found)
         return RunList(found)
 
     @abc.abstractmethod
-    def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
+    def _find(
+        self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str], offset: int = 0
+    ) -> list[Run]:
         """Return the runs that a filter is true of, whether or not runs have the fields; see `find`."""
+
+    def count(self, filter: Any = None) -> int:
+        """Return how many runs a filter is true of.
+
+        Args:
+            filter: See `find`.
+
+        Raises:
+            FilterError: If the filter makes no sense; that no run has one of its fields is no error here.
+            StoreError: If the store cannot be read.
+        """
+        tree = parse_filter(filter)
+        for name in sorted(names_in(tree)):
+            if not is_indexed(name):
+                raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")
+        return self._count(tree)
+
+    @abc.abstractmethod
+    def _count(self, tree: Filter) -> int:
+        """Return how many runs a filter is true of, a second ago or now."""
 
     @abc.abstractmethod
     def _has_field(self, name: str) -> bool:

@@ -163,7 +163,7 @@ def watched(browser) -> Iterator[Callable[..., Watched]]:
 
     def new(**options: object) -> Watched:
         contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(60_000)
+        contexts[-1].set_default_timeout(30_000)
         pages.append(Watched(contexts[-1].new_page()))
         return pages[-1]
 
