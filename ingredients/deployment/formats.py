@@ -166,9 +166,6 @@ def read_metadata(path: Path) -> dict[str, Any]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep back what torch prints and warns of while it exports: of its own inside, and of graphs that fail."""
-    # Fused attention is an operation that no format has.
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -178,4 +175,3 @@ def _quiet() -> Iterator[None]:
                 yield
     finally:
         logging.disable(disabled)
-        torch.backends.mha.set_fastpath_enabled(fast)
