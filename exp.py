@@ -70,7 +70,7 @@ def evaluate(_config, _run, seed):
 
 @ex.command
 def predict(_config, _run, seed):
-    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
     from experiments import loop
 
     where = device.make_device(seed)
@@ -78,7 +78,7 @@ def predict(_config, _run, seed):
     criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches)
+    return results.record_predictions(_run, found, batches, _config.export.predictions)
 
 
 @ex.command

@@ -148,7 +148,7 @@ def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
 
 
 def predict(_config: Map, _run: LabRun, seed: int) -> int:
-    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
     from experiments.training import loop, results
 
     where = device.make_device(seed)
@@ -156,7 +156,7 @@ def predict(_config: Map, _run: LabRun, seed: int) -> int:
     criterion, network, precision = _build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches)
+    return results.record_predictions(_run, found, batches, _config.export.predictions)
 
 
 def export(_config: Map, _run: LabRun, seed: int) -> float:

@@ -39,6 +39,8 @@ def config() -> None:
     tolerance = 1e-4
     # batches of the test part that the file is compared with the model on
     num_batches = 8
+    # what the command predict writes: csv, parquet (extra parquet), npz
+    predictions: Literal["csv", "parquet", "npz"] = "csv"
 
 
 @ingredient.check

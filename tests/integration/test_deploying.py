@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import logging
 import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 import torch
 from sklearn.datasets import load_wine
@@ -88,3 +91,43 @@ def test_export_with_preparation_refuses_transforms(lab, monkeypatch):
     digits |= {"data.transforms": [{"name": "center_crop", "size": 8}], "checkpoint.path": f"run:{number}"}
     with pytest.raises(ModelError, match=r"export.preparation: data.transforms are not part of the file"):
         exp.ex.run("export", config_updates=digits | {"export.preparation": True})
+
+
+def predictions_of(done, lab):
+    return next((lab / "my_runs" / done._id).rglob("predictions.*"))
+
+
+def test_predictions_are_the_same_in_every_format(run, lab):
+    found = {}
+    for format in ("csv", "parquet", "npz"):
+        done = run("predict", **{"export.predictions": format})
+        path = predictions_of(done, lab)
+        assert (path.suffix, done.result) == (f".{format}", 27)
+        found[format] = path
+    with found["csv"].open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    table = pyarrow.parquet.read_table(found["parquet"]).to_pylist()
+    arrays = np.load(found["npz"])
+    assert list(rows[0]) == list(table[0]) == ["index", "target", "prediction", *(f"p(class_{n})" for n in range(3))]
+    for number, (row, typed) in enumerate(zip(rows, table, strict=True)):
+        assert int(row["index"]) == typed["index"] == arrays["index"][number]
+        for name in ("target", "prediction"):
+            assert row[name] == typed[name] == arrays["classes"][arrays[name][number]]
+        for place in range(3):
+            name = f"p(class_{place})"
+            assert float(row[name]) == pytest.approx(typed[name], rel=1e-5)
+            assert typed[name] == arrays["probabilities"][number, place]
+
+
+def test_parts_of_the_data_that_a_checkpoint_was_trained_on_are_predicted(run, lab, caplog):
+    caplog.set_level(logging.INFO, "ingredients.data")
+    indices = {}
+    for part in ("test", "val", "train", "all"):
+        done = run("predict", **{"export.predictions": "npz", "data.part": part})
+        indices[part] = np.load(predictions_of(done, lab))["index"].tolist()
+        assert done.info["data"]["part"] == part
+    assert "testing on all of data.name=wine: 178 of 178 samples" in caplog.text
+    assert "testing on the train part of data.name=wine: 124 of 178 samples" in caplog.text
+    assert indices["all"] == list(range(178)) == sorted(indices["test"] + indices["val"] + indices["train"])
+    assert [len(indices[part]) for part in ("test", "val", "train")] == [27, 27, 124]
+    assert run("evaluate", **{"data.part": "train"}).result > 0.6
