@@ -1,4 +1,4 @@
-"""Curves: the points of a metric, as many as a plot has room for."""
+"""Curves: the points of a metric, as many as a plot has pixels."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ import time
 import numpy as np
 from starlette.responses import Response
 
-from runs.board.visits import Visit, json_response, page
-from runs.errors import StoreError
+from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.drawing.decimation import pixels
+from runs.errors import FilterError
 
 __all__ = ["ROUTES"]
 
-_MIN_POINTS, _USUAL_POINTS, _MAX_POINTS = 16, 1_000, 20_000
-_LOOK_S, _SHARE = 2.0, 20
+_MIN_PIXELS, _USUAL_PIXELS, _MAX_PIXELS = 16, 500, 8_000
 
 
 def _series(visit: Visit) -> Response:
-    """Answer with points of a metric: of all, or of those between two steps, extremes kept."""
+    """Answer with the points of a metric that draw its curve, or the part of it between two steps or times."""
     started = time.perf_counter()
     run = visit.store.get(visit.asked("run"))
-    points = visit.number("points", _USUAL_POINTS, _MIN_POINTS, _MAX_POINTS)
-    found = run.metric(visit.asked("metric"), points, between=(_bound(visit, "from"), _bound(visit, "to")))
+    series = run.metric(visit.asked("metric"))
+    positions = series.times if visit.asked("axis") == "times" else series.steps
+    order = np.argsort(positions, kind="stable") if np.any(np.diff(positions) < 0) else slice(None)
+    num_pixels = visit.number("pixels", _USUAL_PIXELS, _MIN_PIXELS, _MAX_PIXELS)
+    bounds = _bound(visit, "from"), _bound(visit, "to")
+    chosen = pixels(positions[order], series.values[order], num_pixels, *bounds)
     return json_response(
         {
-            "steps": found.steps.tolist(),
-            "values": _plain(found.values),
-            "times": _plain(found.times),
+            "steps": series.steps[order][chosen].tolist(),
+            "values": _plain(series.values[order][chosen]),
+            "times": series.times[order][chosen].tolist(),
+            "count": len(series),
             "living": run.is_living,
-            "look_again_s": max(_LOOK_S, _SHARE * (time.perf_counter() - started)),
+            "look_again_s": look_again_s(started),
         }
     )
 
@@ -42,8 +47,8 @@ def _bound(visit: Visit, name: str) -> float | None:
         bound = float(text[:40])
     except ValueError:
         bound = math.nan
-    if math.isnan(bound):
-        raise StoreError(f"{name}: got {text[:40]!r}, expected a step")
+    if not math.isfinite(bound):
+        raise FilterError(f"{name}: got {text[:40]!r}, expected a step or a time in seconds")
     return bound
 
 

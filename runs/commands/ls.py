@@ -125,8 +125,8 @@ def _print_table(
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the usual columns; in a table those by which people know the runs apart, too, and what it is sorted by."""
-    from runs.comparison.grouping import telling_settings
     from runs.query.names import full_name, short_name
+    from runs.stores.settings import telling_settings
 
     if arguments.json or arguments.follow:
         return _COLUMNS

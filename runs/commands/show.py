@@ -157,7 +157,7 @@ def _status(run: Run) -> str:
 
 def _sweep(run: Run) -> str:
     """Return which trial of which sweep it is, and what the sweep chose for it."""
-    from runs.comparison.grouping import show
+    from runs.stores.settings import show
 
     sweep = run.get("meta.sweep")
     if not isinstance(sweep, Mapping):

@@ -29,8 +29,8 @@ class Chart {
   }
 
   async load() {
-    const points = Math.max(200, 2 * Math.round(this.place.clientWidth));
-    const query = new URLSearchParams({ run, metric: this.metric, points });
+    const pixels = Math.max(100, Math.round(this.place.clientWidth));
+    const query = new URLSearchParams({ run, metric: this.metric, pixels, axis: axis.value });
     if (this.range) {
       query.set("from", this.range[0]);
       query.set("to", this.range[1]);
@@ -69,7 +69,6 @@ class Chart {
   }
 
   zoom(change) {
-    if (axis.value !== "steps") return;
     if ("xaxis.range[0]" in change) this.range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     else if (change["xaxis.autorange"]) this.range = null;
     else return;
@@ -89,7 +88,13 @@ if (charts) {
   }, { rootMargin: "200px" });
   for (const section of charts.querySelectorAll(".chart")) observer.observe(section);
   const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
-  for (const control of [axis, smoothing, isLog]) control.addEventListener("input", redraw);
+  for (const control of [smoothing, isLog]) control.addEventListener("input", redraw);
+  axis.addEventListener("input", () => {
+    for (const chart of seen.values()) {
+      chart.range = null;
+      chart.load();
+    }
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   if (charts.dataset.living) {
     repeat(async () => {

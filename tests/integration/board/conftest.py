@@ -171,5 +171,5 @@ def watched(browser) -> Iterator[Callable[..., Watched]]:
     for context in contexts:
         context.close()
     assert [error for page in pages for error in page.errors] == []
-    there = ("http://127.0.0.1:", "data:", "blob:")
+    there = ("http://127.0.0.1:", "data:", "blob:", "file:///")
     assert [url for page in pages for url in page.requests if not url.startswith(there)] == []
