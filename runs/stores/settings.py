@@ -19,6 +19,8 @@ _MAX_SHOWN = 60
 # As many settings fit beside the other columns of a list.
 _MAX_SETTINGS = 4
 _MAX_LABEL, _MAX_NAMES = 60, 4
+# As many settings fit beside the other columns of a list.
+_MAX_SETTINGS = 4
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
 _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 

@@ -52,10 +52,10 @@ FLOORS = [
     "ingredients.datasets",
     "ingredients.models",
     "ingredients.checkpoints ingredients.losses",
-    "ingredients.precision",
+    "ingredients.deployment ingredients.precision",
     "ingredients.tuning",
-    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
-    " ingredients.optimizer ingredients.scheduler",
+    "ingredients.checkpoint ingredients.data ingredients.device ingredients.exporting ingredients.loss"
+    " ingredients.metrics ingredients.optimizer ingredients.scheduler",
     "ingredients.model ingredients.sweep",
     "ingredients.composed",
     "ingredients.amp",
