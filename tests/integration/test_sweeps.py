@@ -192,6 +192,21 @@ def test_a_target_ends_the_sweep_and_so_does_the_budget(sweep):
     assert late.agent(deadline=1.0).run() == 0
 
 
+def test_agents_go_on_when_the_count_is_raised_while_they_run(sweep):
+    grid = sweep(count=1)
+    agent = grid.agent()
+    point, _ = agent.next()
+    grid.home.replace(dataclasses.replace(grid.definition, count=2))
+    watcher = Watcher(grid.home)
+    agent.study.finish(point.number, "COMPLETE", [1.0])
+    second, _ = agent.next()
+    agent.study.finish(second.number, "COMPLETE", [1.0])
+    assert (second.number, agent.next()) == (1, None)
+    assert watcher.look().limit == 2
+    grid.home.replace(dataclasses.replace(grid.definition, count=3))
+    assert watcher.look().limit == 3
+
+
 def test_pruned_points_keep_their_records(sweep):
     values = {"x": {"values": [0.0, 1.0]}}
     pruned = sweep({**GRID, "parameters": values, "early_terminate": {"type": "threshold", "upper": 3.0}})
