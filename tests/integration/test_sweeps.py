@@ -316,6 +316,18 @@ def test_a_sweep_from_the_command_line_goes_on_and_tells(tmp_path):
     assert "trial 2: loss 0.25" in best.stdout
 
 
+def test_an_experiment_that_records_in_a_database_alone_is_swept(tmp_path, database, mongo_url):
+    attached = (
+        f"from observers import MongoObserver\nex.observers.append(MongoObserver({mongo_url!r}, {database.name!r}))"
+    )
+    script = TINY.replace("system_metrics_s=None", "system_metrics_s=None, record_to=None")
+    (tmp_path / "tiny.py").write_text(script.replace("@ex.config", f"{attached}\n\n@ex.config"))
+    done = command("sweep.run", "with", "sweep.over={x: [1.0]}", "sweep.metric=loss", FAST, cwd=tmp_path)
+    assert "best: trial 0, loss 1.25" in done.stdout
+    with open_store(f"{mongo_url.rstrip('/')}/{database.name}") as store:
+        assert [run.status for run in store.find("meta.sweep.trial>=0")] == ["COMPLETED"]
+
+
 REFUSED = [
     ("sweep.over={xx: [1, 2]}", "xx: got 1, but there is no such entry; did you mean x?"),
     ("sweep.over={x: [1.0, abc]}", "x: got 'abc' (str), expected a float"),
