@@ -52,7 +52,8 @@ FLOORS = [
     "ingredients.datasets",
     "ingredients.models",
     "ingredients.checkpoints ingredients.losses",
-    "ingredients.deployment ingredients.precision",
+    "ingredients.deployment",
+    "ingredients.precision",
     "ingredients.tuning",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.exporting ingredients.loss"
     " ingredients.metrics ingredients.optimizer ingredients.scheduler",
