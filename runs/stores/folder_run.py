@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -112,15 +113,16 @@ class FolderRun(Run):
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(f"the {what} in {self.folder} are damaged ({type(error).__name__}: {error})") from error
 
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
         """See `Run.read_output`."""
         try:
             with open_regular(self.folder / OUTPUT) as stream:
+                start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
                 stream.seek(start)
-                data = stream.read()
+                data = stream.read(max_bytes)
                 return data, start + len(data)
         except FileNotFoundError:
-            return b"", start
+            return b"", max(start, 0)
         except OSError as error:
             raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
         except MemoryError as error:
