@@ -119,7 +119,13 @@ class DeviceError(LabError, ValueError):
 
 
 class TrainingError(LabError, ArithmeticError):
-    """The training has diverged: its loss or its weights are NaN or infinite."""
+    """The training has diverged: its loss or its weights are NaN or infinite.
+
+    Attributes:
+        step: The step at which that was seen; None if it is not known.
+    """
+
+    step: int | None = None
 
 
 class CheckpointError(LabError, ValueError):
