@@ -11,10 +11,23 @@ python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/check
 """
 
 from experiments import Experiment, results
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
+from ingredients import (
+    amp,
+    checkpoint,
+    data,
+    device,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    probe,
+    scheduler,
+    sweep,
+    training,
+)
 from observers import file_observer, run_folder
 
-parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, probe, sweep)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
@@ -70,7 +83,7 @@ def predict(_config, _run, seed):
 @ex.automain
 def main(_config, _run, seed, training):
     """Train, and return the metric of the best epoch on the test part."""
-    from experiments import loop
+    from experiments import inspection, loop
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
@@ -89,6 +102,7 @@ def main(_config, _run, seed, training):
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
+            callbacks=inspection.make_callbacks(_run, _config),
             log=_run.log_scalar,
             **training,
         )

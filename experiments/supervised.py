@@ -15,7 +15,20 @@ from typing import TYPE_CHECKING, Any
 from configs import Map
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
+from ingredients import (
+    amp,
+    checkpoint,
+    data,
+    device,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    probe,
+    scheduler,
+    sweep,
+    training,
+)
 from ingredients.config.ingredient import Ingredient
 from observers import file_observer, run_folder
 
@@ -31,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, probe, sweep)
 
 
 def ingredients() -> list[Ingredient]:
@@ -92,9 +105,9 @@ def train(
         task: The loss, or a task.
         precision: From `amp.make_amp`.
         optimizers: By name; None makes the configured one, with its schedule.
-        callbacks: Further ones than the settings ask for.
+        callbacks: Further ones than the settings ask for, such as `probe`.
     """
-    from experiments.training import loop, results
+    from experiments.training import inspection, loop, results
     from ingredients.losses.building import Loss
 
     opt: Any = optimizers
@@ -113,7 +126,7 @@ def train(
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *inspection.make_callbacks(run, config)],
             log=run.log_scalar,
             **config.training,
         )

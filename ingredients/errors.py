@@ -28,7 +28,8 @@ Of Sacred's others, `InvalidConfigError`, `SacredInterrupt` and `TimeoutInterrup
 `SignatureError`, `CircularDependencyError` and `ObserverError` stay its own.
 
 `experiments.Terminated`, by which a signal ends a run, stands outside: it is a KeyboardInterrupt, so that no
-`except Exception` holds it up. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
+`except Exception` holds it up; `Replayed`, by which `replay` ends a training, never leaves that
+command. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
 built from a config, that becomes a ModelError or LossError that names the entry.
 """
 

@@ -50,11 +50,11 @@ FLOORS = [
     "ingredients.config",
     "ingredients.datasets",
     "ingredients.models",
-    "ingredients.checkpoints ingredients.losses",
+    "ingredients.checkpoints ingredients.inspection ingredients.losses",
     "ingredients.precision",
     "ingredients.tuning",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
-    " ingredients.optimizer ingredients.scheduler",
+    " ingredients.optimizer ingredients.probe ingredients.scheduler",
     "ingredients.model ingredients.sweep",
     "ingredients.composed",
     "ingredients.amp",
