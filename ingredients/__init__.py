@@ -1,7 +1,7 @@
 """What experiments are composed of.
 
-Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`:
-`data`, `model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`, `probe`,
+Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`: `data`,
+`model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`, `exporting`, `probe`,
 `sweep`. None of them imports torch before something is built. `Ingredient` is the class to write one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
@@ -79,6 +79,7 @@ __all__ = [
     "checkpoint",
     "data",
     "device",
+    "exporting",
     "global_stream",
     "loss",
     "metrics",
@@ -93,7 +94,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, training
+    from ingredients import (
+        amp,
+        checkpoint,
+        data,
+        device,
+        exporting,
+        loss,
+        metrics,
+        model,
+        optimizer,
+        scheduler,
+        training,
+    )
     from ingredients.checkpoints.checkpointer import Checkpointer
     from ingredients.checkpoints.training_state import Place
     from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream

@@ -68,6 +68,7 @@ EXPORTED = {
         "checkpoint",
         "data",
         "device",
+        "exporting",
         "global_stream",
         "loss",
         "metrics",
