@@ -25,6 +25,7 @@ from ingredients import (
     metrics,
     model,
     optimizer,
+    probe,
     scheduler,
     sweep,
     training,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, exporting, sweep)
+_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, exporting, probe, sweep)
 
 
 def ingredients() -> list[Ingredient]:
@@ -106,9 +107,9 @@ def train(
         task: The loss, or a task.
         precision: From `amp.make_amp`.
         optimizers: By name; None makes the configured one, with its schedule.
-        callbacks: Further ones than the settings ask for.
+        callbacks: Further ones than the settings ask for, such as `probe`.
     """
-    from experiments.training import loop, results
+    from experiments.training import inspection, loop, results
     from ingredients.losses.building import Loss
 
     opt: Any = optimizers
@@ -127,7 +128,7 @@ def train(
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *inspection.make_callbacks(run, config)],
             log=run.log_scalar,
             **config.training,
         )

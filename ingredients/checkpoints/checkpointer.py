@@ -51,6 +51,7 @@ class Checkpointer:
 
     Attributes:
         branched_from: The state of another run that the training began at; None if it did not.
+        newest_step: After which step the newest state of the training was taken; None before there is one.
 
     Raises:
         CheckpointError: If a number is out of range.
@@ -83,6 +84,7 @@ class Checkpointer:
         self.resume = resume
         self.record = record
         self.branched_from: Path | None = None
+        self.newest_step: int | None = None
         self._writer = Writer(folder)
         self._check_before_saving: Callable[[Place], None] | None = None
         self._preparation: Preparation | None = None
@@ -139,7 +141,7 @@ class Checkpointer:
             path, state = found
             place = resume(parts, state, path)
             self.files.resume_from(path, state, best=self.best)
-            self._saved_step = place.step
+            self._saved_step = self.newest_step = place.step
         elif self.start is not None:
             path = self.files.start_of(self.start) if self.resume else self.start
             state = load_checkpoint(path)
@@ -342,6 +344,7 @@ class Checkpointer:
                 }
                 jobs.append(lambda: self.files.write_best(weights))
             if last:
+                self.newest_step = place.step
                 jobs.append(lambda: self._write_last(state))
             self._writer.start(jobs)
         if stopping or final:

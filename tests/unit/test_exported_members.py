@@ -25,6 +25,7 @@ EXPORTED = {
         "cases_table",
         "evaluate",
         "fit",
+        "inspection",
         "loop",
         "predict",
         "results",
