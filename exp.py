@@ -11,10 +11,23 @@ python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/check
 """
 
 from experiments import Experiment, results
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
+from ingredients import (
+    amp,
+    checkpoint,
+    data,
+    device,
+    distributed,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    sweep,
+    training,
+)
 from observers import file_observer, run_folder
 
-parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+parts = (device, distributed, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))

@@ -15,7 +15,20 @@ from typing import TYPE_CHECKING, Any
 from configs import Map
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
+from ingredients import (
+    amp,
+    checkpoint,
+    data,
+    device,
+    distributed,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    sweep,
+    training,
+)
 from ingredients.config.ingredient import Ingredient
 from observers import file_observer, run_folder
 
@@ -31,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+_PARTS = (device, distributed, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
 
 
 def ingredients() -> list[Ingredient]:

@@ -20,18 +20,22 @@ from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
+from experiments.training.meters import Mergeable
 from experiments.training.modes import evaluating
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
+from experiments.training.ranked import RankedSteps, check_ranked
 from experiments.training.speed import Speed, Stopwatch
 from experiments.training.tasks import Task, as_task
 from experiments.training.trainer import LogScalar, Trainer
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Batches, Data
+from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.ranks.group import ALONE
 from ingredients.scheduler import Schedule
 from ingredients.training import check_average, check_lengths
 
@@ -137,11 +141,15 @@ def fit(
     best = Monitor(monitor, mode, patience, min_delta)
     check_lengths(epochs, val_interval, log_interval)
     asked = Callbacks([*callbacks, *implied_callbacks(model, epochs, average, average_decay, average_start)])
+    ranks = getattr(data.train, "ranks", ALONE)
+    check_ranked(trainer, task, ranks, average)
     check_parts(trainer, task, best, asked.metrics)
     parts = parts_of(trainer, task, best, asked)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
-    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state)
+    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state, ranks=ranks)
+    if ranks.size > 1:
+        trainer.ranked = RankedSteps(trainer, ranks)
     if keeper.branched_from is not None:
         check_left(keeper.branched_from, place.epoch, epochs)
         check_waited(keeper.branched_from, best.name, best.waited, best.patience)
@@ -207,6 +215,8 @@ def fit(
             for name, value in task.of_epoch().items():
                 log(f"train/{name}", value, place.step)
 
+            if trainer.ranked is not None:
+                trainer.ranked.send_buffers()
             with keeper.saving_if_stopped(place, parts):
                 asked.after_epoch(trainer)
             metrics: dict[str, float] = {}
@@ -218,6 +228,7 @@ def fit(
                     log(name, value, place.step)
                 asked.after_validation(trainer, metrics)
                 trainer.clear_added()
+            place.stopped = bool(ranks.agree(place.stopped))
             place.epoch, place.batch = epoch, 0
             for each in trainer.schedules.values():
                 each.after_epoch(metrics)
@@ -293,6 +304,15 @@ def evaluate(
     with evaluating(*task.modules(model)):
         for batch in batches.epoch():
             meter.update(model, batch, amp)
+    if batches.ranks.size > 1:
+        if not isinstance(meter, Mergeable):
+            raise ConfigError(
+                f"{type(meter).__name__} measures the batches of one process; write its method merge(ranks), or train "
+                "in one process"
+            )
+        meter.merge(batches.ranks)
+        found = meter.compute()
+        return batches.ranks.from_first(lambda: found)
     return meter.compute()
 
 
@@ -320,14 +340,17 @@ def predict(
         wrong = found["predictions"] != found["targets"]
     """
     amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    found: dict[str, list[Tensor]] = {}
+    found: list[dict[str, Tensor]] = []
     with evaluating(*task.modules(model)):
         for batch in batches.epoch():
             with amp.autocast():
                 parts = task.predict(model, batch)
-            for name, part in parts.items():
-                found.setdefault(name, []).append(part.cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
+            found.append({name: part.cpu() for name, part in parts.items()})
+    if batches.ranks.size > 1:
+        # Of each batch every rank has predicted its share, but for the last ones of a short last batch.
+        shares = itertools.zip_longest(*batches.ranks.gather(found))
+        found = [share for batch in shares for share in batch if share is not None]
+    return {name: torch.cat([parts[name] for parts in found]) for name in (found[0] if found else ())}
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:

@@ -48,13 +48,14 @@ FLOORS = [
     "runs.__main__",
     "ingredients.errors",
     "ingredients.config",
+    "ingredients.ranks",
     "ingredients.datasets",
     "ingredients.models",
     "ingredients.checkpoints ingredients.losses",
     "ingredients.precision",
     "ingredients.tuning",
-    "ingredients.checkpoint ingredients.data ingredients.device ingredients.loss ingredients.metrics"
-    " ingredients.optimizer ingredients.scheduler",
+    "ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed ingredients.loss"
+    " ingredients.metrics ingredients.optimizer ingredients.scheduler",
     "ingredients.model ingredients.sweep",
     "ingredients.composed",
     "ingredients.amp",
