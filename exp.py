@@ -8,6 +8,7 @@ python exp.py print_config                          see every setting
 python exp.py data.stats                            look at the data
 python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
 python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt data.path=new.csv
+python exp.py export with my_runs/1/config.json checkpoint.path=run:1 export.path=model.onnx
 """
 
 from experiments import Experiment, results
@@ -17,6 +18,7 @@ from ingredients import (
     data,
     device,
     distributed,
+    exporting,
     loss,
     metrics,
     model,
@@ -27,7 +29,21 @@ from ingredients import (
 )
 from observers import file_observer, run_folder
 
-parts = (device, distributed, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+parts = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    sweep,
+)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
@@ -69,7 +85,7 @@ def evaluate(_config, _run, seed):
 
 @ex.command
 def predict(_config, _run, seed):
-    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
     from experiments import loop
 
     where = device.make_device(seed)
@@ -77,7 +93,17 @@ def predict(_config, _run, seed):
     criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches)
+    return results.record_predictions(_run, found, batches, _config.export.predictions)
+
+
+@ex.command
+def export(_config, _run, seed):
+    """Write a checkpoint (checkpoint.path=...) as a file for other programs, compared with the model on its data."""
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
+    criterion, network, _ = build(batches, where, seed, _config)
+    origin = checkpoint.load_model(network, _config)
+    return exporting.export_model(network, batches, criterion, origin, _config, _run)
 
 
 @ex.automain

@@ -21,6 +21,7 @@ from ingredients import (
     data,
     device,
     distributed,
+    exporting,
     loss,
     metrics,
     model,
@@ -44,7 +45,21 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, distributed, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+_PARTS = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    sweep,
+)
 
 
 def ingredients() -> list[Ingredient]:
@@ -53,12 +68,13 @@ def ingredients() -> list[Ingredient]:
 
 
 def compose(ex: Experiment) -> None:
-    """Give an experiment over `ingredients` its config, its observer and its commands: main, evaluate and predict."""
+    """Give an experiment over `ingredients` its config, its observer, and main, evaluate, predict and export."""
     ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
     ex.observers.append(file_observer("my_runs"))
     ex.config(_config)
     ex.command(evaluate)
     ex.command(predict)
+    ex.command(export)
     ex.main(main)
 
 
@@ -147,7 +163,7 @@ def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
 
 
 def predict(_config: Map, _run: LabRun, seed: int) -> int:
-    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
     from experiments.training import loop, results
 
     where = device.make_device(seed)
@@ -155,7 +171,16 @@ def predict(_config: Map, _run: LabRun, seed: int) -> int:
     criterion, network, precision = _build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches)
+    return results.record_predictions(_run, found, batches, _config.export.predictions)
+
+
+def export(_config: Map, _run: LabRun, seed: int) -> float:
+    """Write a checkpoint (checkpoint.path=...) as a file for other programs, compared with the model on its data."""
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
+    criterion, network, _ = _build(batches, where, seed, _config)
+    origin = checkpoint.load_model(network, _config)
+    return exporting.export_model(network, batches, criterion, origin, _config, _run)
 
 
 def main(_config: Map, _run: LabRun, seed: int) -> float | None:

@@ -75,6 +75,8 @@ def config() -> None:
     stratify = True
     # seed of the split alone; None takes the experiment's
     split_seed: int | None = None
+    # part that evaluate, predict and export take of the data that a checkpoint was trained on: test, val, train, all
+    part: Literal["test", "val", "train", "all"] = "test"
     # let a run that starts from a state of another one split the data anew, and not as that one did
     new_split = False
     # standard: by mean and deviation of the training part; imagenet: by those of ImageNet, for images in colour; none
@@ -232,8 +234,8 @@ def make_test_data(
 ) -> Data:
     """Return the configured data to test a model on, prepared as those that it was trained on.
 
-    Of the data that it was trained on that is their test part, as it was split then; of others, all of them, or their
-    test part if they bring one. Which it is, is said, and goes into the run's info.
+    Of the data that it was trained on that is `data.part`, by default their test part, as it was split then; of others,
+    all of them, or that part if they bring one. Which it is, is said, and goes into the run's info.
 
     Args:
         seed: Seed of the experiment.
@@ -255,6 +257,8 @@ def make_test_data(
     from ingredients.datasets.batches import make_batches
 
     if preparation is None:
+        if _config.part != "test":
+            raise DataError(f"data.part: got {_config.part}, but the checkpoint does not tell how its data were split")
         return make_data(seed, device)
     ranks = current()
     with ranks.first_on_node():
@@ -266,11 +270,17 @@ def make_test_data(
     is_same = prepared.fingerprint == preparation.split.data
     tested = made.test.num_samples
     total = len(prepared.names) or tested
-    part = "the test part" if is_same or tested < total else "all"
+    is_all = _config.part == "all" or (tested == total and not is_same)
+    part = "all" if is_all else f"the {_config.part} part"
     which = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
     _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, which)
     _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint}
-    _run.info["data"] |= {"tested": tested, "samples": total, "trained_on": preparation.split.data}
+    _run.info["data"] |= {
+        "part": _config.part,
+        "tested": tested,
+        "samples": total,
+        "trained_on": preparation.split.data,
+    }
     return made
 
 

@@ -379,6 +379,7 @@ class Checkpointer:
                     **{name: state[name] for name in ("model", "loss") if state.get(name) is not None},
                     **({} if evaluated in (None, parts["model"]) else {"model": state_of(evaluated)}),
                     "epoch": place.epoch,
+                    "step": place.step,
                     "metrics": snapshot(dict(best)),
                     **self._of_run(),
                 }
@@ -398,7 +399,7 @@ class Checkpointer:
         self._saved_step = state["step"]
 
     def _state(self, place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
-        of_record = {} if self.record is None else {"run": self.record.uid, "position": self.record.position()}
+        of_record = {} if self.record is None else {"position": self.record.position()}
         state = {**capture(place, parts), **of_record, "data": self._fingerprint(), **self._of_run()}
         return of_all_ranks(state, self._ranks)
 
@@ -408,7 +409,8 @@ class Checkpointer:
     def _of_run(self) -> dict[str, Any]:
         """Return what every checkpoint of the run tells of it."""
         prepared = {} if self._preparation is None else {"preparation": self._preparation.state_dict()}
-        return {"config": self.config, **prepared}
+        of_record = {} if self.record is None else {"run": self.record.uid}
+        return {"config": self.config, **prepared, **of_record}
 
     def _fingerprint(self) -> str | None:
         """Return the fingerprint of the run's data, where its ingredient noted one."""

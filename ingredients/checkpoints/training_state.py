@@ -37,7 +37,7 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 # Settings of the data that change how they are read, and nothing of what is read.
-_OF_READING = ("num_workers", "pin_memory", "in_memory")
+_OF_READING = ("num_workers", "pin_memory", "in_memory", "part")
 # Settings that states of earlier versions lack, with the value that is like theirs.
 _LATER: dict[str, Any] = {
     "columns": None,

@@ -263,6 +263,7 @@ def look_once_at_sources() -> None:
     """Let Sacred look once at where the file of a module lies, not again for each ingredient that imports it."""
     is_local_source, real = dependencies.is_local_source, functools.lru_cache(4096)(os.path.realpath)
 
+    @functools.lru_cache(4096)  # which Sacred asks twice of each, for sources and for dependencies
     def is_local(filename: str, modname: str, experiment_path: str) -> bool:
         below = os.path.join(real(experiment_path), "")  # noqa: PTH118 - of text, a tenth of the time
         return real(filename).startswith(below) and is_local_source(filename, modname, experiment_path)

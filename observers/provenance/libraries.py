@@ -98,8 +98,13 @@ def _file_digest(path: Path, *status: int) -> str:
 @functools.cache
 def _is_loose(folder: str) -> bool:
     """Return whether a folder holds neither installed packages nor Python's own modules."""
-    if not folder or any(part in ("site-packages", "dist-packages") for part in Path(folder).parts):
+    if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):
         return False
     real = Path(folder).resolve()
-    own = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-    return not any(real.is_relative_to(Path(path).resolve()) for path in own)
+    return not any(real.is_relative_to(own) for own in _own_folders())
+
+
+@functools.cache
+def _own_folders() -> tuple[Path, ...]:
+    """Return where Python keeps its own modules."""
+    return tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))

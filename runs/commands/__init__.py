@@ -21,6 +21,8 @@ COMMANDS = {
     "diff": "show what differs between two runs: config, sources, packages, git, results, metrics",
     "compare": "compare groups of runs by a metric, with tests",
     "plot": "draw curves, on the terminal or as a picture",
+    "report": "write runs as one HTML file to send to somebody",
+    "board": "look at runs in the browser",
     "tag": "attach words to a run, by which ls --tag finds it",
     "note": "show what is written about a run, or replace it",
     "rm": "move runs into the trash, or remove them for good",

@@ -11,7 +11,7 @@ from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
-from runs.commands.terminal.values import STATUS_STYLES, duration_text, time_text, utc, value_text
+from runs.query.texts import STATUS_STYLES, duration_text, time_text, utc, value_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -169,7 +169,7 @@ def _status(run: Run) -> str:
 
 def _sweep(run: Run) -> str:
     """Return which trial of which sweep it is, and what the sweep chose for it."""
-    from runs.comparison.grouping import show
+    from runs.stores.settings import show
 
     sweep = run.get("meta.sweep")
     if not isinstance(sweep, Mapping):

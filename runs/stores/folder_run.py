@@ -93,10 +93,10 @@ class FolderRun(Run):
     def _series(self, name: str) -> Series | None:
         # With numpy, which lists of runs do without.
         if (self.folder / POINTS).exists():
-            from observers.record.points import read_metrics
+            from observers.record.points import read_metric
 
             with self._damage_to("metrics"):
-                return read_metrics(self.folder).get(name)
+                return read_metric(self.folder, name)
         from runs.stores.stock_sacred import series_of
 
         return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)

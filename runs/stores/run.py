@@ -19,6 +19,8 @@ from runs.stores.content import Content
 from runs.stores.media import Medium
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from observers.artifacts.version import ArtifactVersion
     from observers.record.points import Series
 
@@ -205,6 +207,12 @@ class Run(abc.ABC):
 
     # ------------------------------------------------------------------ the same for all
 
+    def _repr_html_(self) -> str:
+        """Return the form of it that notebooks show: head, curves, config and summary."""
+        from runs.stores.forms import run_form
+
+        return run_form(self)
+
     def __getitem__(self, name: str) -> Any:
         """Return the field `name`, short or full; None if the run does not have it.
 
@@ -358,7 +366,7 @@ class Run(abc.ABC):
 
         Args:
             name: The metric.
-            num_points: At most as many, extremes kept; see `runs.stores.downsampling`.
+            num_points: At most as many, extremes kept; see `runs.drawing.decimation`.
 
         Raises:
             StoreError: If there is no such metric.
@@ -369,9 +377,19 @@ class Run(abc.ABC):
             raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
         if num_points is None:
             return series
-        from runs.stores.downsampling import downsample
+        from runs.drawing.decimation import downsample
 
         return downsample(series, num_points)
+
+    def epochs_at(self, steps: np.ndarray) -> np.ndarray | None:
+        """Return the epoch at each step (n,), with its fraction; None if the record does not tell.
+
+        Raises:
+            StoreError: If the run cannot be read.
+        """
+        from runs.stores.epochs import epochs_at
+
+        return epochs_at(self, steps)
 
     @property
     def output(self) -> str:

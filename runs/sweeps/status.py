@@ -86,6 +86,9 @@ class Watcher:
         abandoned = tuple(number for number in unfinished if number not in running)
         took = [point.duration_s for point in points.values() if point.duration_s and "same_as" not in point.notes]
         limit = self.limit()
+        if limit is not None and len(points) - len(unfinished) >= limit:  # which may have been raised meanwhile
+            self.definition = self.home.definition()
+            limit = self.limit()
         left_s = None
         if took and limit is not None and living:
             left = limit - sum(point.is_finished for point in points.values())

@@ -79,3 +79,11 @@ def test_page_as_typed_does_what_it_says(page, tmp_path):
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\((?!https?://)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", ["training.md", "extending.md"])
+def test_examples_of_ones_own_parts_take_under_twenty_lines(page):
+    blocks = [block for kind, *_, block in BLOCK.findall((LAB / "docs" / page).read_text()) if kind == "python"]
+    lengths = [sum(1 for line in block.splitlines() if line.strip()) for block in blocks]
+    assert lengths
+    assert max(lengths) < 20

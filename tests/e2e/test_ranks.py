@@ -12,6 +12,7 @@ import torch
 
 from observers.record.points import read_metrics
 from runs import open_store
+from runs.rerun.resuming import resume_launch
 from tests.processes import PIPE, Process, run
 from tests.ranks import started_ranks, wait_for_all, write_experiment
 
@@ -177,8 +178,9 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbr
     assert "is gone without a word" in found["fail_trace"][-1]
     assert last_state(lab, "killed")["step"] == 4
 
-    command = [sys.executable, "-m", "runs", "--store", "killed", "resume", "1"]
-    done = run(command, cwd=lab, capture_output=True, text=True, starts_python=True)
+    # As `runs resume` starts it.
+    launch = resume_launch(found)
+    done = run(launch.command, cwd=launch.cwd, env=launch.environ(), capture_output=True, text=True, starts_python=True)
     assert done.returncode == 0, done.stderr
     found = newest(lab, "killed")
     assert found.status == "COMPLETED"

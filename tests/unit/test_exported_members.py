@@ -67,6 +67,7 @@ EXPORTED = {
         "checkpoint",
         "data",
         "device",
+        "exporting",
         "global_stream",
         "loss",
         "metrics",
