@@ -133,6 +133,6 @@ def main(_config, _run, seed, training):
         )
         keeper.restore_best(network)
     results.report_speed(_run, fitted.speed)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

@@ -192,6 +192,6 @@ def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     train(_run, _config, network, batches, criterion, precision)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

@@ -20,8 +20,7 @@ from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
-from experiments.training.meters import Mergeable
-from experiments.training.modes import evaluating
+from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
 from experiments.training.ranked import RankedSteps, check_ranked
@@ -31,7 +30,6 @@ from experiments.training.trainer import LogScalar, Trainer
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Batches, Data
-from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
@@ -39,7 +37,7 @@ from ingredients.ranks.group import ALONE
 from ingredients.scheduler import Schedule
 from ingredients.training import check_average, check_lengths
 
-__all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
+__all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "steps_per_epoch"]
 
 
 @dataclasses.dataclass
@@ -275,82 +273,6 @@ def _by_name(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     return {} if given is None else {"": given}
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
-) -> dict[str, float]:
-    """Return the loss and the metrics of a model over a part of the data; empty if the part is.
-
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
-
-    Args:
-        model: On the device of the data.
-        batches: Such as `data.val` or `data.test`.
-        loss: The loss, or the task, that the model was trained with.
-        amp: The precision to compute in; float32 without one.
-
-    Returns:
-        `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
-        own unit. Each is over all samples together, whatever the size of the batches. Of a task what it measures.
-
-    Example:
-        metrics = loop.evaluate(network, batches.test, criterion)
-        print(metrics["accuracy"])
-    """
-    amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    meter = task.meter()
-    with evaluating(*task.modules(model)):
-        for batch in batches.epoch():
-            meter.update(model, batch, amp)
-    if batches.ranks.size > 1:
-        if not isinstance(meter, Mergeable):
-            raise ConfigError(
-                f"{type(meter).__name__} measures the batches of one process; write its method merge(ranks), or train "
-                "in one process"
-            )
-        meter.merge(batches.ranks)
-        found = meter.compute()
-        return batches.ranks.from_first(lambda: found)
-    return meter.compute()
-
-
-@torch.no_grad()
-def predict(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
-) -> dict[str, Tensor]:
-    """Return what the model makes of `batches`, in their order, on the CPU; their targets may be missing.
-
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
-
-    Args:
-        model: On the device of the data.
-        batches: Such as `data.test`.
-        loss: The loss that the model was trained with, which says how its outputs are read; or its task.
-        amp: The precision to compute in; float32 without one.
-
-    Returns:
-        `predictions`: classes (N,), labels (N, K) as 0 and 1, or values (N, D) in the targets' own unit; `targets`
-        likewise; `probabilities` (N, K), unless the loss is one of values. Empty if the part is. Of a task what its
-        `predict` returns.
-
-    Example:
-        found = loop.predict(network, batches.test, criterion)
-        wrong = found["predictions"] != found["targets"]
-    """
-    amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    found: list[dict[str, Tensor]] = []
-    with evaluating(*task.modules(model)):
-        for batch in batches.epoch():
-            with amp.autocast():
-                parts = task.predict(model, batch)
-            found.append({name: part.cpu() for name, part in parts.items()})
-    if batches.ranks.size > 1:
-        # Of each batch every rank has predicted its share, but for the last ones of a short last batch.
-        shares = itertools.zip_longest(*batches.ranks.gather(found))
-        found = [share for batch in shares for share in batch if share is not None]
-    return {name: torch.cat([parts[name] for parts in found]) for name in (found[0] if found else ())}
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:
