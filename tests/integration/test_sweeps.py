@@ -272,6 +272,23 @@ def test_an_agent_that_died_behind_its_run_leaves_nothing_to_run_again(sweep):
     assert len(late.runs()) == 1
 
 
+def test_seeds_that_have_run_to_their_end_are_not_run_again(sweep):
+    spec = {**GRID, "parameters": {"x": {"values": [2.0]}}, "seeds": 3}
+    sweep(spec, seed=5).agent().run()
+    late = sweep(spec, seed=5)
+    # As if the agent had been killed while it ran the last seed.
+    (late.place.base / "sweeps" / "s" / "study.journal").unlink()
+    with open_store(late.place.base) as store:
+        (last,) = store.find("seed=7")
+        store.remove([last])
+    assert late.agent().run() == 1
+    (point,) = late.points().values()
+    assert point.values == (0.25 + 6,)
+    with open_store(late.place.base) as store:
+        attempts = {run["config.seed"]: run["meta.sweep.attempt"] for run in store.find()}
+    assert attempts == {5: 0, 6: 0, 7: 1}
+
+
 def test_only_one_agent_has_an_attempt(sweep, database, mongo_url):
     destination = Destination(mongo_url, database.name)
     for home in (sweep().home, sweep(destination=destination).home):
