@@ -17,7 +17,7 @@ import pytest
 from runs.sweeps.journals import MongoJournal, file_storage, mongo_storage
 from runs.sweeps.outages import Outages
 
-WRITERS, TRIALS = 8, 12
+WRITERS, TRIALS = 8, 6
 
 
 @contextlib.contextmanager
