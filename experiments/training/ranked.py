@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from experiments.training.tasks import Supervised, Task
 from ingredients.errors import ConfigError
 from ingredients.models.freezing import freezings_of
+from ingredients.models.synced_norms import sync_batch_norms
 from ingredients.ranks.group import Ranks, current
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
     if joined == 1:
         return
     data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
-    on_cpu = trainer.amp.device.type == "cpu"
     reasons = {
         f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
         f"{type(optimizer).__name__} recomputes its loss": isinstance(optimizer, torch.optim.LBFGS),
@@ -47,7 +47,7 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
         f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
         "training.average=swa measures batches of one process": average == "swa",
-        "SyncBatchNorm of torch needs GPUs (distributed.sync_batch_norm)": on_cpu and ranks.options["sync_batch_norm"],
+        f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
         "nn.DataParallel has threads of one process share its GPUs, and is slower": _has_data_parallel(trainer.model),
     }
     refused = [reason for reason, applies in reasons.items() if applies]
@@ -61,6 +61,13 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
             f"metrics.use: got {data.val.num_samples} validation samples for {ranks.size} processes, expected at least "
             "one for each; start fewer processes"
         )
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    kinds = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
+    return any(isinstance(module, kinds) for module in model.modules())
 
 
 def _has_data_parallel(model: nn.Module) -> bool:
@@ -84,7 +91,7 @@ class RankedSteps:
         self._batches = trainer.data.train
         device = trainer.amp.device
         if ranks.options["sync_batch_norm"]:
-            trainer.model = nn.SyncBatchNorm.convert_sync_batchnorm(trainer.model)
+            sync_batch_norms(trainer.model)
         self.model = nn.parallel.DistributedDataParallel(
             trainer.model,
             device_ids=[device] if device.type == "cuda" else None,
