@@ -81,6 +81,7 @@ def fit(
     average: str | None = None,
     average_decay: float = 0.999,
     average_start: int | None = None,
+    inference_mode: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """Train `model` on `data.train`, validating on `data.val` every `val_interval` epochs.
@@ -114,6 +115,7 @@ def fit(
         average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
         average_decay: Of `ema`, the share of the average that stays after a step.
         average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
+        inference_mode: Whether validations compute in `torch.inference_mode`.
         callbacks: What is done beside the training, see `Callback`.
 
     Returns:
@@ -212,7 +214,7 @@ def fit(
             metrics: dict[str, float] = {}
             if epoch % val_interval == 0 or epoch == epochs or place.stopped:
                 with keeper.saving_if_stopped(place, parts):
-                    measured = evaluate(trainer.evaluated, data.val, task, amp)
+                    measured = evaluate(trainer.evaluated, data.val, task, amp, inference_mode=inference_mode)
                 metrics = {f"val/{name}": value for name, value in measured.items()}
                 for name, value in metrics.items():
                     log(name, value, place.step)
@@ -266,9 +268,13 @@ def _by_name(given: Any) -> dict[str, Any]:
     return {} if given is None else {"": given}
 
 
-@torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
+    model: nn.Module,
+    batches: Batches,
+    loss: Loss | Task,
+    amp: MixedPrecision | None = None,
+    *,
+    inference_mode: bool = False,
 ) -> dict[str, float]:
     """Return the loss and the metrics of a model over a part of the data; empty if the part is.
 
@@ -279,6 +285,8 @@ def evaluate(
         batches: Such as `data.val` or `data.test`.
         loss: The loss, or the task, that the model was trained with.
         amp: The precision to compute in; float32 without one.
+        inference_mode: Whether to compute in `torch.inference_mode`, and not just without gradients. Tensors that are
+            made meanwhile, and kept, cannot take part in a training afterwards.
 
     Returns:
         `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
@@ -290,10 +298,11 @@ def evaluate(
     """
     amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
     meter = task.meter()
-    with evaluating(*task.modules(model)):
+    without_gradients = torch.inference_mode() if inference_mode else torch.no_grad()
+    with without_gradients, evaluating(*task.modules(model)):
         for batch in batches.epoch():
             meter.update(model, batch, amp)
-    return meter.compute()
+        return meter.compute()
 
 
 @torch.no_grad()
