@@ -46,7 +46,7 @@ def meet(world: World, experiment: sacred.Experiment, run: Any) -> Notices | Non
     name = run.experiment_info["name"]
     if "distributed" not in [part.path for part, _ in list(experiment.traverse_ingredients())]:
         raise ConfigError(
-            f"{which}, but {name} has no ingredient distributed, so that each would train by "
+            f"{which}, but the experiment {name} has no ingredient distributed, so that each would train by "
             "itself; add ingredients.distributed to it, or start it without torchrun"
         )
     if getattr(run.main_function, "unobserved", False):
