@@ -27,6 +27,7 @@ from observers.record.schema import (
     OUTPUT,
     POINTS,
     PROVENANCE,
+    RANKS_FOLDER,
     RUN,
     SACRED_METRICS,
     SUMMARY,
@@ -127,6 +128,16 @@ class FolderRun(Run):
             raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
         except MemoryError as error:
             raise StoreError(f"{self.folder / OUTPUT} is larger than the memory that is free") from error
+
+    @property
+    def rank_outputs(self) -> dict[int, Content]:
+        """See `Run.rank_outputs`."""
+        paths = (self.folder / RANKS_FOLDER).glob("*.txt")
+        ranks = sorted(int(path.stem) for path in paths if path.stem.isdecimal())
+        return {
+            rank: self._content(f"{RANKS_FOLDER}/{rank}.txt", self.folder, f"{RANKS_FOLDER}/{rank}.txt")
+            for rank in ranks
+        }
 
     @property
     def artifacts(self) -> dict[str, Content]:

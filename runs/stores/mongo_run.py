@@ -212,6 +212,12 @@ class MongoRun(Run):
         return missed + data[match.end() + max(0, start - tail) :], tail + len(data) - match.end()
 
     @property
+    def rank_outputs(self) -> dict[int, Content]:
+        """See `Run.rank_outputs`."""
+        original = self.original()
+        return {} if original is None else original.rank_outputs
+
+    @property
     def artifacts(self) -> dict[str, Content]:
         """See `Run.artifacts`."""
         entries = self._whole_list(self._find({"artifacts": 1, "artifacts_file": 1}), "artifacts")

@@ -145,6 +145,14 @@ class Run(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def rank_outputs(self) -> dict[int, Content]:
+        """What the processes of a run of several wrote, by their rank, but for rank 0, whose output is the run's.
+
+        Of a run in a database they are those in its folder, if that is on this machine.
+        """
+
+    @property
+    @abc.abstractmethod
     def artifacts(self) -> dict[str, Content]:
         """Files that the run made, by name."""
 
