@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactFile, ArtifactVersion
@@ -14,10 +14,7 @@ from observers.errors import ArtifactError
 from runs.errors import StoreError
 from runs.stores.content import Content
 
-if TYPE_CHECKING:
-    from runs.stores.mongo_database import Document, MongoDatabase
-
-__all__ = ["StoredArtifact", "versions_in_database", "versions_in_folder"]
+__all__ = ["StoredArtifact", "versions_in_folder"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,55 +92,3 @@ def _content_in_folder(version: ArtifactVersion, file: ArtifactFile) -> Content:
             raise StoreError(str(error)) from error
 
     return Content(file.path, open_)
-
-
-def versions_in_database(mongo: MongoDatabase, name: str) -> list[StoredArtifact]:
-    """Return the versions of an artifact in a database, the oldest first.
-
-    Raises:
-        StoreError: If they cannot be read.
-    """
-    with mongo.errors():
-        found = list(mongo.collections.artifacts.find({"name": name}, sort=[("version", 1)]))
-    return [_of_database(mongo, document) for document in found]
-
-
-def _of_database(mongo: MongoDatabase, document: Document) -> StoredArtifact:
-    from observers.mongo.documents import restore
-    from runs.stores.mongo_run import plain
-
-    def read(key: Any) -> bytes:
-        with mongo.errors():
-            return mongo.fs.get(key).read()
-
-    listed = document.get("files")
-    files = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    metadata = plain(restore(document.get("metadata"), read))
-    created = document.get("created")
-    return StoredArtifact(
-        str(document.get("name")),
-        int(document.get("version") or 0),
-        str(document.get("type") or ""),
-        str(document.get("digest") or ""),
-        created if isinstance(created, datetime) else None,
-        int(document.get("bytes") or 0),
-        int(document.get("num_files") or len(files)),
-        metadata if isinstance(metadata, dict) else {},
-        tuple(map(str, document.get("made_by") or ())),
-        tuple(map(str, document.get("used_by") or ())),
-        {str(one.get("path")): _content_in_database(mongo, one) for one in files},
-        {str(one.get("path")): int(one.get("bytes") or 0) for one in files},
-    )
-
-
-def _content_in_database(mongo: MongoDatabase, file: Document) -> Content:
-    def open_() -> BinaryIO:
-        import gridfs
-
-        with mongo.errors():
-            try:
-                return mongo.fs.get(file.get("file_id"))
-            except gridfs.errors.NoFile as error:
-                raise StoreError(f"{file.get('path')!r} is not in the database") from error
-
-    return Content(str(file.get("path")), open_)

@@ -250,7 +250,7 @@ class MongoStore(Store):
 
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
         """See `Store.artifact_versions`."""
-        from runs.stores.artifact_versions import versions_in_database
+        from runs.stores.mongo_artifacts import versions_in_database
 
         return versions_in_database(self.mongo, name)
 
