@@ -58,7 +58,7 @@ class Chart {
     const layout = layoutOf({
       height: 240,
       xaxis: { title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 } },
-      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "power" },
+      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e" },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
     await window.Plotly.react(this.place, data, layout, configOf(this.metric));
