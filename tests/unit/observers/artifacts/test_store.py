@@ -17,6 +17,7 @@ from observers.artifacts.store import ArtifactStore, Lineage
 from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.identity import new_uid
+from tests.processes import run
 
 
 @pytest.fixture
@@ -257,7 +258,7 @@ os._exit(0)
 
 
 def run_script(script):
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    return run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
 
 
 def test_file_that_is_written_while_it_is_read_is_refused(store, tmp_path, request):
@@ -428,7 +429,7 @@ store = ArtifactStore({store!r})
 folder = Path({home!r}) / str(me)
 folder.mkdir()
 Path({home!r}, f"ready{{me}}").touch()
-while not Path({home!r}, "go").exists(): pass
+while not Path({home!r}, "go").exists(): time.sleep(0.001)
 for turn in range({turns}):
     same = (folder / "file")
     same.write_bytes(b"common %d" % turn)
