@@ -8,13 +8,44 @@ python exp.py print_config                          see every setting
 python exp.py data.stats                            look at the data
 python exp.py evaluate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
 python exp.py predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt data.path=new.csv
+python exp.py export with my_runs/1/config.json checkpoint.path=run:1 export.path=model.onnx
 """
 
 from experiments import Experiment, results
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
+from ingredients import (
+    amp,
+    checkpoint,
+    data,
+    device,
+    distributed,
+    exporting,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    probe,
+    scheduler,
+    sweep,
+    training,
+)
 from observers import file_observer, run_folder
 
-parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+parts = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    probe,
+    sweep,
+)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
@@ -56,7 +87,7 @@ def evaluate(_config, _run, seed):
 
 @ex.command
 def predict(_config, _run, seed):
-    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
     from experiments import loop
 
     where = device.make_device(seed)
@@ -64,13 +95,23 @@ def predict(_config, _run, seed):
     criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches)
+    return results.record_predictions(_run, found, batches, _config.export.predictions)
+
+
+@ex.command
+def export(_config, _run, seed):
+    """Write a checkpoint (checkpoint.path=...) as a file for other programs, compared with the model on its data."""
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
+    criterion, network, _ = build(batches, where, seed, _config)
+    origin = checkpoint.load_model(network, _config)
+    return exporting.export_model(network, batches, criterion, origin, _config, _run)
 
 
 @ex.automain
 def main(_config, _run, seed, training):
     """Train, and return the metric of the best epoch on the test part."""
-    from experiments import loop
+    from experiments import inspection, loop
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
@@ -89,11 +130,12 @@ def main(_config, _run, seed, training):
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
+            callbacks=inspection.make_callbacks(_run, _config),
             log=_run.log_scalar,
             **training,
         )
         keeper.restore_best(network)
     results.report_speed(_run, fitted.speed)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

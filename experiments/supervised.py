@@ -15,7 +15,22 @@ from typing import TYPE_CHECKING, Any
 from configs import Map
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, sweep, training
+from ingredients import (
+    amp,
+    checkpoint,
+    data,
+    device,
+    distributed,
+    exporting,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    probe,
+    scheduler,
+    sweep,
+    training,
+)
 from ingredients.config.ingredient import Ingredient
 from observers import file_observer, run_folder
 
@@ -31,7 +46,22 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, sweep)
+_PARTS = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    probe,
+    sweep,
+)
 
 
 def ingredients() -> list[Ingredient]:
@@ -40,12 +70,13 @@ def ingredients() -> list[Ingredient]:
 
 
 def compose(ex: Experiment) -> None:
-    """Give an experiment over `ingredients` its config, its observer and its commands: main, evaluate and predict."""
+    """Give an experiment over `ingredients` its config, its observer, and main, evaluate, predict and export."""
     ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
     ex.observers.append(file_observer("my_runs"))
     ex.config(_config)
     ex.command(evaluate)
     ex.command(predict)
+    ex.command(export)
     ex.main(main)
 
 
@@ -92,9 +123,9 @@ def train(
         task: The loss, or a task.
         precision: From `amp.make_amp`.
         optimizers: By name; None makes the configured one, with its schedule.
-        callbacks: Further ones than the settings ask for.
+        callbacks: Further ones than the settings ask for, such as `probe`.
     """
-    from experiments.training import loop, results
+    from experiments.training import inspection, loop, results
     from ingredients.losses.building import Loss
 
     opt: Any = optimizers
@@ -113,7 +144,7 @@ def train(
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *inspection.make_callbacks(run, config)],
             log=run.log_scalar,
             **config.training,
         )
@@ -134,7 +165,7 @@ def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
 
 
 def predict(_config: Map, _run: LabRun, seed: int) -> int:
-    """Write what a checkpoint (checkpoint.path=...) predicts to predictions.csv; the data need no targets."""
+    """Write what a checkpoint (checkpoint.path=...) predicts, as a table; the data need no targets."""
     from experiments.training import loop, results
 
     where = device.make_device(seed)
@@ -142,7 +173,16 @@ def predict(_config: Map, _run: LabRun, seed: int) -> int:
     criterion, network, precision = _build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
     found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches)
+    return results.record_predictions(_run, found, batches, _config.export.predictions)
+
+
+def export(_config: Map, _run: LabRun, seed: int) -> float:
+    """Write a checkpoint (checkpoint.path=...) as a file for other programs, compared with the model on its data."""
+    where = device.make_device(seed)
+    batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
+    criterion, network, _ = _build(batches, where, seed, _config)
+    origin = checkpoint.load_model(network, _config)
+    return exporting.export_model(network, batches, criterion, origin, _config, _run)
 
 
 def main(_config: Map, _run: LabRun, seed: int) -> float | None:
@@ -154,6 +194,6 @@ def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     train(_run, _config, network, batches, criterion, precision)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

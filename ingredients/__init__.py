@@ -1,8 +1,9 @@
 """What experiments are composed of.
 
-Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`:
-`data`, `model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`, `sweep`. None
-of them imports torch before something is built. `Ingredient` is the class to write one's own with.
+Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`: `data`,
+`model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `distributed`, `training`, `checkpoint`,
+`exporting`, `probe`, `sweep`. None of them imports torch before something is built. `Ingredient` is the class to write
+one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
 random streams are exported, too, for annotations and for a loop of one's own. Each is loaded when first asked for.
@@ -36,6 +37,7 @@ from ingredients.errors import (
     ModelError,
     OptimizerError,
     PrecisionError,
+    RankError,
     SchedulerError,
     TrainingError,
     UnknownEntryError,
@@ -67,6 +69,7 @@ __all__ = [
     "Padded",
     "Place",
     "PrecisionError",
+    "RankError",
     "Schedule",
     "SchedulerError",
     "Source",
@@ -79,6 +82,8 @@ __all__ = [
     "checkpoint",
     "data",
     "device",
+    "distributed",
+    "exporting",
     "global_stream",
     "loss",
     "metrics",
@@ -93,7 +98,20 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ingredients import amp, checkpoint, data, device, loss, metrics, model, optimizer, scheduler, training
+    from ingredients import (
+        amp,
+        checkpoint,
+        data,
+        device,
+        distributed,
+        exporting,
+        loss,
+        metrics,
+        model,
+        optimizer,
+        scheduler,
+        training,
+    )
     from ingredients.checkpoints.checkpointer import Checkpointer
     from ingredients.checkpoints.training_state import Place
     from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
@@ -42,8 +42,10 @@ def config() -> None:
     keep = 2
     # what to go on from: auto (the unfinished run of the same config, if there is one), or another run's checkpoint
     resume: str | None = None
-    # checkpoint that the commands evaluate and predict load
+    # checkpoint that the commands evaluate, predict and export load: PATH.pt, run:ID (its best weights) or run:ID@last
     path: str | None = None
+    # type that evaluate and predict cast the weights to, and compute in: float16 and bfloat16 take half the memory
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
 @ingredient.capture
@@ -69,7 +71,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
     """
     from ingredients.checkpoints.checkpointer import Checkpointer
 
-    options = {name: value for name, value in _config.items() if name not in ("path", "resume")}
+    options = {name: value for name, value in _config.items() if name not in ("path", "resume", "dtype")}
     start = None if _config.resume in (None, "auto") else Path(_config.resume)
     if run is None:
         return Checkpointer(Path(folder) / "checkpoints", to_plain(config), start=start, **options)
@@ -109,7 +111,7 @@ def load_split(run: TrainingRecord, _config: Map) -> Split | None:
 
 
 @ingredient.capture
-def load_preparation(path: str | None) -> Preparation | None:
+def load_preparation(path: str | None, _run: TrainingRecord | None = None) -> Preparation | None:
     """Return what the data of the configured checkpoint were prepared by, for `data.make_test_data`.
 
     None, and a warning, for a checkpoint that was saved before this was kept.
@@ -119,7 +121,7 @@ def load_preparation(path: str | None) -> Preparation | None:
     """
     from ingredients.checkpoints.files import load_checkpoint, preparation_of
 
-    where = _checkpoint(path)
+    where = _checkpoint(path, _run)
     preparation = preparation_of(load_checkpoint(where, check=False), where)
     if preparation is None:
         _log.warning(
@@ -131,15 +133,26 @@ def load_preparation(path: str | None) -> Preparation | None:
 
 
 @ingredient.capture
-def load_model(model: nn.Module, config: Map, path: str | None, loss: Loss | None = None) -> None:
+def load_model(
+    model: nn.Module,
+    config: Map,
+    path: str | None,
+    loss: Loss | None = None,
+    dtype: str = "float32",
+    _run: TrainingRecord | None = None,
+) -> dict[str, Any]:
     """Load the weights of the configured checkpoint into `model`, and into `loss` what was trained of that.
 
-    Warns if it does not hold what its data were prepared by, and was trained on other data, or another split of them.
+    They are cast to `checkpoint.dtype`; the model takes and returns float32 all the same. Warns if the checkpoint does
+    not hold what its data were prepared by, and was trained on other data, or another split of them.
 
     Args:
         model: Built as it was when the checkpoint was saved.
         config: The run's whole config, to say what differs from the checkpoint's if it does not fit.
         loss: The loss, where its value is wanted and it has parameters of its own.
+
+    Returns:
+        Where the weights come from: `checkpoint` (the file), `run` (its uid), `epoch` and `step`.
 
     Raises:
         CheckpointError: If it is missing, damaged, or of another model.
@@ -147,7 +160,8 @@ def load_model(model: nn.Module, config: Map, path: str | None, loss: Loss | Non
     from ingredients.checkpoints.files import load_weights, other_data
 
     mine = named(config)
-    state = load_weights(model, _checkpoint(path), mine, None if loss is None else loss.module)
+    where = _checkpoint(path, _run)
+    state = load_weights(model, where, mine, None if loss is None else loss.module)
     differing = [] if state.get("preparation") else other_data(state.get("config", {}), hide_passwords(mine))
     if differing:
         _log.warning(
@@ -156,9 +170,25 @@ def load_model(model: nn.Module, config: Map, path: str | None, loss: Loss | Non
             path,
             ", ".join(differing),
         )
+    if dtype != "float32":
+        _cast(model, dtype, _run)
+    return {"checkpoint": str(where), **{name: state.get(name) for name in ("run", "epoch", "step")}}
 
 
-def _checkpoint(path: str | None) -> Path:
+def _cast(model: nn.Module, dtype: str, run: Any) -> None:
+    """Cast the weights of a model, and say how much memory that saves."""
+    from ingredients.models.tuned import cast
+
+    before, after = cast(model, dtype)
+    _log.info("weights in %s: %.2f MB in place of %.2f", dtype, after / 1e6, before / 1e6)
+    if run is not None:
+        run.info["weights_in"] = {"dtype": dtype, "bytes": after, "float32_bytes": before}
+
+
+def _checkpoint(path: str | None, run: TrainingRecord | None) -> Path:
+    from ingredients.checkpoints.weights import find_weights
+
     if path is None:
         raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")
-    return Path(path)
+    folder = None if run is None else run.folder
+    return find_weights(path, None if folder is None else folder.parent, "checkpoint.path")

@@ -57,6 +57,7 @@ __all__ = [
     "reproduce",
     "resume",
     "sync",
+    "write_report",
 ]
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
         SweepError,
     )
     from runs.mongod import Mongod
+    from runs.reporting.report import write_report
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
     from runs.rerun.verdict import Tolerance, Verdict
@@ -135,6 +137,7 @@ else:
         "reproduce": "runs.rerun.starting",
         "resume": "runs.rerun.starting",
         "sync": "runs.transfer.syncing",
+        "write_report": "runs.reporting.report",
     }
 
     def __getattr__(name: str) -> object:

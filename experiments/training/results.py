@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import math
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.training.cases import cases_table
-from ingredients.errors import DataError
+from experiments.training.predictions import record_predictions
 from observers.media.kinds import Image
 from observers.media.table import Table
 
@@ -110,81 +106,3 @@ def record_graph(run: LabRun, model: nn.Module, data: Data) -> None:
 
     sample = torch.zeros(1, *data.input_shape, dtype=data.input_dtype, device=next(model.parameters()).device)
     run.log_graph(model, sample)
-
-
-def record_predictions(run: LabRun, found: Mapping[str, Tensor], data: Data) -> int:
-    """Record predictions as the artifact `predictions.csv`, and return their number.
-
-    Its columns, with a row for each sample of `data.test`, in order:
-
-        file or index   which sample: its file, or its place in the source (in its part, if the source has parts)
-        target          only if there are targets; empty where one is missing or not known to the model
-        prediction      the class, or the value in the targets' own unit
-        p(CLASS), ...   the probability of each class
-
-    Of several labels or values, there is a column for each: `target_NAME`, `prediction_NAME`. A class for each pixel is
-    recorded as `predictions.npz` instead, with the arrays `prediction` and `target`, (N, H, W).
-
-    Args:
-        run: A run of the lab.
-        found: What `loop.predict` made of the test part.
-        data: The data.
-
-    Raises:
-        DataError: If there is nothing to predict.
-    """
-    if not found:
-        raise DataError(
-            "there is no test part to predict; train with data.test_fraction above 0, or predict other data"
-        )
-    predictions = found["predictions"]
-    if data.task == "custom":
-        raise DataError(
-            f"the predictions for data of the task {data.task} are no table; write what `loop.predict` returns in an "
-            "experiment of your own"
-        )
-    if predictions.ndim > 2 or (predictions.ndim == 2 and data.task == "segmentation"):
-        return _record_pixels(run, found)
-    names = data.test_names or range(len(predictions))
-    columns: dict[str, list] = {"file" if isinstance(names[0], str) else "index": list(names)}
-    if data.has_targets:
-        columns |= _columns("target", found["targets"], data)
-    columns |= _columns("prediction", predictions, data)
-    for position, name in enumerate(data.classes if "probabilities" in found else ()):
-        columns[f"p({name})"] = [f"{value:.6g}" for value in found["probabilities"][:, position].tolist()]
-    with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
-        path = Path(folder) / "predictions.csv"
-        with path.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.writer(stream)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
-        run.add_artifact(path)
-    return len(predictions)
-
-
-def _record_pixels(run: LabRun, found: Mapping[str, Tensor]) -> int:
-    """Record predicted classes of pixels, and what they should be, as `predictions.npz`; return their number."""
-    import numpy as np
-
-    with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
-        path = Path(folder) / "predictions.npz"
-        arrays: dict[str, Any] = {"prediction": found["predictions"].numpy(), "target": found["targets"].numpy()}
-        np.savez_compressed(path, **arrays)
-        run.add_artifact(path)
-    return len(found["predictions"])
-
-
-def _columns(name: str, values: Tensor, data: Data) -> dict[str, list]:
-    if values.ndim == 1:
-        return {name: ["" if value < 0 else data.classes[value] for value in values.tolist()]}
-    kept = data.preparation.target_names if data.preparation is not None else None
-    labels = data.classes or kept or range(values.shape[1])
-    shown = [["" if _is_missing(value, data) else value for value in column] for column in values.T.tolist()]
-    if len(shown) == 1 and not data.classes:
-        return {name: shown[0]}
-    return {f"{name}_{label}": column for label, column in zip(labels, shown, strict=True)}
-
-
-def _is_missing(value: float, data: Data) -> bool:
-    """Tell whether a number stands for a target that is not there; see `Data.has_targets`."""
-    return math.isnan(value) if data.task == "regression" else value < 0

@@ -198,7 +198,7 @@ def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple
 
 def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
     """Return the settings of a `saved` config that made its inputs or their split other than those of `mine`."""
-    harmless = ("path", "augment", "batch_size", "drop_last", "num_workers", "pin_memory")
+    harmless = ("path", "augment", "batch_size", "drop_last", "num_workers", "pin_memory", "part")
     found = [text for text in _differences(saved, mine, ("data",)) if text[5:].partition("=")[0] not in harmless]
     if saved.get("data", {}).get("split_seed") is None and saved.get("seed") != mine.get("seed"):
         found.append(f"seed={saved.get('seed')!r}")

@@ -28,7 +28,7 @@ _ENTRY = "model.weights"
 _INNER = ("state_dict", "model_state_dict", "model")
 
 
-def parse_run(source: str) -> tuple[str, str] | None:
+def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
     """Return id and name of `run:ID@NAME`, the name `best` where there is none; None if it is a path.
 
     Raises:
@@ -38,37 +38,38 @@ def parse_run(source: str) -> tuple[str, str] | None:
         return None
     found = re.fullmatch(r"run:([\w-]+)(?:@([\w-]+))?", source)
     if found is None:
-        raise CheckpointError(f"{_ENTRY}: got {source!r}; write run:ID for a run's best weights, or run:ID@last")
+        raise CheckpointError(f"{entry}: got {source!r}; write run:ID for a run's best weights, or run:ID@last")
     return found[1], found[2] or "best"
 
 
-def find_weights(source: str, store: Path | None) -> Path:
+def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
     """Return the file that `source` means.
 
     Args:
         source: A path, or `run:ID@NAME`.
         store: The folder of runs; None where there is none.
+        entry: The setting that it is, for messages.
 
     Raises:
         CheckpointError: If it names a run, and that or its checkpoint is not there.
     """
-    named = parse_run(source)
+    named = parse_run(source, entry)
     if named is None:
         return Path(source).expanduser()
     run, name = named
     if store is None:
         raise CheckpointError(
-            f"{_ENTRY}: got {source!r}, but no folder of runs is known here; give the path of the file"
+            f"{entry}: got {source!r}, but no folder of runs is known here; give the path of the file"
         )
     if not (store / run).is_dir():
         raise CheckpointError(
-            f"{_ENTRY}: got {source!r}, but {store} has no run {run}; python -m runs ls shows those it has"
+            f"{entry}: got {source!r}, but {store} has no run {run}; python -m runs ls shows those it has"
         )
     path = store / run / "checkpoints" / f"{name}.pt"
     if not path.is_file():
         kept = sorted(other.stem for other in path.parent.glob("*.pt"))
         hint = f"it has {', '.join(f'run:{run}@{other}' for other in kept)}" if kept else "it has no checkpoints"
-        raise CheckpointError(f"{_ENTRY}: got {source!r}, but there is no {path}; {hint}")
+        raise CheckpointError(f"{entry}: got {source!r}, but there is no {path}; {hint}")
     return path
 
 

@@ -14,7 +14,7 @@ from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.items import subset
 from ingredients.datasets.moments import statistics
 from ingredients.datasets.samples import Source, as_floats
-from ingredients.datasets.splitting import SPLITS, TEST, Split
+from ingredients.datasets.splitting import SPLITS, Split
 from ingredients.datasets.streams import Streams
 from ingredients.datasets.targets import known_targets, resolve_task
 from ingredients.datasets.texts import Texts
@@ -167,8 +167,8 @@ def prepare_alike(
 ) -> Prepared:
     """Prepare a source by what the data of a model were prepared by, to test the model on it; nothing is fitted.
 
-    Of the data that the model was trained on that is the test part, as it was split then. Of others it is all of them,
-    or their test part if they have one of their own.
+    Of the data that the model was trained on that is `config.part`, as it was split then. Of others it is all of them,
+    or that part if they have one of their own.
 
     Args:
         source: The raw data, with columns in any order.
@@ -178,13 +178,15 @@ def prepare_alike(
         needs_targets: Whether each sample has to have a target that the model knows.
 
     Returns:
-        Data whose parts `train` and `val` are empty.
+        Data whose parts `train` and `val` are empty; those asked for are `test`.
 
     Raises:
         DataError: If they have no samples, other inputs, missing values, or targets that the model does not know.
     """
     where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
     if isinstance(source.inputs, Streams):
+        if config["part"] != "test":
+            raise DataError(f"data.part: got {config['part']}, but {where} is a stream, of which only test is read")
         return _prepare_streams(source, config, Split.of(config, seed))
     _refuse_empty(source, where)
     if source.in_memory and source.features and trained.features:
@@ -204,7 +206,7 @@ def prepare_alike(
     source, kept = _limited(source, trained.split if is_same else Split.of(config, seed))
     targets = targets[kept]
     _refuse_unusable(source, where)
-    indices = {name: np.zeros(0, np.int64) for name in SPLITS}
+    indices, part = {name: np.zeros(0, np.int64) for name in SPLITS}, config["part"]
     if is_same:
         drawn = trained.split.indices(targets, source.part, stratified_as)
         if trained.split.drawn(content, drawn).digest != trained.split.digest:
@@ -212,9 +214,9 @@ def prepare_alike(
                 f"{where}: the test part cannot be told from the samples that the checkpoint was trained on: they are "
                 "drawn otherwise here; use the versions of the lab and of numpy that it was trained with"
             )
-        indices["test"] = drawn["test"]
-    elif source.part is not None and (source.part == TEST).any():
-        indices["test"] = np.flatnonzero(source.part == TEST)
+        indices["test"] = np.sort(np.concatenate([*drawn.values()])) if part == "all" else drawn[part]
+    elif source.part is not None and part != "all" and (source.part == SPLITS.index(part)).any():
+        indices["test"] = np.flatnonzero(source.part == SPLITS.index(part))
     else:
         indices["test"] = np.arange(source.num_samples)
     inputs, targets = _normalized(source, targets, trained)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from observers.record.schema import (
     read_names,
 )
 
+if TYPE_CHECKING:
+    import pandas
+
 __all__ = [
     "POINT",
     "SLOT",
@@ -33,6 +37,7 @@ __all__ = [
     "read_all_points",
     "read_intact_points",
     "read_live",
+    "read_metric",
     "read_metrics",
     "read_points",
     "split_metrics",
@@ -46,6 +51,8 @@ POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value",
 # The same of a point in `metrics.live`, in the machine's byte order; its tag is written last.
 SLOT = np.dtype([("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")])
 STAMP_SHIFT = 24
+# Points that are held at once where one metric of several is read: 24 MB.
+_PIECE = 2**20
 # How often points that seem to be damaged are looked at: they may have been replaced meanwhile.
 _LOOKS = 3
 # Damage that was told: the folder and the sentence.
@@ -74,6 +81,26 @@ class Series:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    def between(self, first: float | None, last: float | None) -> Series:
+        """Return the points from the step `first` to the step `last`, and one on either side, in the order of logging.
+
+        Args:
+            first, last: Steps; None for no bound.
+        """
+        low = -np.inf if first is None else first
+        high = np.inf if last is None else last
+        inside = np.flatnonzero((self.steps >= low) & (self.steps <= high))
+        if not len(inside):
+            return Series(self.steps[:0], self.values[:0], self.times[:0])
+        part = slice(max(int(inside[0]) - 1, 0), int(inside[-1]) + 2)
+        return Series(self.steps[part], self.values[part], self.times[part])
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the points as a pandas DataFrame of the columns `step`, `value` and `time` (seconds)."""
+        import pandas
+
+        return pandas.DataFrame({"step": self.steps, "value": self.values, "time": self.times})
 
 
 def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
@@ -202,6 +229,51 @@ def read_metrics(folder: str | Path) -> dict[str, Series]:
     points = read_all_points(Path(folder))
     # Last, because the name of a point is written before it.
     return split_metrics(points, read_names(Path(folder)))
+
+
+def read_metric(folder: str | Path, name: str) -> Series | None:
+    """Return one metric of a run, of whose points no others are held for long; None if there is none of that name.
+
+    Args:
+        folder: The run's folder.
+        name: The metric's.
+    """
+    folder = Path(folder)
+    names = {number: entry for number, entry in read_names(folder).items() if entry[0] == name}
+    if not names:
+        return None
+    for _ in range(_LOOKS):
+        live = read_live(folder)
+        before = _status(folder)
+        size = before[1] // POINT.itemsize
+        parts, num_points = [], 0
+        for start in range(0, max(size, 1), _PIECE):
+            # The last piece goes on to where the file ends by now.
+            points, count = read_intact_points(folder, start, start + _PIECE if start + _PIECE < size else None)
+            parts.append(_of_metrics(points, names))
+            num_points += count
+        if _status(folder)[0] == before[0]:
+            break  # else the record was rewound meanwhile
+    parts += [_of_metrics(there[max(0, num_points - base) :], names) for base, there in live]
+    return split_metrics(np.concatenate(parts), names)[name]
+
+
+def _status(folder: Path) -> tuple[int, int]:
+    """Return which file the points are in, and its length."""
+    try:
+        found = (folder / POINTS).stat()
+        return found.st_ino, found.st_size
+    except FileNotFoundError:
+        return 0, 0
+
+
+def _of_metrics(points: np.ndarray, numbers: Mapping[int, object]) -> np.ndarray:
+    """Return those points (n,) whose metric is among `numbers`."""
+    metric = points["metric"]
+    chosen = np.zeros(len(points), bool)
+    for number in numbers:
+        chosen |= metric == number
+    return points if chosen.all() else _taken(points, np.flatnonzero(chosen))
 
 
 def split_metrics(points: np.ndarray, names: dict[int, tuple[str, bool]]) -> dict[str, Series]:

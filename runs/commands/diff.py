@@ -10,7 +10,7 @@ from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text, print_unified
-from runs.commands.terminal.values import is_number, value_text
+from runs.query.texts import is_number, value_text
 
 if TYPE_CHECKING:
     from runs.comparison.difference import Difference

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from runs.commands.terminal.arguments import add_runs, open_given
 from runs.commands.terminal.outcomes import print_left_out
 from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
-from runs.commands.terminal.strict_json import strict
 from runs.commands.terminal.text import harmless, is_terminal, print_text
-from runs.commands.terminal.values import size_text
 from runs.errors import RunsError, StoreError
+from runs.query.strict_json import strict
+from runs.query.texts import size_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run

@@ -12,7 +12,7 @@ from runs.commands.terminal.selection import add_selection, conditions_in, find_
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
-from runs.commands.terminal.values import (
+from runs.query.texts import (
     MISSING,
     STATUS_STYLES,
     count_text,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["add_arguments", "main"]
 
 _COLUMNS = ("name", "command", "status", "start", "duration", "result", "tags")
-# Of more runs than these the settings that differ are not looked for; and no more of them are shown.
-_MAX_COMPARED, _MAX_SETTINGS = 200, 4
+# Of more runs than these the settings that differ are not looked for.
+_MAX_COMPARED = 200
 _ON_A_SCREEN = 50
 _EPILOG = """Fields are named as in the record (config.optimizer.lr, summary.val/loss.min, host.hostname) or shorter
 (optimizer.lr, val/loss.min, host); a condition is NAME, one of = != < <= > >= ~ (a regular expression), and a value."""
@@ -125,30 +125,19 @@ def _print_table(
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the usual columns; in a table those by which people know the runs apart, too, and what it is sorted by."""
-    from runs.comparison.grouping import parameters, settings
     from runs.query.names import full_name, short_name
+    from runs.stores.settings import telling_settings
 
     if arguments.json or arguments.follow:
         return _COLUMNS
     if arguments.sweep is not None or len(shown) <= _MAX_COMPARED:
-        having = list(filter(_has_config, shown))
-        names = settings(having)
-        names = names if parameters(having) else names[:_MAX_SETTINGS]
+        names = telling_settings(shown)
     else:
         names = []
     sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
     wanted = [*_COLUMNS[:-1], sorted_by, *names, _COLUMNS[-1]]
     known = {full_name(name) for name in _COLUMNS} | {"_id"}
     return tuple(dict.fromkeys(name for name in wanted if name in _COLUMNS or full_name(name) not in known))
-
-
-def _has_config(run: Run) -> bool:
-    from runs.errors import StoreError
-
-    try:
-        return bool(run.config)
-    except StoreError:
-        return False
 
 
 def _rows(shown: Sequence[Run], names: Sequence[str], are_usual: bool) -> tuple[list[str], list[list[Any]]]:

@@ -10,8 +10,8 @@ from runs.commands.terminal.arguments import add_json, add_metrics, add_run, ope
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import is_terminal, print_text
-from runs.commands.terminal.values import duration_text, value_text
 from runs.errors import RunsError
+from runs.query.texts import duration_text, value_text
 
 if TYPE_CHECKING:
     from observers.record.points import Series

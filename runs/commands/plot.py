@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
+from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.errors import PlotError
 
 if TYPE_CHECKING:
-    from runs.plots.panels import Panel, View
-    from runs.stores.run import Run
-    from runs.stores.store import Store
+    from runs.plots.panels import Panel
 
 __all__ = ["add_arguments", "main"]
 
@@ -45,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the interval (0.95)")
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
     parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
-    parser.add_argument("--x", choices=("step", "time"), default="step", help="horizontal axis (step)")
+    parser.add_argument("--x", choices=("step", "epoch", "time"), default="step", help="horizontal axis (step)")
     parser.add_argument("--log-y", action="store_true", help="logarithmic values")
     parser.add_argument("--title", default="", help="above the picture")
     help = "write a picture: .png, .svg or .pdf (extra plot)"
@@ -67,7 +65,8 @@ def main(arguments: argparse.Namespace) -> int:
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
     with open_given(arguments) as store:
-        found, note = _runs(store, arguments, view)
+        columns = (*by, *over, "status", "config")
+        found, note = find_named_or_chosen(store, arguments, columns, 0 if by else _LIMIT)
         panels = make_panels(found, arguments.metric, view)
     if note:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
@@ -81,25 +80,6 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         _print(panels)
     return 0
-
-
-def _runs(store: Store, arguments: argparse.Namespace, view: View) -> tuple[list[Run], str]:
-    """Return the runs that are meant, and what to say of those that are not drawn."""
-    if arguments.runs:
-        if has_conditions(arguments):
-            raise PlotError(
-                "got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep"
-            )
-        return list(dict.fromkeys(store.get(key) for key in arguments.runs)), ""
-    if not (has_conditions(arguments) or view.by or arguments.limit is not None):
-        raise PlotError("got no run; name some, such as latest, or choose with --where or --limit")
-    limit = limit_in(arguments, 0 if view.by else _LIMIT)
-    # One more tells whether there are more.
-    columns = (*view.by, *view.over, "status", "config")
-    found = find_chosen(store, arguments, columns, limit + 1 if limit else None)
-    if limit and len(found) > limit:
-        return found[:limit], f"{limit} runs; there are more: --limit 0 draws all"
-    return found, ""
 
 
 def _document(panel: Panel) -> dict[str, Any]:

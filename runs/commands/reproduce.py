@@ -14,8 +14,8 @@ from runs.commands.terminal.arguments import Parser, add_json, add_run, open_giv
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text, print_to_stderr, print_unified
-from runs.commands.terminal.values import value_text
 from runs.errors import LaunchError
+from runs.query.texts import value_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ from runs.commands.terminal.arguments import add_json, open_given
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
-from runs.commands.terminal.values import MISSING, STATUS_STYLES, time_text, utc
+from runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
 
 __all__ = ["add_arguments", "main"]
 

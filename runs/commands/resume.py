@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
 from runs.commands.terminal.launching import begin
 from runs.commands.terminal.text import print_text, print_to_stderr
-from runs.commands.terminal.values import list_text
+from runs.query.texts import list_text
 
 if TYPE_CHECKING:
     from runs.rerun.replaying import Replay

@@ -10,8 +10,8 @@ from runs.commands.terminal.arguments import add_json, add_runs, open_given
 from runs.commands.terminal.outcomes import print_removed
 from runs.commands.terminal.selection import add_conditions, find_chosen, has_conditions
 from runs.commands.terminal.text import harmless, print_text, print_to_stderr
-from runs.commands.terminal.values import count_text, time_text
 from runs.errors import RunsError, StoreError
+from runs.query.texts import count_text, time_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run

@@ -11,7 +11,7 @@ from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
-from runs.commands.terminal.values import STATUS_STYLES, duration_text, time_text, utc, value_text
+from runs.query.texts import STATUS_STYLES, duration_text, time_text, utc, value_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -36,6 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
             print_json(_document(run))
             return 0
         _print_head(run)
+        _print_ranks(run)
         _print_sessions(run)
         _print_config(run)
         _print_metrics(run)
@@ -117,6 +118,17 @@ def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]
     yield name, Cell(f"{text}: {entry['reason']}" if entry.get("reason") else text, COLOURS.get(verdict, ""))
 
 
+def _print_ranks(run: Run) -> None:
+    """Print the processes of a run of several."""
+    ranks = [rank for rank in run.get("info.ranks") or () if isinstance(rank, Mapping)]
+    if not ranks:
+        return
+    print_text("ranks", "bold")
+    names = ("rank", "host", "pid", "device")
+    rows = [[Cell(f"  {rank.get('rank')}"), *(Cell(str(rank.get(name))) for name in names[1:])] for rank in ranks]
+    print_table([Column(f"  {names[0]}"), *map(Column, names[1:])], rows)
+
+
 def _print_sessions(run: Run) -> None:
     if not run.sessions:
         return
@@ -157,7 +169,7 @@ def _status(run: Run) -> str:
 
 def _sweep(run: Run) -> str:
     """Return which trial of which sweep it is, and what the sweep chose for it."""
-    from runs.comparison.grouping import show
+    from runs.stores.settings import show
 
     sweep = run.get("meta.sweep")
     if not isinstance(sweep, Mapping):

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.grouping import ExcludedRun, Group, differing, group_runs
+from runs.comparison.grouping import ExcludedRun, Group, group_runs
 from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
 from runs.query.names import STATISTICS
 from runs.stores.run import Run
+from runs.stores.settings import differing
 
 __all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare", "is_larger_better"]
 

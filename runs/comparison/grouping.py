@@ -10,22 +10,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
-import json
-import math
-import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from runs.errors import ComparisonError
 from runs.query.flattening import dotted
-from runs.query.names import SWEEP, full_name, short_name
 from runs.stores.run import Run
+from runs.stores.settings import identity, show
 
-__all__ = ["ExcludedRun", "Group", "differing", "group_runs", "identity", "parameters", "settings", "show"]
-
-_MAX_SHOWN = 60
-_PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
-_WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
+__all__ = ["ExcludedRun", "Group", "group_runs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,86 +110,9 @@ def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun
     group.names[repetition] = ", ".join(f"{name}={show(run.get(name))}" for name in over) or f"run {run.id}"
 
 
-def identity(value: Any) -> tuple[str, Any]:
-    """Return what is equal for equal values: 1 and 1.0 are, 1 and True are not, a list is its items."""
-    if isinstance(value, bool) or value is None:
-        return type(value).__name__, value
-    if isinstance(value, int | float):
-        return "number", "nan" if value != value else value
-    if isinstance(value, str):
-        return "text", value
-    if isinstance(value, Mapping):
-        return "map", tuple(sorted((str(key), identity(item)) for key, item in value.items()))
-    if isinstance(value, Sequence):
-        return "list", tuple(identity(item) for item in value)
-    return "other", repr(value)
-
-
 def _order(key: tuple) -> tuple:
     # Texts of all but numbers, so that values of any kinds can be sorted together.
     return tuple((kind, value if isinstance(value, int | float) else 0, repr(value)) for kind, value in key)
-
-
-def show(value: Any) -> str:
-    """Return a value as short text, in the spelling that a filter takes."""
-    if isinstance(value, str):
-        # A text that could be taken for a number, or for more than one word, gets quotes.
-        text = value if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else repr(value)
-    elif isinstance(value, float):
-        text = repr(value) if not math.isfinite(value) or value != int(value) or abs(value) >= 1e15 else f"{value:g}"
-    elif isinstance(value, Mapping | list | tuple):
-        text = json.dumps(value, default=str)
-    else:
-        text = str(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
-
-
-def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
-    """Return the entries of the configs in which runs differ, by their short names, sorted.
-
-    Of entries of one last name that are equal in every run, such as `lr` and `optimizer.lr`, the shortest stands.
-
-    Args:
-        runs: Any.
-        without: Names that do not count, nor what lies below them, nor others of the same last name: with `seed`,
-            `model.seed`, which Sacred derives from it, neither.
-    """
-    known = [full_name(name).removeprefix("config.") for name in without]
-    rows = [dotted(run.config) for run in runs]
-    found: dict[Hashable, str] = {}
-    for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
-        values = tuple(identity(row.get(name)) for row in rows)
-        last = name.rpartition(".")[2]
-        is_known = any(name.startswith(f"{other}.") or last == other.rpartition(".")[2] for other in known)
-        if len(set(values)) > 1 and not is_known:
-            found.setdefault((last, values), name)
-    return sorted(found.values())
-
-
-def settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings by which people know the runs apart, the shortest names first, and the seed last.
-
-    A setting that some runs do not have, such as those of another experiment, differs if it does among the others.
-    Seeds that Sacred derives from the seed do not count. Trials of one sweep are known by its parameters alone.
-    """
-    rows = [dotted(run.config) for run in runs]
-    found = []
-    swept = parameters(runs)
-    for name in swept or differing(runs, ["seed"]):
-        if len({identity(row[name]) for row in rows if name in row}) > 1:
-            found.append(short_name(f"config.{name}"))
-    found.sort(key=lambda name: (name.count("."), name))
-    return [*found, "seed"] if len({identity(row["seed"]) for row in rows if "seed" in row}) > 1 else found
-
-
-def parameters(runs: Sequence[Run]) -> list[str]:
-    """Return the parameters of the sweep that all of the runs are trials of, without the seed; of none, nothing."""
-    sweeps = {run.get(SWEEP) for run in runs}
-    if len(sweeps) != 1 or None in sweeps:
-        return []
-    found = [run.get("meta.sweep.parameters") for run in runs]
-    names = {name for given in found if isinstance(given, Mapping) for name in given}
-    return sorted(names - {"seed"})
 
 
 def _hint(name: str, runs: Sequence[Run]) -> str:

@@ -105,6 +105,7 @@ class Index:
         sort: str | None = None,
         limit: int | None = None,
         columns: Sequence[str] = (),
+        offset: int = 0,
     ) -> list[dict[str, Any]]:
         """Return the runs that a filter is true of, as of the last update (the first time it is made here).
 
@@ -112,6 +113,7 @@ class Index:
             filter: See `runs.query.filters`.
             sort: A field, with a `-` ahead for the greatest first; runs without it come last. By default the name.
             limit: How many at most.
+            offset: How many are passed over before.
             columns: Fields to return; None stands for what a run does not have.
 
         Returns:
@@ -130,7 +132,19 @@ class Index:
             with transaction(connection, "DEFERRED"):
                 if names & {"status", DURATION}:
                     self._judge(connection)
-                return questions.find(connection, tree, sort, bound, columns)
+                return questions.find(connection, tree, sort, bound, columns, offset)
+
+        return self._asked(ask)
+
+    def count(self, filter: Any = None) -> int:
+        """Return how many runs a filter is true of, as of the last update; see `find`."""
+        tree = parse_filter(filter)
+
+        def ask(connection: sqlite3.Connection) -> int:
+            with transaction(connection, "DEFERRED"):
+                if names_in(tree) & {"status", DURATION}:
+                    self._judge(connection)
+                return questions.count(connection, tree)
 
         return self._asked(ask)
 

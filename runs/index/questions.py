@@ -27,11 +27,11 @@ from runs.index.fields import (
     encode,
     residual,
 )
-from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, num_conditions
+from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, num_conditions
 from runs.query.names import full_name
 from runs.query.times import DURATION
 
-__all__ = ["entries", "fields", "find", "has_field"]
+__all__ = ["count", "entries", "fields", "find", "has_field"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
@@ -60,6 +60,7 @@ def find(
     sort: str | None,
     limit: int,
     columns: Sequence[str],
+    offset: int = 0,
 ) -> list[dict[str, Any]]:
     """Return name and `columns` of the runs that a filter is true of; see `Index.find`."""
     connection.execute("DELETE FROM temp.wanted")
@@ -76,12 +77,20 @@ def find(
     of_ids = direction if name == "_id" else "ASC"
     ids = f"r.number IS NULL {of_ids}, r.number {of_ids}, r.name {of_ids}"
     query = f"""SELECT r.id, r.name FROM run r {source} WHERE r.is_readable AND {where}
-        ORDER BY {order} {ids} LIMIT ?"""
-    rows = connection.execute(query, [*before, *values, limit]).fetchall()
+        ORDER BY {order} {ids} LIMIT ? OFFSET ?"""
+    rows = connection.execute(query, [*before, *values, limit, offset]).fetchall()
     found = {number: {"name": os.fsdecode(name), **dict.fromkeys(columns)} for number, name in rows}
     for column in columns:
         _fill(connection, column, found)
     return list(found.values())
+
+
+def count(connection: sqlite3.Connection, tree: Filter) -> int:
+    """Return how many runs a filter is true of."""
+    connection.execute("DELETE FROM temp.wanted")
+    where, values = _matching(connection, tree)
+    query = f"SELECT count(*) FROM run r WHERE r.is_readable AND {where}"
+    return connection.execute(query, values).fetchone()[0]
 
 
 def fields(connection: sqlite3.Connection) -> list[str]:
@@ -171,6 +180,8 @@ def _chosen(connection: sqlite3.Connection, tree: Filter) -> set[int]:
         return {run for (run,) in connection.execute(f"SELECT r.id FROM run r WHERE {where}", values)}
     if isinstance(tree, Not):
         return {run for (run,) in connection.execute("SELECT id FROM run")} - _chosen(connection, tree.part)
+    if isinstance(tree, Words):
+        return set.intersection(*(_chosen(connection, Words(word)) for word in tree.words))
     assert not isinstance(tree, Condition)  # which is one
     found = [_chosen(connection, part) for part in _in_statements(tree)]
     return set.intersection(*found) if isinstance(tree, AllOf) else set.union(*found)
@@ -199,7 +210,18 @@ def _as_sql(connection: sqlite3.Connection, tree: Filter) -> tuple[str, list[Any
         parts = [_as_sql(connection, part) for part in tree.parts]
         word, empty = (" AND ", "1") if isinstance(tree, AllOf) else (" OR ", "0")
         return f"({word.join(text for text, _ in parts) or empty})", [value for _, new in parts for value in new]
-    return _condition(connection, tree)
+    return _words(tree) if isinstance(tree, Words) else _condition(connection, tree)
+
+
+def _words(wanted: Words) -> tuple[str, list[Any]]:
+    """Return the condition that texts of a run contain all words."""
+    marks = ", ".join("?" * len(SEARCHED))
+    searched = f"SELECT id FROM key WHERE origin = {OF_CONFIG} OR origin = {OF_RUN} AND name IN ({marks})"
+    having = f"SELECT run FROM field WHERE kind = {TEXT} AND key IN ({searched}) AND instr(lower(value), lower(?))"
+    is_tag = f"origin = {OF_RUN} AND name LIKE 'tags.%' AND instr(lower(substr(name, 6)), lower(?))"
+    part = f"r.id IN ({having} UNION ALL SELECT run FROM field WHERE key IN (SELECT id FROM key WHERE {is_tag}))"
+    values = [value for word in wanted.words for value in (*SEARCHED, word, word)]
+    return f"({' AND '.join([part] * len(wanted.words)) or '1'})", values
 
 
 def _condition(connection: sqlite3.Connection, condition: Condition) -> tuple[str, list[Any]]:

@@ -7,64 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from observers.record.points import Series
 from runs.comparison.inference import mean_interval
+from runs.drawing.curve import Curve, curve_of, thin
 from runs.errors import PlotError
-from runs.stores.downsampling import downsample
 
 __all__ = ["BANDS", "Curve", "curve_of", "mean_curve", "smooth", "thin"]
 
 BANDS = ("interval", "range", "none")
-X_AXES = ("step", "time")
 # Numbers in the table of a mean, which has a row a run and a column a position: 80 MB.
 _MAX_CELLS = 10_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Curve:
-    """One line of a plot.
-
-    Attributes:
-        label: Its name.
-        x: (n,) ascending positions.
-        y: (n,) values; NaN and infinities are gaps.
-        low, high: (n,) edges of the band, NaN where there is none; None without a band.
-        counts: (n,) runs behind each point.
-        raw: (n,) the values before smoothing; None if there was none.
-    """
-
-    label: str
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
-    counts: np.ndarray | None = None
-    raw: np.ndarray | None = None
-
-
-def curve_of(series: Series, label: str = "", x: str = "step") -> Curve:
-    """Return the curve of one run.
-
-    A step that was logged more than once, as by a run that was resumed, counts with its last value. NaN stays.
-
-    Args:
-        series: (n,) points.
-        label: Name of the curve.
-        x: `step`, or `time` in seconds since the run started.
-
-    Raises:
-        PlotError: If `x` is neither.
-    """
-    if x not in X_AXES:
-        raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
-    positions = np.asarray(series.steps if x == "step" else series.times, np.float64)
-    usable = np.flatnonzero(np.isfinite(positions))
-    order = usable[np.argsort(positions[usable], kind="stable")]
-    positions, values = positions[order], series.values[order]
-    if x == "step" and len(positions):
-        is_last = np.append(np.diff(positions) > 0, True)
-        positions, values = positions[is_last], values[is_last]
-    return Curve(label, positions, values)
 
 
 def smooth(curve: Curve, weight: float) -> Curve:
@@ -138,20 +89,6 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
         ]
         raw = mean_curve(before, band="none").y
     return Curve(label, positions, mean, low, high, counts, raw)
-
-
-def thin(curve: Curve, num_points: int) -> Curve:
-    """Return a curve of at most `num_points` points, with the extremes and the gaps of `downsample`."""
-    if len(curve.x) <= num_points:
-        return curve
-    index = np.arange(len(curve.x))
-    chosen = downsample(Series(index, curve.y, curve.x), num_points).steps
-
-    def part(values: np.ndarray | None) -> np.ndarray | None:
-        return None if values is None else values[chosen]
-
-    rest = (part(values) for values in (curve.low, curve.high, curve.counts, curve.raw))
-    return Curve(curve.label, curve.x[chosen], curve.y[chosen], *rest)
 
 
 def _positions(curves: Sequence[Curve]) -> np.ndarray:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from datetime import UTC
 
 import numpy as np
 
-from runs.comparison.grouping import group_runs, settings, show
+from runs.comparison.grouping import group_runs
+from runs.drawing.curve import panelled
 from runs.errors import PlotError
 from runs.plots.curves import Curve, curve_of, mean_curve, smooth, thin
 from runs.stores.run import Run
+from runs.stores.settings import run_labels
 
-__all__ = ["Panel", "View", "make_panels"]
+__all__ = ["Panel", "View", "make_panels", "run_curve"]
 
-_MAX_LABEL, _MAX_NAMES = 60, 4
-# What a metric may be measured on, as the first part of its name says.
-_PARTS = frozenset(("dev", "eval", "test", "train", "training", "val", "valid", "validation"))
+_X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +27,13 @@ class View:
     Attributes:
         by: Fields that make groups; each is drawn as its mean. Of none, every run is drawn.
         over: Fields of a repetition; see `runs.comparison.grouping`.
-        x: `step` or `time`.
+        x: `step`, `epoch`, `time` or `wall`; see `runs.plots.curves.curve_of`.
         smoothing: Weight of what came before; see `runs.plots.curves.smooth`.
         band: `interval`, `range` or `none`, around means.
         confidence: Of the interval.
         log_y: Logarithmic values; what is not above 0 is a gap.
-        num_points: At most as many are drawn of each curve.
+        num_points: At most as many are drawn of each curve, and a few beside the range.
+        between: The range of positions that is drawn; None for where a curve begins or ends.
     """
 
     by: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class View:
     confidence: float = 0.95
     log_y: bool = False
     num_points: int = 2000
+    between: tuple[float | None, float | None] = (None, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
         raise PlotError("--over: expected --by too, the fields that make the groups whose means are drawn")
-    return [_panel(title, parts, runs, view) for title, parts in _panelled(metrics).items()]
+    return [_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
 
 
 def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
@@ -102,19 +105,8 @@ def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) 
             ]
         curves += drawn
         notes += [note for note in said if note not in notes]
-    x_label = "step" if view.x == "step" else "seconds since the start"
-    return Panel(title, tuple(thin(curve, view.num_points) for curve in curves), x_label, tuple(notes), view.log_y)
-
-
-def _panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """Return the metrics of each panel, by its title."""
-    panels: dict[str, list[str]] = {}
-    for metric in dict.fromkeys(metrics):
-        part, _, rest = metric.partition("/")
-        shared = [other for other in metrics if other.partition("/")[2] == rest and other.partition("/")[0] in _PARTS]
-        together = part in _PARTS and rest and len(set(shared)) > 1
-        panels.setdefault(rest if together else metric, []).append(metric)
-    return panels
+    shown = tuple(thin(curve, view.num_points, *view.between) for curve in curves)
+    return Panel(title, shown, _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y)
 
 
 def _having(runs: Sequence[Run], metric: str) -> list[Run]:
@@ -126,8 +118,24 @@ def _having(runs: Sequence[Run], metric: str) -> list[Run]:
     return having
 
 
+def run_curve(run: Run, metric: str, label: str, view: View) -> Curve:
+    """Return the curve of one run as a view shows it, of all of its points.
+
+    Raises:
+        PlotError: If the view makes no sense, or wants epochs of a run that tells none.
+        StoreError: If the run cannot be read, or has no such metric.
+    """
+    series = run.metric(metric)
+    epochs = run.epochs_at(series.steps) if view.x == "epoch" else None
+    if view.x == "epoch" and epochs is None:
+        raise PlotError(f"run {run.id}: its record tells no epochs; log a metric named epoch, or draw over steps")
+    started = run.start_time
+    start_s = started.replace(tzinfo=UTC).timestamp() if started else 0.0
+    return smooth(curve_of(series, label, view.x, epochs=epochs, start_s=start_s), view.smoothing)
+
+
 def _singles(runs: Sequence[Run], metric: str, view: View, labels: dict[Run, str]) -> tuple[list[Curve], list[str]]:
-    curves = [smooth(curve_of(run.metric(metric), labels[run], view.x), view.smoothing) for run in runs]
+    curves = [run_curve(run, metric, labels[run], view) for run in runs]
     return curves, [f"smoothing {view.smoothing:g}"] if view.smoothing else []
 
 
@@ -138,7 +146,7 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
     for group in groups:
         repetitions = []
         for same in group.repetitions.values():
-            parts = [smooth(curve_of(run.metric(metric), "", view.x), view.smoothing) for run in same]
+            parts = [run_curve(run, metric, "", view) for run in same]
             # Runs of one seed count once.
             repetitions.append(parts[0] if len(parts) == 1 else mean_curve(parts, band="none"))
         if not repetitions:
@@ -163,17 +171,6 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
     if excluded:
         notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
     return curves, notes
-
-
-def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return for every run its id and what makes it differ from the others."""
-    names = settings(runs)[:_MAX_NAMES]
-    labels = {}
-    for run in runs:
-        text = ", ".join(f"{name}={show(run.get(name))}" for name in names)
-        text = f"run {run.id}: {text}" if text else f"run {run.id}"
-        labels[run] = text if len(text) <= _MAX_LABEL else f"{text[: _MAX_LABEL - 1]}…"
-    return labels
 
 
 def _gap_notes(metric: str, curves: Sequence[Curve], log_y: bool) -> list[str]:

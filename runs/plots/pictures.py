@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from observers.record.atomic_file import replacing
+from runs.drawing.curve import COLORS, Curve
 from runs.errors import PlotError
-from runs.plots.curves import Curve
 from runs.plots.panels import Panel
 
 __all__ = ["COLORS", "FORMATS", "STYLE", "check_format", "draw", "printable"]
@@ -23,9 +23,6 @@ FORMATS: dict[str, dict[str, Any]] = {
     ".svg": {"metadata": {"Date": None}},
     ".pdf": {"metadata": {"CreationDate": None}},
 }
-# Told apart with any kind of colour vision: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without the yellow,
-# which is too light for a line on white.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text, to be found and edited

@@ -6,19 +6,19 @@ The dots are plotille's, https://github.com/tammoippen/plotille; axes and legend
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runs.plots.curves import Curve
+from runs.drawing.curve import Curve
+from runs.drawing.ticks import log_ticks, tick_label, ticks
 from runs.plots.panels import Panel
 
 if TYPE_CHECKING:
     from plotille import Canvas
 
-__all__ = ["draw_text", "ticks"]
+__all__ = ["draw_text"]
 
 # The colours of `runs.plots.pictures`, from the 256 of terminals; black and white are what the terminal makes of them.
 _COLORS = (32, 166, 36, 175, 178, 75, 245)
@@ -42,7 +42,7 @@ def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, br
     curves = [(curve, _shown(curve.y, log_y)) for curve in panel.curves]
     (x_low, x_high), (y_low, y_high) = _limits(panel.curves, curves, log_y)
     y_ticks = (
-        _log_ticks(y_low, y_high) if log_y else [(v, _label(v)) for v in ticks(y_low, y_high, max(2, height // 4))]
+        log_ticks(y_low, y_high) if log_y else [(v, tick_label(v)) for v in ticks(y_low, y_high, max(2, height // 4))]
     )
     margin = max([len(text) for _, text in y_ticks], default=0)
     columns, rows = max(_LEAST_WIDTH, width - margin - 2), max(_LEAST_HEIGHT, height - 3)
@@ -67,27 +67,8 @@ def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, br
     return lines + [f"({note})" for note in panel.notes]
 
 
-def ticks(low: float, high: float, num: int) -> list[float]:
-    """Return about `num` round numbers (1, 2, 2.5 or 5 times a power of ten) from `low` to `high`."""
-    rough = (high - low) / max(1, num)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next((factor * power for factor in (1, 2, 2.5, 5) if factor * power >= rough), 10 * power)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [number * step for number in range(first, last + 1)]
-
-
 def _round_ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
-    return [(value, _label(value)) for value in ticks(low, high, num)]
-
-
-def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Return exponents of powers of ten, and of 2 and 5 times these where there are few of them, with their labels."""
-    if high - low > 5:
-        return [(value, f"1e{value:g}") for value in ticks(low, high, 5) if value == round(value)]
-    factors = (1,) if high - low > 2 else (1, 2, 5) if high - low > 0.5 else (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
-    powers = range(math.floor(low), min(308, math.ceil(high) + 1))
-    found = [factor * 10.0**power for power in powers for factor in factors]
-    return [(math.log10(value), _label(value)) for value in found if low <= math.log10(value) <= high]
+    return [(value, tick_label(value)) for value in ticks(low, high, num)]
 
 
 def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
@@ -159,7 +140,7 @@ def _x_axis(low: float, high: float, columns: int, margin: int, label: str) -> s
     """Return the line below the axis: numbers where they belong, and what they are."""
     room = [" "] * columns
     for value in ticks(low, high, max(1, columns // 14)):
-        text = _label(value)
+        text = tick_label(value)
         start = round((value - low) / (high - low) * (columns - 1))
         start = min(start, columns - len(text))
         if start >= 0 and all(character == " " for character in room[max(0, start - 1) : start + len(text)]):
@@ -175,10 +156,6 @@ def _legend(number: int, curve: Curve, has_letter: bool, colors: bool, braille: 
     if colors:
         mark = color(mark, fg=_COLORS[number % len(_COLORS)], mode="byte")
     return f"  {mark} {curve.label}"
-
-
-def _label(value: float) -> str:
-    return f"{value + 0.0:.4g}"
 
 
 def _as_stars(text: str) -> str:

@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 
 from observers.record.storable import is_text_only, storable_integer, storable_text
 from runs.errors import FilterError
-from runs.query.names import TIMES, full_name, id_of
+from runs.query.flattening import dotted, entry_at
+from runs.query.names import SWEEP, TIMES, full_name, id_of
 from runs.query.patterns import check_pattern, is_found
 from runs.query.times import time_text
 
@@ -37,6 +38,7 @@ __all__ = [
     "Filter",
     "Not",
     "OneOf",
+    "Words",
     "holds",
     "in_order",
     "matches",
@@ -44,6 +46,7 @@ __all__ = [
     "num_conditions",
     "parse_filter",
     "parse_words",
+    "texts_to_search",
 ]
 
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~")
@@ -105,8 +108,28 @@ class Not:
     part: Filter
 
 
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """Words that a run's texts contain, each of them somewhere, in capitals or not (of ASCII).
+
+    They are looked for in the texts of the config, the fields `SEARCHED` and the tags; not in lists.
+
+    Attributes:
+        text: The words, with spaces between.
+    """
+
+    text: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words, each once."""
+        return tuple(dict.fromkeys(storable_text(self.text).split()))
+
+
 Row = TypeVar("Row")
-Filter = Condition | AllOf | OneOf | Not
+Filter = Condition | AllOf | OneOf | Not | Words
+# Fields whose texts `Words` looks at, beside those of the config.
+SEARCHED = ("experiment.name", "command", "host.hostname", "note", "result", "meta.comment", SWEEP)
 
 
 def parse_filter(given: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> Filter:
@@ -129,7 +152,7 @@ def parse_filter(given: Filter | Mapping[str, Any] | Iterable[Any] | str | None)
 
 
 def _depth(tree: Filter) -> int:
-    if isinstance(tree, Condition):
+    if isinstance(tree, Condition | Words):
         return 0
     return 1 + max(map(_depth, (tree.part,) if isinstance(tree, Not) else tree.parts), default=0)
 
@@ -349,11 +372,15 @@ def num_conditions(tree: Filter) -> int:
     """Return how many conditions a filter has."""
     if isinstance(tree, Condition):
         return 1
+    if isinstance(tree, Words):
+        return len(tree.words)
     return sum(map(num_conditions, (tree.part,) if isinstance(tree, Not) else tree.parts))
 
 
 def names_in(tree: Filter, *, with_value: bool = False) -> set[str]:
     """Return the full names that a filter asks for; `with_value` only those that it compares with a value."""
+    if isinstance(tree, Words):
+        return set()
     if isinstance(tree, Condition):
         return set() if with_value and tree.value is None else {tree.name}
     parts = (tree.part,) if isinstance(tree, Not) else tree.parts
@@ -391,8 +418,16 @@ def _kind(value: Any) -> str:
     return "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else type(value).__name__
 
 
+def texts_to_search(document: Mapping[str, Any], tags: Iterable[str]) -> list[str]:
+    """Return the texts of a run's document, with its config, that `Words` looks at."""
+    fields = dotted(config) if isinstance(config := document.get("config"), Mapping) else {}
+    values = [*fields.values(), *(entry_at(document, name) for name in SEARCHED)]
+    return [*tags, *(value for value in values if isinstance(value, str))]
+
+
 def matches(tree: Filter, field: Callable[[str], Any]) -> bool:
-    """Tell whether a filter is true of a run, whose fields `field` returns by their full names."""
+    """Tell whether a filter without `Words` is true of a run, whose fields `field` returns by their full names."""
+    assert not isinstance(tree, Words)
     if isinstance(tree, Condition):
         return holds(tree, field(tree.name))
     if isinstance(tree, Not):

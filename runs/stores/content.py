@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import BinaryIO
 
+from observers.record.atomic_file import replacing
 from runs.errors import StoreError
 
 __all__ = ["Content", "missing_content"]
@@ -25,6 +28,7 @@ class Content:
         with open_store("my_runs") as store:
             for name, content in store.get("latest").artifacts.items():
                 print(name, len(content.read()), content.sha256())
+                content.save(name)
     """
 
     name: str
@@ -38,6 +42,30 @@ class Content:
                 return stream.read()
         except MemoryError as error:
             raise StoreError(f"{self.name!r} is larger than the memory that is free; write it to a file") from error
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write its bytes to a file, as a whole or not at all, of which little is held at once.
+
+        Args:
+            path: The file.
+            overwrite: Whether a file that is there is replaced; it stays as it was until all is written.
+
+        Returns:
+            The path.
+
+        Raises:
+            StoreError: If there is a file already, the content is gone, or the file cannot be written.
+        """
+        path = Path(path)
+        if not overwrite and (path.exists() or path.is_symlink()):
+            raise StoreError(f"{path} is there already; choose another name, or say overwrite=True")
+        with self.open() as source:
+            try:
+                with replacing(path) as stream:
+                    shutil.copyfileobj(source, stream, 2**20)
+            except OSError as error:
+                raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+        return path
 
     def sha256(self) -> str:
         """Return the SHA-256 of its bytes, of which little is held at once."""

@@ -54,7 +54,14 @@ class FolderStore(Store):
         self.index.update()
         self._updated = time.monotonic()
 
-    def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
+    def _update_if_stale(self) -> None:
+        # A list asks for more than its runs, and one look at thousands of folders is enough for it.
+        if time.monotonic() - self._updated > _FRESH_S:
+            self._update()
+
+    def _find(
+        self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str], offset: int = 0
+    ) -> list[Run]:
         names = [full_name(name) for name in columns]
         self._update()
         # A mapping, such as `config`, is read from the run's own file when it is asked for, and so is provenance.
@@ -63,13 +70,17 @@ class FolderStore(Store):
         # All tags there are cost less than a file for every run.
         tags = self.index.entries(_TAGS) if _TAGS in names else []
         found: list[Run] = []
-        for row in self.index.find(tree, sort, limit, [*flat, *tags]):
+        for row in self.index.find(tree, sort, limit, [*flat, *tags], offset):
             known = ((name, value) for name, value in row.items() if value is not NOT_HELD)
             fields = {name: value for name, value in known if value is not None or name not in mappings}
             if _TAGS in names:
                 fields[_TAGS] = {name.removeprefix(f"{_TAGS}."): True for name in tags if row[name] is True}
             found.append(FolderRun(self, self.folder, fields.pop("name"), fields))
         return found
+
+    def _count(self, tree: Filter) -> int:
+        self._update_if_stale()
+        return self.index.count(tree)
 
     def _has_field(self, name: str) -> bool:
         return self.index.has_field(name)
@@ -81,7 +92,7 @@ class FolderStore(Store):
 
     def _run_of_id(self, key: str) -> Run | None:
         # Not by joining paths: an id that leaves the folder is none.
-        if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
+        if not key or key.startswith(("/", ".")) or "\0" in key or ".." in Path(key).parts:
             return None
         try:
             (self.folder / key / RUN).lstat()
@@ -94,9 +105,7 @@ class FolderStore(Store):
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`."""
-        # A list asks for both, and one look at thousands of folders is enough for it.
-        if time.monotonic() - self._updated > _FRESH_S:
-            self._update()
+        self._update_if_stale()
         return self.index.problems()
 
     def trash(self) -> list[Discarded]:

@@ -13,7 +13,7 @@ import bson
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
 from runs.index.fields import LEFT_OUT, flatten
-from runs.query.filters import Condition, Filter, Not, holds, in_order, matches, names_in
+from runs.query.filters import Condition, Filter, Not, Words, holds, in_order, matches, names_in
 from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
@@ -23,6 +23,7 @@ from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_removing import IN_TRASH, TRASH, Remover
 from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain, tags_in
+from runs.stores.mongo_words import with_words_found
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Discarded, Removed, Store
 
@@ -50,7 +51,15 @@ class MongoStore(Store):
 
     # ------------------------------------------------------------------ finding
 
-    def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
+    def _find(
+        self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str], offset: int = 0
+    ) -> list[Run]:
+        if offset:
+            # Ids come from an index alone; fields are fetched of the runs that are wanted.
+            before = self._find(tree, sort, None if limit is None else offset + limit, ())
+            tree, offset = Condition("_id", "in", [id_of(run.id) for run in before[offset:]]), 0
+        with self.mongo.errors():
+            tree = with_words_found(tree, self.mongo)
         names = [full_name(name) for name in columns]
         by = full_name((sort or "id").removeprefix("-"))
         asked = {*names, *names_in(tree), by}
@@ -62,6 +71,22 @@ class MongoStore(Store):
             found = self._find_there({"$nor": [IN_TRASH, *computed]}, tree, sort, limit, asked)
             found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, sort, limit, asked)
             return [*_in_order(found, sort)[:limit]]
+
+    def _count(self, tree: Filter) -> int:
+        names = names_in(tree)
+        with self.mongo.errors():
+            tree = with_words_found(tree, self.mongo)
+            computed = list(self._computed_here(names, names))
+            query = self._query(tree, {"$nor": [IN_TRASH, *computed]})
+            here = {"$nor": [IN_TRASH], "$or": computed}
+            return self.mongo.runs.count_documents(query) + (
+                len(self._find_here(here, tree, None, None, names)) if computed else 0
+            )
+
+    def _query(self, tree: Filter, among: Mapping[str, Any]) -> Document:
+        """Return a filter as a query, among runs that another one finds."""
+        query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
+        return {"$and": [query, among]} if query and among else query or dict(among)
 
     def _computed_here(self, asked: set[str], judged: set[str]) -> Iterator[Document]:
         """Yield queries for the runs of which no query finds all that is asked for.
@@ -88,8 +113,7 @@ class MongoStore(Store):
             asked: All names of fields.
         """
         by = full_name((sort or "id").removeprefix("-"))
-        query = query_of(tree, self._dead(), {one: self._found(one) for one in _patterns_in(tree)})
-        query = {"$and": [query, among]} if query and among else query or dict(among)
+        query = self._query(tree, among)
         if by == DURATION:
             return self._find_here(query, None, sort, limit, asked)
         projection = _projection(sorted(asked))
@@ -260,6 +284,8 @@ def _patterns_in(tree: Filter) -> set[Condition]:
     """Return the conditions that are regular expressions."""
     if isinstance(tree, Condition):
         return {tree} if tree.operator == "~" else set()
+    if isinstance(tree, Words):
+        return set()
     return set().union(*map(_patterns_in, (tree.part,) if isinstance(tree, Not) else tree.parts))
 
 

@@ -13,7 +13,7 @@ import pymongo
 
 from observers.mongo.documents import stored_key
 from observers.record.storable import is_large
-from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, holds
+from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, Words, holds
 from runs.query.names import TIMES, full_name
 from runs.query.times import DURATION
 
@@ -73,6 +73,7 @@ def query_of(tree: Filter, dead: Sequence[Any] = (), found: Found = MappingProxy
         return {"$or": [query_of(part, dead, found) for part in tree.parts]} if tree.parts else _NOTHING
     if isinstance(tree, Not):
         return {"$nor": [query_of(tree.part, dead, found)]}
+    assert not isinstance(tree, Words)  # see `runs.stores.mongo_words`
     if tree.operator == "~":
         stored: dict[str, Any] = {"_id": {"$in": list(found[tree])}}
     else:

@@ -19,6 +19,8 @@ from runs.stores.content import Content
 from runs.stores.media import Medium
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from observers.artifacts.version import ArtifactVersion
     from observers.record.points import Series
 
@@ -133,10 +135,20 @@ class Run(abc.ABC):
         """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
 
     @abc.abstractmethod
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
-        """Return what the run wrote to its terminal, from byte `start` on, and up to which byte there is some now.
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        """Return what the run wrote to its terminal, from byte `start` on, and the byte behind it.
+
+        A `start` below 0 counts from the end. Without `max_bytes` it is all that there is now.
 
         What a database does not hold of the long output of a run that goes on is stood for by a line that says so.
+        """
+
+    @property
+    @abc.abstractmethod
+    def rank_outputs(self) -> dict[int, Content]:
+        """What the processes of a run of several wrote, by their rank, but for rank 0, whose output is the run's.
+
+        Of a run in a database they are those in its folder, if that is on this machine.
         """
 
     @property
@@ -196,6 +208,12 @@ class Run(abc.ABC):
         """
 
     # ------------------------------------------------------------------ the same for all
+
+    def _repr_html_(self) -> str:
+        """Return the form of it that notebooks show: head, curves, config and summary."""
+        from runs.stores.forms import run_form
+
+        return run_form(self)
 
     def __getitem__(self, name: str) -> Any:
         """Return the field `name`, short or full; None if the run does not have it.
@@ -350,7 +368,7 @@ class Run(abc.ABC):
 
         Args:
             name: The metric.
-            num_points: At most as many, extremes kept; see `runs.stores.downsampling`.
+            num_points: At most as many, extremes kept; see `runs.drawing.decimation`.
 
         Raises:
             StoreError: If there is no such metric.
@@ -361,9 +379,19 @@ class Run(abc.ABC):
             raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
         if num_points is None:
             return series
-        from runs.stores.downsampling import downsample
+        from runs.drawing.decimation import downsample
 
         return downsample(series, num_points)
+
+    def epochs_at(self, steps: np.ndarray) -> np.ndarray | None:
+        """Return the epoch at each step (n,), with its fraction; None if the record does not tell.
+
+        Raises:
+            StoreError: If the run cannot be read.
+        """
+        from runs.stores.epochs import epochs_at
+
+        return epochs_at(self, steps)
 
     @property
     def output(self) -> str:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from observers.errors import ArtifactError
+from runs.drawing.markup import escape
 from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.index.fields import is_indexed
 from runs.query.filters import AllOf, Filter, names_in, parse_filter
@@ -22,6 +23,7 @@ from runs.query.times import time_of
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS, row_of
 from runs.stores.run import Run
+from runs.stores.run_list import RunList
 
 if TYPE_CHECKING:
     import pandas
@@ -33,6 +35,8 @@ NEWEST_FIRST = "-start_time"
 GRACE_S = 3600.0
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
 _MAX_WATCHED = 200
+# Runs that a notebook shows of a store.
+_SHOWN = 20
 
 
 @dataclasses.dataclass
@@ -98,25 +102,56 @@ class Store(abc.ABC):
 
     # ------------------------------------------------------------------ finding
 
+    def __len__(self) -> int:
+        """Return how many runs there are.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        return len(self._find(AllOf(()), None, None, ()))
+
+    def __bool__(self) -> bool:
+        """Return True: a store without runs is one, too."""
+        return True
+
+    def __iter__(self) -> Iterator[Run]:
+        """Iterate over all runs there are by now, the newest first.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        return iter(self.find())
+
+    def _repr_html_(self) -> str:
+        """Return the form of it that notebooks show: its newest runs."""
+        try:
+            newest, count = self.latest(_SHOWN), len(self)
+        except StoreError as error:
+            return escape(str(error))
+        return newest.as_html(f"{self.where}: {count} run{'s' * (count != 1)}, the newest first")
+
     def find(
         self,
         filter: Any = None,
         sort: str | None = NEWEST_FIRST,
         limit: int | None = None,
         columns: Sequence[str] | None = None,
-    ) -> list[Run]:
-        """Return the runs that a filter is true of.
+        offset: int = 0,
+    ) -> RunList:
+        """Return the runs that a filter is true of, as a list that a notebook shows as a table with curves.
 
         Args:
             filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
                 and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
-                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; None for all runs. Fields are entries
+                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `Words("...")` of
+                `runs.query.filters` for a search in texts; None for all runs. Fields are entries
                 of the config, statistics of metrics (`val/loss.min`), and `status`, `start`, `duration` (seconds) and
                 so on; see `runs.query.names`.
             sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
                 field, or with a NaN, last in either direction. None gives the order of the ids.
             limit: How many at most.
             columns: Fields to fetch along, so that `run[name]` asks nobody again; by default `DEFAULT_COLUMNS`.
+            offset: How many runs are passed over before the first one.
 
         Raises:
             FilterError: If the filter makes no sense, or a field is asked for that no run has; the message names
@@ -131,13 +166,35 @@ class Store(abc.ABC):
             if not is_indexed(name):
                 raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")
         fetched = [*(DEFAULT_COLUMNS if columns is None else columns), *({by} - COMMON_FIELDS)]
-        found = self._find(tree, sort, limit, fetched)
+        found = self._find(tree, sort, limit, fetched, offset)
         self._check_names(tree, {by, *map(full_name, columns or ())}, found)
-        return found
+        return RunList(found)
 
     @abc.abstractmethod
-    def _find(self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str]) -> list[Run]:
+    def _find(
+        self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str], offset: int = 0
+    ) -> list[Run]:
         """Return the runs that a filter is true of, whether or not runs have the fields; see `find`."""
+
+    def count(self, filter: Any = None) -> int:
+        """Return how many runs a filter is true of.
+
+        Args:
+            filter: See `find`.
+
+        Raises:
+            FilterError: If the filter makes no sense; that no run has one of its fields is no error here.
+            StoreError: If the store cannot be read.
+        """
+        tree = parse_filter(filter)
+        for name in sorted(names_in(tree)):
+            if not is_indexed(name):
+                raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")
+        return self._count(tree)
+
+    @abc.abstractmethod
+    def _count(self, tree: Filter) -> int:
+        """Return how many runs a filter is true of, a second ago or now."""
 
     @abc.abstractmethod
     def _has_field(self, name: str) -> bool:
@@ -208,7 +265,7 @@ class Store(abc.ABC):
                 raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
         raise RunNotFoundError(f"there is no run {text!r} in {self.where}; list them with: python -m runs ls")
 
-    def latest(self, n: int = 1) -> list[Run]:
+    def latest(self, n: int = 1) -> RunList:
         """Return the `n` runs that started last, the last one first."""
         return self.find(limit=n)
 
@@ -240,6 +297,36 @@ class Store(abc.ABC):
                 frame[name] = pandas.to_datetime([time_of(value) for value in frame[name]], utc=True, errors="coerce")
         return frame
 
+    def curves(
+        self,
+        names: str | Sequence[str],
+        where: Any = None,
+        sort: str | None = NEWEST_FIRST,
+        limit: int | None = None,
+        num_points: int | None = None,
+    ) -> pandas.DataFrame:
+        """Return the points of metrics of many runs as one pandas DataFrame, a row for each point.
+
+            store.curves("val/loss", where="model.name=cnn").pivot_table("value", "step", "id").plot()
+
+        Its columns are `id` (of the run), `metric`, `step`, `epoch` (NaN where the record does not tell), `value`,
+        `time` (seconds since the run started) and `wall_time` (a datetime in UTC). Runs without a metric have no rows
+        of it.
+
+        Args:
+            names: A metric, or several.
+            where, sort, limit: The runs; see `find`.
+            num_points: At most as many of each curve, extremes kept; see `Run.metric`.
+
+        Raises:
+            FilterError: As `find` does.
+            StoreError: If no run has one of the metrics, or one cannot be read.
+        """
+        from runs.stores.curve_frames import curve_frame
+
+        names = [names] if isinstance(names, str) else list(names)
+        return curve_frame(self.find(where, sort, limit), names, num_points)
+
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
         """Yield every run that is new or has changed, for ever; at first the newest runs as they are.
 
@@ -252,7 +339,7 @@ class Store(abc.ABC):
         Raises:
             FilterError: At the first run, as `find` does.
         """
-        found = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
+        found: list[Run] = self.find(filter, limit=_MAX_WATCHED, columns=_WATCHED)
         seen: dict[str, tuple[Any, ...]] = {}
         while True:
             for run in reversed(found):

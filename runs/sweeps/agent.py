@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from observers.record.identity import is_alive
 from runs.errors import RunsError
 from runs.rerun.launching import Launch
 from runs.stores.opening import open_store
@@ -37,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 # How often what other agents have left undone is looked for, in seconds.
 _LOOK_S = 5.0
-# Attempts to claim a point somewhere ahead, until all are tried in their order.
-_TRIES = 20
+# Attempts to claim a point somewhere ahead, until all are tried in their order, and how far ahead it may be.
+_TRIES, _MOST_SPREAD = 20, 1024
 # Points that may fail, before any has come to its end, until the sweep is given up.
 _FIRST_FAILURES = 3
 
@@ -104,6 +103,8 @@ class Agent:
         self.study = Study(home, self._definition, self._spec)
         self._store: Store = open_store(means.base, create=True)
         self._first_free = 0
+        # Among so many points the next one is chosen: more where others were quicker, so that a crowd spreads out.
+        self._spread = 1
         self._last_beat = self._last_look = -math.inf
 
     def run(self) -> int:
@@ -120,7 +121,8 @@ class Agent:
                         self.study.give_back(taken[0].number)
                     raise
                 done += 1
-                if self._is_hopeless() or self._is_reached(taken[0].number):
+                ended = self.study.point(taken[0].number)
+                if ended is not None and (self._is_hopeless(ended) or self._is_reached(ended)):
                     self._home.stop()
         except (KeyboardInterrupt, SystemExit):
             self._home.hurry()
@@ -152,13 +154,22 @@ class Agent:
             new = self._new()
             if new is None:
                 # An agent may have died before it took what it claimed.
-                return self._abandoned(self._missing(int(self._limit)))
+                left = self._abandoned(self._missing(int(self._limit)))
+                if left is None and self._has_grown():
+                    continue
+                return left
             point = self.study.take(new.trial)
             same = None if self._means.repeat else self.study.finished_as(point)
             if same is None:
                 return point, new.attempt
             self.study.finish_as(new.trial, same)
         return None
+
+    def _has_grown(self) -> bool:
+        """Tell whether the sweep may try more points by now than when this agent looked last."""
+        before = self._limit
+        self._definition = dataclasses.replace(self._definition, count=self._home.definition().count)
+        return self._limit > before
 
     @property
     def _is_late(self) -> bool:
@@ -168,16 +179,27 @@ class Agent:
         """Claim a point that nobody has claimed: the first one, or, where many agents are at it, one soon behind it."""
         while self.study.has(self._first_free):
             self._first_free += 1
-        number, failures = self._first_free, 0
-        while number < self._limit:
-            if not self.study.has(number):
+        for _ in range(_TRIES):
+            number = self._first_free + random.randrange(self._spread)
+            if number >= self._limit:
+                break
+            if self.study.has(number):
+                continue
+            claim = Claim(number, 0, self.name)
+            if self._home.claim(claim):
+                self._spread = max(1, self._spread * 3 // 4)
+                return claim
+            self._spread = min(2 * self._spread, _MOST_SPREAD)
+        start = self._first_free
+        while start < self._limit:
+            end = int(min(start + _MOST_SPREAD, self._limit))
+            free = [number for number in range(start, end) if not self.study.has(number)]
+            claimed = self._home.last_claims(free)
+            for number in free:
                 claim = Claim(number, 0, self.name)
-                if self._home.claim(claim):
+                if number not in claimed and self._home.claim(claim):
                     return claim
-                failures += 1
-            number += 1 + (random.randrange(failures) if 0 < failures < _TRIES else 0)
-            if number >= self._limit and 0 < failures < _TRIES:  # some may have been passed over
-                number, failures = self._first_free, _TRIES
+            start = end
         return None
 
     def _missing(self, end: int) -> list[int]:
@@ -187,17 +209,17 @@ class Agent:
     def _abandoned(self, numbers: Sequence[int]) -> tuple[Point, int] | None:
         """Claim a point whose agent is dead, and return it with the number of the attempt."""
         claims = self._home.last_claims(sorted(numbers))
-        leases = self._home.leases() if claims else {}
-        for number, last in claims.items():
-            lease = leases.get(last.agent)
-            if lease is not None and is_alive(lease):
-                continue
+        living = self._home.living_agents() if claims else set()
+        lost = {number: last for number, last in claims.items() if last.agent not in living}
+        if lost:  # an agent that has left may have seen it through
+            self.study.expire()
+            self.study.progress()
+        for number, last in lost.items():
+            known = self.study.point(number)
             following = Claim(number, last.attempt + 1, self.name)
-            if not self._home.claim(following):
+            if (known is not None and known.is_finished) or not self._home.claim(following):
                 continue
             point = self.study.take(number)
-            if point.is_finished:
-                continue
             kills = following.attempt - point.times_given_back
             if kills > self._means.retries:
                 reason = f"what ran it was killed {kills} times; python -m runs ls --sweep {self._home.id}"
@@ -206,10 +228,12 @@ class Agent:
             return point, following.attempt
         return None
 
-    def _is_hopeless(self) -> bool:
-        """Tell whether the first points have all failed, so that the others would fail, too."""
+    def _is_hopeless(self, ended: Point) -> bool:
+        """Tell whether a point and all others so far have failed, so that the rest would fail, too."""
+        if ended.state != "FAIL":
+            return False
         counts = self.study.progress().counts
-        hopeless = counts.get("FAIL", 0) >= _FIRST_FAILURES and counts.keys() == {"FAIL"}
+        hopeless = counts["FAIL"] >= _FIRST_FAILURES and counts.keys() == {"FAIL"}
         if hopeless:
             reasons = [point.notes.get("reason", "") for point in self.study.points().values()]
             _log.error(
@@ -219,10 +243,9 @@ class Agent:
             )
         return hopeless
 
-    def _is_reached(self, number: int) -> bool:
+    def _is_reached(self, ended: Point) -> bool:
         """Tell whether a point is as good as the spec asks for."""
-        point = self.study.point(number)
-        return point is not None and point.state == "COMPLETE" and self._spec.is_reached(point.values)
+        return ended.state == "COMPLETE" and self._spec.is_reached(ended.values)
 
     # ------------------------------------------------------------------ its runs
 

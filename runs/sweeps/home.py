@@ -85,6 +85,9 @@ class Home(abc.ABC):
     def storage(self) -> BaseStorage:
         """Return the journal of the study."""
 
+    def expire(self) -> None:  # noqa: B027, as a file is read each time
+        """Let the next look at the study see whatever others have written by now."""
+
     # ------------------------------------------------------------------ who does what
 
     @abc.abstractmethod

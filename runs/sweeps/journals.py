@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import time
 from collections.abc import Generator, Iterator
@@ -25,7 +26,7 @@ from observers.record.locking import claimed
 from runs.errors import SweepError
 from runs.sweeps.outages import Outages, lasting
 
-__all__ = ["MongoJournal", "file_storage", "mongo_storage"]
+__all__ = ["MongoJournal", "file_storage"]
 
 # Optuna's number of the operation that ends a trial; nothing of it may be lost, even to a power cut.
 _SET_STATE = 6
@@ -34,6 +35,8 @@ _DIGITS = 9
 _PATIENCE_S = 2.0
 # Entries that are read at once.
 _BATCH = 5000
+# How long what was read counts as the newest: Optuna asks a dozen times for each trial.
+_FRESH_S = 0.05
 _EMPTY = '{"op_code":10,"worker_id":""}'
 
 
@@ -97,10 +100,23 @@ class MongoJournal(BaseJournalBackend):
         self._outages = outages
         # Behind the last entry of ours: up to there everything is read.
         self._end = 0
+        # That entry, which need not be asked for, if nobody has written one meanwhile.
+        self._last: tuple[int, str] | None = None
+        self._read_at = -math.inf
+
+    def expire(self) -> None:
+        """Ask the database at the next reading, however new what was read last is."""
+        self._read_at = -math.inf
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
         number, waiting_since = log_number_from, None
+        if self._last is not None and self._last[0] == number:
+            yield json.loads(self._last[1])
+            number += 1
+        if number >= self._end and time.monotonic() - self._read_at < _FRESH_S:
+            return
         while True:
+            asked_at = time.monotonic()
             found = self._read(number)
             for entry in found:
                 if entry["_id"] != self._id(number):
@@ -111,6 +127,7 @@ class MongoJournal(BaseJournalBackend):
                 if len(found) == _BATCH:
                     continue
             if number >= self._end:
+                self._read_at = asked_at
                 return
             now = time.monotonic()
             waiting_since = waiting_since or now
@@ -125,6 +142,7 @@ class MongoJournal(BaseJournalBackend):
             while not self._insert(number := self._next(), text):
                 pass
             self._end = number + 1
+            self._last = (number, text)
 
     def _read(self, number: int) -> list[dict[str, Any]]:
         """Return entries from a number on, at most a batch."""
@@ -159,8 +177,3 @@ class MongoJournal(BaseJournalBackend):
 def file_storage(path: Path) -> JournalStorage:
     """Return a study's storage in a file."""
     return JournalStorage(_FileJournal(path))
-
-
-def mongo_storage(collection: Collection[dict[str, Any]], name: str, outages: Outages) -> JournalStorage:
-    """Return a study's storage in a collection."""
-    return JournalStorage(MongoJournal(collection, name, outages))

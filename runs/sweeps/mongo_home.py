@@ -19,6 +19,8 @@ from runs.sweeps.outages import Outages, lasting
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
+    from runs.sweeps.journals import MongoJournal
+
 __all__ = ["MongoHome", "sweep_ids"]
 
 # How long a server may be away until it is said so.
@@ -46,6 +48,7 @@ class MongoHome(Home):
         except PyMongoError as error:
             raise self._outages.error(error) from error
         self._parts = Collections(self._client[destination.db_name], destination.prefix, destination.collection)
+        self._journal: MongoJournal | None = None
 
     def ids(self) -> list[str]:
         """Return the ids of all sweeps in the database."""
@@ -75,9 +78,16 @@ class MongoHome(Home):
         return Definition.of(document, self.where)
 
     def storage(self) -> BaseStorage:
-        from runs.sweeps.journals import mongo_storage
+        from optuna.storages import JournalStorage
 
-        return mongo_storage(self._parts.sweep_journal, self.id, self._outages)
+        from runs.sweeps.journals import MongoJournal
+
+        self._journal = MongoJournal(self._parts.sweep_journal, self.id, self._outages)
+        return JournalStorage(self._journal)
+
+    def expire(self) -> None:
+        if self._journal is not None:
+            self._journal.expire()
 
     def claim(self, claim: Claim) -> bool:
         entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}", "sweep": self.id, **claim._asdict()}

@@ -63,13 +63,14 @@ class Watcher:
 
     Args:
         home: Where it lives.
+        is_read_only: Whether the study is only read, which must be there then.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, *, is_read_only: bool = False) -> None:
         self.home = home
         self.definition: Definition = home.definition()
         self.spec: Spec = read_spec(self.definition.spec)
-        self.study = Study(home, self.definition, self.spec)
+        self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only)
 
     def limit(self) -> int | None:
         """Return how many points there are at most."""
@@ -86,6 +87,9 @@ class Watcher:
         abandoned = tuple(number for number in unfinished if number not in running)
         took = [point.duration_s for point in points.values() if point.duration_s and "same_as" not in point.notes]
         limit = self.limit()
+        if limit is not None and len(points) - len(unfinished) >= limit:  # which may have been raised meanwhile
+            self.definition = self.home.definition()
+            limit = self.limit()
         left_s = None
         if took and limit is not None and living:
             left = limit - sum(point.is_finished for point in points.values())

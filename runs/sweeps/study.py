@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from runs.errors import SweepError
 from runs.sweeps.constraints import violations
 from runs.sweeps.definition import Definition
 from runs.sweeps.extras import needing_extra
@@ -113,49 +114,64 @@ class Study:
         home: Where the sweep lives.
         definition: What it is.
         spec: Its spec.
+        is_read_only: Whether nothing is written, not even that it is opened.
 
     Attributes:
         optuna: Optuna's study.
         prunes: Whether points are given up before their end.
     """
 
-    def __init__(self, home: Home, definition: Definition, spec: Spec) -> None:
+    def __init__(self, home: Home, definition: Definition, spec: Spec, *, is_read_only: bool = False) -> None:
         with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spec, self._seed = spec, definition.seed
+        self._home, self._spec, self._seed = home, spec, definition.seed
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
-        self.optuna: optuna.Study = optuna.create_study(
-            storage=definition.storage or home.storage(),
-            study_name=definition.id,
-            directions=directions,
-            sampler=optuna.samplers.RandomSampler(0),  # the right one is made for each point
-            pruner=make_pruner(spec) or optuna.pruners.NopPruner(),
-            load_if_exists=True,
-        )
+        common: dict[str, Any] = {
+            "storage": definition.storage or home.storage(),
+            "study_name": definition.id,
+            "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
+            "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),
+        }
+        self.optuna: optuna.Study
+        if is_read_only:
+            try:
+                self.optuna = optuna.load_study(**common)
+            except KeyError as error:
+                raise SweepError(f"{home.where}: no agent has opened its study yet") from error
+        else:
+            self.optuna = optuna.create_study(**common, directions=directions, load_if_exists=True)
         self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
-        # What was seen of the study: which trial a point has, which are unfinished, how the others ended.
+        # What was seen of the study: which trial a point has, by its index and its id, which are unfinished, how the
+        # others ended.
         self._seen = 0
         self._numbers: dict[int, int] = {}
+        self._ids: dict[int, int] = {}
         self._unfinished: set[int] = set()
         self._counts: collections.Counter[str] = collections.Counter()
         self._complete: dict[str, int] = {}
-        # What was chosen for each point.
+        # What was chosen for each point, and the points that have ended, which do not change.
         self._chosen: dict[int, dict[str, Any]] = {}
+        self._ended: dict[int, Point] = {}
 
     def points(self) -> dict[int, Point]:
         """Return all points that were ever taken, by their numbers."""
+        self.expire()
         return {number: self._point(trial) for number, trial in sorted(self._read().items())}
 
+    def expire(self) -> None:
+        """Let the next look see whatever other agents have written by now; else that may be a moment behind."""
+        self._home.expire()
+
     def progress(self) -> Progress:
-        """Return how far the sweep is; quick, however many points there are."""
+        """Return how far the sweep is; this reads what other agents have written, for the methods below, too."""
         self._read()
         return Progress(len(self._numbers), frozenset(self._unfinished), dict(self._counts))
 
     def has(self, number: int) -> bool:
-        """Tell whether a point was taken."""
-        return number in self._numbers or number in self._read()
+        """Tell whether a point was taken, as far as was read."""
+        return number in self._ids
 
     @property
     def end(self) -> int:
@@ -163,35 +179,36 @@ class Study:
         return max(self._numbers, default=-1) + 1
 
     def point(self, number: int) -> Point | None:
-        """Return a point; None if nobody has taken it so far."""
-        trial = self._read().get(number)
-        return None if trial is None else self._point(trial)
+        """Return a point as it is now; None if nobody had taken it, as far as was read."""
+        return self._point(self._trial(number)) if self.has(number) else None
 
     def finished_as(self, point: Point) -> Point | None:
-        """Return a finished point with the same parameters; None if there is none."""
-        self._read()
+        """Return a finished point with the same parameters; None if there is none, as far as was read."""
         number = self._complete.get(_key(point.parameters))
         return None if number is None or number == point.number else self.point(number)
 
     def take(self, number: int) -> Point:
-        """Return a point with its parameters, which are chosen now if nobody has; its claim must be held."""
+        """Return a point with its parameters, which are chosen now if nobody has.
+
+        Its claim must be held, and what an agent did that had it earlier be read.
+        """
         import optuna
 
-        trial = self._read().get(number) or self._add(number)
+        if not self.has(number):
+            self._add(number)
+        trial = self._trial(number)
         if self._parameters(trial) is None:
             # A study of its own for each: Optuna's remembers what it has seen of the trials until its next `ask`.
             sampler = make_sampler(self._spec, self._seed, number)
             fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, sampler)
             suggest(self._spec, optuna.trial.Trial(fresh, trial._trial_id))
-            trial = self._read()[number]
+            trial = self._trial(number)
         return self._point(trial)
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Note a value of the first objective, and return whether the point is to be given up."""
-        trial_id = self._read()[number]._trial_id
-        storage = self.optuna._storage
-        storage.set_trial_intermediate_value(trial_id, step, value)
-        return self.prunes and bool(self.optuna.pruner.prune(self.optuna, storage.get_trial(trial_id)))
+        self.optuna._storage.set_trial_intermediate_value(self._ids[number], step, value)
+        return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
 
     def finish_as(self, number: int, same: Point) -> None:
         """Note that a point has the parameters of one that is complete, and so comes to the same."""
@@ -201,7 +218,7 @@ class Study:
         """Note that the agent of a point was interrupted, so that this attempt is not counted as killed."""
         from optuna.exceptions import UpdateFinishedTrialError
 
-        trial = self._read()[number]
+        trial = self._trial(number)
         with contextlib.suppress(UpdateFinishedTrialError):
             times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
             self.optuna._storage.set_trial_user_attr(trial._trial_id, _GIVEN_BACK, times)
@@ -235,15 +252,14 @@ class Study:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        trial = self._read()[number]
-        storage = self.optuna._storage
+        trial_id, storage = self._ids[number], self.optuna._storage
         try:
             for text, value in excess.items():
-                storage.set_trial_system_attr(trial._trial_id, f"constraints:{text}", value)
+                storage.set_trial_system_attr(trial_id, f"constraints:{text}", value)
             for name, note in notes.items():
-                storage.set_trial_user_attr(trial._trial_id, name, note)
+                storage.set_trial_user_attr(trial_id, name, note)
             told = list(values) or ([0.0] if state == "COMPLETE" else None)
-            storage.set_trial_state_values(trial._trial_id, TrialState[state], told)
+            storage.set_trial_state_values(trial_id, TrialState[state], told)
         except UpdateFinishedTrialError:
             return  # another agent saw it through
 
@@ -254,6 +270,7 @@ class Study:
             number = trials[index].user_attrs.get(_NUMBER)
             if number is not None:
                 self._numbers[number] = index
+                self._ids[number] = trials[index]._trial_id
                 self._unfinished.add(number)
         self._seen = len(trials)
         for number in list(self._unfinished):
@@ -265,12 +282,16 @@ class Study:
                     self._complete.setdefault(_key(self._parameters(trial) or {}), number)
         return _Trials(trials, self._numbers)
 
-    def _add(self, number: int) -> FrozenTrial:
+    def _trial(self, number: int) -> FrozenTrial:
+        """Return the trial of a point as it is now."""
+        return self.optuna._storage.get_trial(self._ids[number])
+
+    def _add(self, number: int) -> None:
         """Add a trial for a point, in one operation, so that none is left without its number."""
         from optuna.trial import TrialState, create_trial
 
-        self.optuna.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}))
-        return self._read()[number]
+        new = create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number})
+        self._ids[number] = self.optuna._storage.create_new_trial(self.optuna._study_id, template_trial=new)
 
     def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
         """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""
@@ -283,21 +304,22 @@ class Study:
         return self._chosen[number]
 
     def _point(self, trial: FrozenTrial) -> Point:
-        notes = {name: value for name, value in trial.user_attrs.items() if name != _NUMBER}
-        values = tuple(trial.values) if trial.values is not None else ()
-        took = trial.duration.total_seconds() if trial.duration is not None else None
-        parameters = dict(self._parameters(trial) or {})
-        reports = dict(trial.intermediate_values)
-        return Point(
-            trial.user_attrs[_NUMBER],
-            parameters,
+        number = trial.user_attrs[_NUMBER]
+        if number in self._ended:
+            return self._ended[number]
+        point = Point(
+            number,
+            dict(self._parameters(trial) or {}),
             trial.state.name,
-            values,
-            reports,
+            tuple(trial.values) if trial.values is not None else (),
+            dict(trial.intermediate_values),
             dict(trial.constraints),
-            took,
-            notes,
+            trial.duration.total_seconds() if trial.duration is not None else None,
+            {name: value for name, value in trial.user_attrs.items() if name != _NUMBER},
         )
+        if point.is_finished:
+            self._ended[number] = point
+        return point
 
 
 def _key(parameters: Mapping[str, Any]) -> str:

@@ -78,7 +78,7 @@ def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run |
         StoreError: If the store cannot be read.
     """
     wanted: list[tuple[str, str, Any]] = [("meta.sweep.id", "=", sweep), ("meta.sweep.trial", "=", point)]
-    found = store.find(wanted)
+    found: list[Run] = store.find(wanted)
     if seed is not None:
         found = [run for run in found if run["meta.sweep.parameters"].get("seed") == seed]
     return found[0] if found else None

@@ -131,6 +131,7 @@ def test_compare_for_latex(capsys, where):
         (("plot", "1", "--metric", "val/loss", "--output", "x.gif"), "got the file x.gif, expected one that ends in"),
         (("plot", "1", "--metric", "val/loss", "--smoothing", "1"), "smoothing: got 1.0, expected"),
         (("plot", "--by", "seed", "--confidence", "0", "--metric", "val/loss"), "--confidence: got 0.0, expected"),
+        (("plot", "1", "--metric", "val/loss", "--x", "epoch"), "its record tells no epochs; log a metric named epoch"),
         (("plot", "--limit", "-1", "--metric", "val/loss"), "--limit: got -1, expected"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -182,7 +183,7 @@ def test_plot_limits_runs_that_were_not_named(capsys, where):
     _, out, _ = call(capsys, where, "plot", "--limit", "2", "--metric", "val/accuracy", "--json")
     [panel] = json.loads(out)["panels"]
     assert [curve["label"].split(":")[0] for curve in panel["curves"]] == ["run 6", "run 5"]
-    assert panel["notes"] == ["2 runs; there are more: --limit 0 draws all"]
+    assert panel["notes"] == ["2 runs; there are more: --limit 0 takes all"]
 
 
 def test_plot_on_a_terminal_has_colours_and_its_width(recorded):

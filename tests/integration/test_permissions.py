@@ -100,7 +100,7 @@ def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, mon
         assert (new["parent"], [entry["verdict"] for entry in new.reproductions]) == (plan.run.uid, ["IDENTICAL"])
 
 
-# What is typed behind each command; those that are left out use no store.
+# What is typed behind each command; those that are left out use no store, or serve it until they are stopped.
 WORDS = {
     "compare": ["--by", "lr", "--metric", "loss"],
     "copy": ["1", "--to", "other"],
@@ -108,6 +108,7 @@ WORDS = {
     "export": ["1", "-o", "run.zip"],
     "import": ["nothing.zip"],
     "plot": ["1", "--metric", "loss"],
+    "report": ["1", "-o", "report.html"],
     "tag": ["1", "good"],
     "work": ["--until-empty"],
     **{name: [] for name in ("gc", "ls", "reap", "reindex", "restore", "sync")},
@@ -117,7 +118,7 @@ WORDS = {
 
 
 def test_every_command_that_reads_a_store_is_tried():
-    assert {name.rstrip("_") for name in COMMANDS} - set(WORDS) == {"completion", "mongod"}
+    assert {name.rstrip("_") for name in COMMANDS} - set(WORDS) == {"board", "completion", "mongod"}
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o444, 0o111])

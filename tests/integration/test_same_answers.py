@@ -16,6 +16,7 @@ import pytest
 
 from observers.mongo.run_document import RunDocument
 from runs import open_store
+from runs.query.filters import Words
 
 MISSING = object()
 LONG = "a" * 5_000
@@ -30,6 +31,7 @@ NAMES = ["x", "rare", "deep", "deep.a", "deep.a.b", "deep.0", "info.n", "info.de
 NAMES += ["val.acc.max", "status", "command", "name", "note", "tags.best", "id", "start", "stop", "duration"]
 # On a long text Python takes longer for it than anybody has.
 EXPONENTIAL = "^(a+)+y$"
+SEARCHES = ["cnn", "CNN", "É", "é", "aa x", "ain one", "lines two", "best", "%", "there good", "", "udc", "3", "comp"]
 PATTERNS = ["^c", "(?i)cnn", "a+x", "^a+$", "é", "[0-9]", "^$", r"\.", "LETE", "x-", EXPONENTIAL]
 
 
@@ -161,6 +163,9 @@ def matches(tree, id, run):
         [(word, parts)] = tree.items()
         found = [matches(part, id, run) for part in parts]
         return all(found) if word == "$and" else any(found) if word == "$or" else not any(found)
+    if isinstance(tree, Words):
+        texts = [lower(text) for text in texts_of(run)]
+        return all(any(lower(word) in text for text in texts) for word in plain(tree.text).split())
     name, operator, wanted = tree
     if name in ("start", "stop"):
         wanted = [as_time(one) for one in wanted] if operator == "in" else as_time(wanted)
@@ -168,6 +173,21 @@ def matches(tree, id, run):
         wanted = [as_id(one) for one in wanted] if operator == "in" else as_id(wanted)
     value = value_of(id, run, name)
     return holds(str(value) if name == "id" and operator == "~" else value, operator, wanted)
+
+
+def texts_of(run):
+    entry, config, _, _, notes = run
+
+    def below(value):
+        return [text for one in value.values() for text in below(one)] if isinstance(value, dict) else [plain(value)]
+
+    others = (entry["experiment"]["name"], entry["command"], "there", notes["note"], entry.get("result"))
+    values = [*below(config), *map(plain, others), *notes["tags"]]
+    return [value for value in values if isinstance(value, str)]
+
+
+def lower(text):
+    return "".join(letter.lower() if letter.isascii() else letter for letter in text)
 
 
 def expected(runs, tree, sort, limit):
@@ -222,16 +242,16 @@ def condition(chance):
 
 
 def question(chance):
-    """Return a filter, a sort and a limit."""
+    """Return a filter, a sort, a limit and an offset."""
 
     def tree(depth):
         if depth == 0 or chance.random() < 0.5:
-            return condition(chance)
+            return condition(chance) if chance.random() < 0.85 else Words(chance.choice(SEARCHES))
         word = chance.choice(["$and", "$or", "$nor"])
         return {word: [tree(depth - 1) for _ in range(chance.randint(1, 3))]}
 
     sort = chance.choice(["", "-"]) + chance.choice(NAMES)
-    return tree(2), sort, chance.choice([None, None, 0, 1, 7])
+    return tree(2), sort, chance.choice([None, None, 0, 1, 7]), chance.choice([0, 0, 1, 5])
 
 
 def asked(tree):
@@ -248,11 +268,12 @@ def agree(seed, num_runs, num_questions, folder, database, url):
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(open_store(where)) for where in (folder, f"{url}/{database.name}")]
         for _ in range(num_questions):
-            tree, sort, limit = question(chance)
-            wanted = expected(runs, tree, sort, limit)
+            tree, sort, limit, offset = question(chance)
+            wanted = expected(runs, tree, sort, None)
             for store in stores:
-                found = [run.id for run in store.find(asked(tree), sort, limit, columns=())]
-                assert found == wanted, (store.where, tree, sort, limit)
+                found = [run.id for run in store.find(asked(tree), sort, limit, columns=(), offset=offset)]
+                assert found == wanted[offset:][:limit], (store.where, tree, sort, limit, offset)
+                assert store.count(asked(tree)) == len(wanted), (store.where, tree)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pymongo
 import pytest
 import sacred
@@ -456,6 +457,29 @@ def test_run_gives_all_of_its_record(store):
     assert run.parent is None
     with pytest.raises(StoreError, match=r"has no metric 'nope'; there are: .*train/loss, val/accuracy"):
         run.metric("nope")
+
+
+def test_store_is_counted_and_iterated_over(store):
+    assert len(store) == 7
+    assert bool(store)
+    assert ids(store) == ids(store.find())
+
+
+def test_curves_are_one_frame(store):
+    frame = store.curves(["train/loss", "val/accuracy"], where="lr<0.03")
+    assert sorted(set(frame["id"])) == ["2", "3", "6"]
+    run = store.get("2")
+    series = run.metric("train/loss")
+    own = frame[(frame["id"] == "2") & (frame["metric"] == "train/loss")]
+    # Times of stock Sacred count from a start that an index knows to the millisecond.
+    np.testing.assert_allclose(own[["step", "value", "time"]], series.to_pandas(), rtol=0, atol=1e-3)
+    assert str(frame["wall_time"].dtype).endswith("UTC]")
+    started = own["wall_time"].iloc[0] - pandas.to_timedelta(own["time"].iloc[0], unit="s")
+    assert abs(started.tz_localize(None) - run.start_time) < timedelta(milliseconds=1)
+    assert set(store.curves("train/loss", num_points=4).groupby("id").size()) == {4}
+    with pytest.raises(StoreError, match=r"no run has the metric 'nope'; there are: train/loss, val/accuracy"):
+        store.curves(["train/loss", "nope"])
+    assert list(store.curves("train/loss", where="lr>9").columns) == list(frame.columns)
 
 
 def test_get_takes_id_uid_prefix_and_latest(store):

@@ -13,8 +13,9 @@ from pathlib import Path
 import optuna
 import pymongo
 import pytest
+from optuna.storages import JournalStorage
 
-from runs.sweeps.journals import MongoJournal, file_storage, mongo_storage
+from runs.sweeps.journals import MongoJournal, file_storage
 from runs.sweeps.outages import Outages
 
 WRITERS, TRIALS = 8, 6
@@ -26,7 +27,7 @@ def opened(place):
         yield file_storage(Path(place))
         return
     with pymongo.MongoClient(place) as client:
-        yield mongo_storage(client.get_default_database().sweep_journal, "ab", Outages("db"))
+        yield JournalStorage(MongoJournal(client.get_default_database().sweep_journal, "ab", Outages("db")))
 
 
 def trials_in(place):
@@ -150,14 +151,18 @@ def test_journals_of_one_collection_do_not_mix(database):
 
 def test_a_writer_that_died_before_its_entry_holds_up_nobody_for_long(database, monkeypatch):
     monkeypatch.setattr("runs.sweeps.journals._PATIENCE_S", 0.05)
-    study = optuna.create_study(storage=mongo_storage(database.sweep_journal, "a", Outages("db")), study_name="s")
+    study = optuna.create_study(
+        storage=JournalStorage(MongoJournal(database.sweep_journal, "a", Outages("db"))), study_name="s"
+    )
     killed, slow = (MongoJournal(database.sweep_journal, "a", Outages("db")) for _ in range(2))
     assert killed._next() == 1
     number = slow._next()
     study.tell(study.ask(), 1.0)  # behind the two numbers, which got empty entries
     assert not slow._insert(number, "late")
     slow.append_logs([{"op_code": 10, "worker_id": ""}])  # under a new number
-    again = optuna.load_study(storage=mongo_storage(database.sweep_journal, "a", Outages("db")), study_name="s")
+    again = optuna.load_study(
+        storage=JournalStorage(MongoJournal(database.sweep_journal, "a", Outages("db"))), study_name="s"
+    )
     assert [trial.value for trial in again.trials] == [1.0]
     numbers = [entry["_id"] for entry in database.sweep_journal.find({"entry": {"$exists": True}}).sort("_id", 1)]
     assert numbers == [f"a/{number:09d}" for number in range(len(numbers))]

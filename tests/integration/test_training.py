@@ -348,7 +348,7 @@ CANNOT_START = [
     ({"model.name": "cnn"}, r"model.options: CNN refuses .*: inputs have shape \(13,\), expected images"),
     ({"model.name": f"{__name__}:own_model"}, r"last.pt: does not fit this model: .*0.weight is only here"),
     ({"training.patience": 2}, r"training.patience: got 2, but by .*last.pt val/accuracy has not improved"),
-    ({"checkpoint.resume": "best"}, r"best.pt: holds no batch, losses, step, streams, so it is no state"),
+    ({"checkpoint.resume": "best"}, r"best.pt: holds no batch, losses, streams, so it is no state"),
     ({"checkpoint.resume": "damaged"}, r"damaged.pt: is damaged"),
 ]
 
@@ -429,6 +429,16 @@ def test_model_summary_shows_the_configured_model(run, capsys):
     out = capsys.readouterr().out
     assert "parameters: 275 (275 trainable)" in out
     assert f"operations per sample, forward: {2 * (13 * 16 + 16 * 3)} FLOPs" in out
+    assert "memory: parameters and buffers 0.00 MiB, outputs of layers 0.000 MiB a sample" in out
+
+
+def test_model_probe_shows_what_goes_through_layers_and_draws_it(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(WINE | {"model.options.hidden": [16], "probe.modules": "[12]"}, "model.probe")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[-3:-1]] == [["1", "Linear", "16"], ["2", "ReLU", "16"]]
+    assert lines[-1] == "drawn in probe.png"
+    assert (tmp_path / "probe.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_model_summary_of_data_that_are_read_item_by_item(run, capsys, tmp_path):

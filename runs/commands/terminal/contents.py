@@ -11,7 +11,7 @@ from runs.commands.terminal.arguments import add_json, add_run, add_store, open_
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text, print_to_stderr
-from runs.commands.terminal.values import MISSING, size_text
+from runs.query.texts import MISSING, size_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Content, Run

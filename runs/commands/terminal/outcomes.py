@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import print_text, print_to_stderr
-from runs.commands.terminal.values import count_text, list_text, size_text
+from runs.query.texts import count_text, list_text, size_text
 
 if TYPE_CHECKING:
     from runs.stores.adding import Copied

@@ -11,7 +11,16 @@ if TYPE_CHECKING:
     from runs.stores.run import Run
     from runs.stores.store import Store
 
-__all__ = ["add_conditions", "add_selection", "conditions_in", "find_chosen", "has_conditions", "limit_in", "names_in"]
+__all__ = [
+    "add_conditions",
+    "add_selection",
+    "conditions_in",
+    "find_chosen",
+    "find_named_or_chosen",
+    "has_conditions",
+    "limit_in",
+    "names_in",
+]
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +65,39 @@ def find_chosen(
         FilterError: If they make no sense.
     """
     return store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
+
+
+def find_named_or_chosen(
+    store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int
+) -> tuple[list[Run], str]:
+    """Return the runs that were named, or those that the options mean, and a sentence on those that are left out.
+
+    Args:
+        store: Where they are.
+        arguments: With `runs`, `limit`, and what `add_selection` adds.
+        columns: Fields to fetch along.
+        limit: How many at most where `--limit` says nothing; 0 for all, which need not be chosen, then.
+
+    Raises:
+        RunsError: If runs are named and chosen, or neither.
+        FilterError: If the options make no sense.
+    """
+    from runs.errors import RunsError
+
+    if arguments.runs:
+        if has_conditions(arguments):
+            raise RunsError(
+                "got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep"
+            )
+        return list(dict.fromkeys(store.get(key) for key in arguments.runs)), ""
+    if not (has_conditions(arguments) or not limit or arguments.limit is not None):
+        raise RunsError("got no run; name some, such as latest, or choose with --where or --limit")
+    most = limit_in(arguments, limit)
+    # One more tells whether there are more.
+    found = find_chosen(store, arguments, columns, most + 1 if most else None)
+    if most and len(found) > most:
+        return found[:most], f"{most} runs; there are more: --limit 0 takes all"
+    return found, ""
 
 
 def limit_in(arguments: argparse.Namespace, default: int = 0) -> int | None:

@@ -63,6 +63,7 @@ def test_exported_members():
         "reproduce",
         "resume",
         "sync",
+        "write_report",
     ]
     assert set(runs.__all__) <= set(dir(runs))
 

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from observers.record import mapped_file
+from observers.record import points as reading
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
 from observers.record.live_points import Half
-from observers.record.points import POINT, SLOT, read_all_points, read_live, read_metrics
+from observers.record.points import POINT, SLOT, read_all_points, read_live, read_metric, read_metrics
 from observers.record.schema import LIVE, NAMES, POINTS
 
 START = 1_700_000_000.0
@@ -53,6 +54,24 @@ def test_point_is_read_as_soon_as_it_is_logged(tmp_path):
     assert found["loss"].times.tolist() == [1.5, 1.5]
     assert (found["other"].steps.tolist(), found["other"].values.tolist()) == ([-(2**63)], [1e-300])
     assert (tmp_path / POINTS).stat().st_size == 0
+
+
+@pytest.mark.parametrize("piece", [7, 2**20])
+def test_one_metric_is_read_as_all_are_piece_by_piece(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr(reading, "_PIECE", piece)
+    points = begun(tmp_path).points
+    assert read_metric(tmp_path, "loss") is None
+    for step in range(120):  # of which some are in memory yet
+        log(points, "loss", step if step % 3 else step + 0.5, step / 7)
+        log(points, "other", step, 1.0)
+    assert 0 < (tmp_path / POINTS).stat().st_size < 240 * POINT.itemsize
+    for name, expected in read_metrics(tmp_path).items():
+        found = read_metric(tmp_path, name)
+        np.testing.assert_array_equal(found.to_pandas(), expected.to_pandas())
+        assert list(found.to_pandas().columns) == ["step", "value", "time"]
+    (tmp_path / POINTS).unlink()
+    assert read_metric(tmp_path, "nope") is None
+    read_metric(tmp_path, "loss")
 
 
 def test_points_move_to_the_journal_in_24_bytes_each_and_the_file_goes_at_the_end(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from runs.comparison.compare import compare, is_larger_better
-from runs.comparison.grouping import differing, group_runs, identity, settings, show
+from runs.comparison.grouping import group_runs
 from runs.comparison.reporting import (
     as_document,
     as_latex,
@@ -21,6 +21,7 @@ from runs.comparison.reporting import (
     verdict,
 )
 from runs.errors import ComparisonError
+from runs.stores.settings import differing, identity, settings, show
 
 ADAM = [0.90, 0.92, 0.91, 0.95, 0.93]
 SGD = [0.85, 0.88, 0.86, 0.89, 0.90]

@@ -22,6 +22,24 @@ def _warnings_are_errors():
         yield
 
 
+def test_positions_of_each_axis():
+    series = Series(np.array([3, 5]), np.array([0.5, 0.25]), np.array([1.5, 2.0]))
+    found = {
+        "step": curve_of(series),
+        "epoch": curve_of(series, x="epoch", epochs=np.array([0.3, 0.5])),
+        "time": curve_of(series, x="time"),
+        "wall": curve_of(series, x="wall", start_s=1e9),
+    }
+    expected = {"step": [3, 5], "epoch": [0.3, 0.5], "time": [1.5, 2], "wall": [1e9 + 1.5, 1e9 + 2]}
+    assert {x: one.x.tolist() for x, one in found.items()} == expected
+
+
+def test_a_range_of_a_curve_is_drawn_to_its_edges():
+    found = thin(curve(*range(1000)), 10, 100, 899)
+    assert (found.x[0], found.x[-1]) == (99, 900)
+    assert len(found.x) <= 12
+
+
 def curve(*y, x=None, label=""):
     return Curve(label, np.arange(len(y), dtype=float) if x is None else np.array(x, float), np.array(y, float))
 
@@ -64,8 +82,8 @@ def test_resumed_run_counts_with_its_last_values():
     found = curve_of(series)
     assert (found.x.tolist(), found.y.tolist()) == ([0, 1, 2, 3], [0, 1, 2, 3])
     assert curve_of(series, x="time").y.tolist() == [0, 10, 20, 1, 2, 3]
-    with pytest.raises(PlotError, match="x: got 'epoch', expected one of step, time"):
-        curve_of(series, x="epoch")
+    with pytest.raises(PlotError, match="x: got 'hour', expected one of step, epoch, time, wall"):
+        curve_of(series, x="hour")
 
 
 def test_steps_that_are_no_numbers_are_left_out():

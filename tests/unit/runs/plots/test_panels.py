@@ -11,11 +11,12 @@ import PIL.Image
 import pytest
 
 from runs.__main__ import main
+from runs.drawing.ticks import ticks
 from runs.errors import PlotError
 from runs.plots.curves import Curve
 from runs.plots.panels import Panel, View, make_panels
 from runs.plots.pictures import draw
-from runs.plots.terminal_plot import draw_text, ticks
+from runs.plots.terminal_plot import draw_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -90,7 +91,7 @@ def test_gaps_are_counted(write_store):
         ("zero", View(log_y=True), "zero: no value is above 0, as a logarithmic axis needs; leave out --log-y"),
         ("loss", View(over=("seed",)), "--over: expected --by too"),
         ("loss", View(smoothing=1.0), "smoothing: got 1.0, expected a number from 0 to below 1"),
-        ("loss", View(x="epoch"), "x: got 'epoch', expected one of step, time"),
+        ("loss", View(x="hour"), "x: got 'hour', expected one of step, epoch, time, wall"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(write_store, metric, view, message):

@@ -232,7 +232,7 @@ def test_nothing_to_compare_is_said(judge_runs, status):
 
 
 def test_verdict_is_strict_json(judge_runs):
-    from runs.commands.terminal.strict_json import strict
+    from runs.query.strict_json import strict
 
     found = judge_runs(metrics(loss=[0.0]), metrics(loss=[NAN]))
     document = json.loads(json.dumps(strict(found.as_json()), allow_nan=False))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from runs.commands.terminal.strict_json import strict
+from runs.query.strict_json import strict
 
 __all__ = [
     "MISSING",

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from runs.commands.terminal.values import count_text, duration_text, list_text, size_text, time_text, utc, value_text
+from runs.query.texts import count_text, duration_text, list_text, size_text, time_text, utc, value_text
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Ingredient `export`: how models and their predictions leave the lab, as files for other programs."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from configs import Map
+from ingredients.config.ingredient import Ingredient
+from ingredients.errors import ConfigError, ModelError
+from ingredients.ranks.group import current
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ingredients.datasets.batches import Data
+    from ingredients.losses.building import Loss
+
+__all__ = ["export_model", "ingredient"]
+
+_log = logging.getLogger(__name__)
+
+ingredient = Ingredient("export")
+
+
+@ingredient.config
+def config() -> None:
+    # what the command export writes: onnx (extra onnx), or pt2, which torch.export.load reads
+    format: Literal["onnx", "pt2"] = "onnx"
+    # where to, such as model.onnx; None for the artifact model.onnx or model.pt2 of the command's own run
+    path: str | None = None
+    # replace a file that is there
+    overwrite = False
+    # let the file take values that are not normalised, and return those of a regression in the targets' own unit
+    preparation = False
+    # largest difference from the model that is accepted, as a share of the largest output
+    tolerance = 1e-4
+    # batches of the test part that the file is compared with the model on
+    num_batches = 8
+    # what the command predict writes: csv, parquet (extra parquet), npz
+    predictions: Literal["csv", "parquet", "npz"] = "csv"
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a tolerance and a number of batches that cannot be."""
+    if not config.tolerance >= 0:
+        raise ConfigError(f"export.tolerance: got {config.tolerance}, expected 0 or more")
+    if config.num_batches < 1:
+        raise ConfigError(f"export.num_batches: got {config.num_batches}, expected at least 1")
+
+
+@ingredient.capture
+def export_model(
+    model: nn.Module, data: Data, loss: Loss, origin: Mapping[str, Any], config: Map, run: Any, _config: Map
+) -> float:
+    """Write a model as the config says, and return the largest difference from it, absolute.
+
+    The file is compared with the model on the test part before it takes its place. What was written, and how far it is
+    from the model, goes to the log, and to the run's info as `export`.
+
+    Args:
+        model: With its weights.
+        data: The data, from `data.make_test_data`.
+        loss: The loss, which says how outputs are read.
+        origin: Where the weights come from, as `checkpoint.load_model` returns it.
+        config: The run's whole config.
+        run: The run.
+
+    Raises:
+        ModelError: If the model cannot be exported, or the file's outputs are too far from the model's.
+        DataError: If there is nothing to compare on.
+
+    Example:
+        origin = checkpoint.load_model(network, _config)
+        exporting.export_model(network, batches, criterion, origin, _config, _run)
+    """
+    if current().size > 1:
+        raise ModelError("export: takes one process; start it without torchrun")
+    from ingredients.deployment.exporting import check_path, describe, export
+    from ingredients.deployment.formats import FORMATS
+
+    format = _config.format
+    if config.get("checkpoint", {}).get("dtype", "float32") != "float32":
+        raise ModelError(
+            "export: files are in float32; leave out checkpoint.dtype, and cast the file if it is to be less"
+        )
+    if _config.preparation and config.get("data", {}).get("transforms"):
+        raise ModelError(
+            "export.preparation: data.transforms are not part of the file, which would take images as they are before; "
+            "use export.preparation=False"
+        )
+    told = describe(data, loss.kind, loss.num_outputs, preparation=_config.preparation)
+    metadata = {**origin, "experiment": run.experiment_info["name"], **told}
+    options = {name: _config[name] for name in ("format", "preparation", "tolerance", "num_batches")}
+    if _config.path is not None:
+        path = Path(_config.path)
+        check_path(path, format, overwrite=_config.overwrite)
+        found = export(model, data, path, metadata, **options)
+        size = path.stat().st_size
+    else:
+        with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
+            path = Path(folder) / f"model{FORMATS[format]}"
+            found = export(model, data, path, metadata, **options)
+            size = path.stat().st_size
+            run.add_artifact(path)
+    told = {"absolute": found.absolute, "relative": found.relative, "samples": found.num_samples}
+    run.info["export"] = {"file": str(_config.path or path.name), "format": format, "bytes": size, "difference": told}
+    _log.info(
+        "exported to %s, %.2f MB; its outputs on %d samples differ by %.2g from the model's, %.2g of the largest",
+        _config.path or f"the artifact {path.name}",
+        size / 1e6,
+        found.num_samples,
+        found.absolute,
+        found.relative,
+    )
+    return found.absolute

@@ -1,0 +1,86 @@
+"""The board as an ASGI application."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from runs.board import compare_page, content_page, media_page, run_page, runs_page, series, sweep_page
+from runs.board.pool import StorePool
+from runs.board.rendering import STATIC, render
+from runs.board.security import Guard, Policy
+from runs.board.visits import Board
+from runs.stores.store import Store
+
+__all__ = ["create_app"]
+
+_PAGES = (runs_page, run_page, compare_page, sweep_page, series, media_page, content_page)
+_PLOTLY = "plotly.min.js"
+_FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
+# Files of the board change with its version alone; browsers ask whether they have.
+_CACHED = {"cache-control": "no-cache"}
+
+
+def create_app(open_store: Callable[[], Store], policy: Policy | None = None) -> Starlette:
+    """Return the board over a store.
+
+    Args:
+        open_store: Opens the store; each thread opens its own.
+        policy: Who may do what.
+    """
+    policy = policy or Policy()
+    pool = StorePool(open_store)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.board = Board(pool, policy, await pool.ask(lambda store: store.where))
+        yield
+        pool.close()
+
+    routes = [
+        Route("/", _first_page),
+        Route("/static/{name}", _static_file),
+        *(route for module in _PAGES for route in module.ROUTES),
+    ]
+    middleware = [Middleware(Guard, policy=policy), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=4)]
+    app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers={404: _not_found})
+    app.state.board = Board(pool, policy, "")
+    return app
+
+
+async def _first_page(request: Request) -> Response:
+    return RedirectResponse("/runs")
+
+
+async def _static_file(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name == _PLOTLY:
+        return FileResponse(_plotly_script(), media_type="text/javascript", headers=_CACHED)
+    if name not in _FILES:
+        return await _not_found(request, Exception())
+    return FileResponse(_FILES[name], headers=_CACHED)
+
+
+def _plotly_script() -> Path:
+    """Return the script of plotly.js in the installed package, without importing the package, which takes seconds."""
+    import importlib.util
+
+    spec = importlib.util.find_spec("plotly")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    return Path(spec.submodule_search_locations[0]) / "package_data" / _PLOTLY
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    board: Board = request.app.state.board
+    return HTMLResponse(
+        render("problem.html", board=board, path="", problem=f"there is no page {request.url.path}"), 404
+    )

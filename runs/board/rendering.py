@@ -1,0 +1,95 @@
+"""Templates, and values as pages show them."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from markupsafe import Markup
+
+from runs.query.names import TIMES, full_name
+from runs.query.texts import duration_text, is_number, size_text, value_text
+from runs.query.times import time_of
+
+__all__ = ["STATIC", "content_url", "render", "run_url", "short_text"]
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+# Address and name of the pages that the head of each page leads to.
+PAGES = (("/runs", "Runs"), ("/compare", "Compare"), ("/sweeps", "Sweeps"))
+_STATUSES = frozenset(
+    ["completed", "running", "queued", "failed", "unreadable", "dead", "interrupted", "timeout", "pruned"]
+)
+# Longer values are cut; the page of the run shows more of them.
+_MAX_SHOWN = 200
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template, filled in; every value is escaped."""
+    return _environment().get_template(template).render(**values)
+
+
+def run_url(id: str, tab: str = "", **more: Any) -> str:
+    """Return the address of a run's page."""
+    pairs = {**({"tab": tab} if tab else {}), **more}
+    return f"/runs/{quote(id)}" + (f"?{urlencode(pairs)}" if pairs else "")
+
+
+def content_url(run: Any, kind: str, name: str | int, image: str = "", *, download: bool = False) -> str:
+    """Return the address of a file of a run; see `runs.board.content_page`."""
+    pairs = [("run", run.id), ("kind", kind), ("name", str(name))]
+    pairs += [("image", image)] * bool(image) + [("download", "1")] * download
+    return f"/content?{urlencode(pairs)}"
+
+
+def short_text(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> str:
+    """Return a value as text that is not longer than `most` characters."""
+    try:
+        text = value_text(value, exact=exact)
+    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
+        text = f"({type(value).__name__}, too large to show)"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _time(value: Any) -> Markup | str:
+    """Return a time of a record, in UTC, which a script shows in the zone of whoever looks at it."""
+    time = value if isinstance(value, datetime) else time_of(value)
+    if time is None:
+        return "" if value is None else short_text(value)
+    iso = time.replace(tzinfo=UTC).isoformat(timespec="seconds")
+    return Markup('<time datetime="{}">{}</time>').format(iso, f"{time:%Y-%m-%d %H:%M} UTC")
+
+
+def _duration(value: Any) -> str:
+    return duration_text(value) if is_number(value) and value == value else ""
+
+
+def _status_class(status: Any) -> str:
+    """Return the class of the style sheet for a status, which may be any text."""
+    name = str(status or "").lower()
+    return name if name in _STATUSES else "other"
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "duration": _duration,
+        "short": short_text,
+        "size": size_text,
+        "time": _time,
+    }
+    environment.filters["status_class"] = _status_class
+    environment.tests |= {"numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
+    environment.globals |= {"content_url": content_url, "pages": PAGES, "run_url": run_url}
+    return environment

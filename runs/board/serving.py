@@ -1,0 +1,124 @@
+"""The board as a server, until Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from runs.board.app import create_app
+from runs.board.security import Policy, check_address
+from runs.errors import ServerError
+from runs.stores.opening import open_store
+
+__all__ = ["BoardServer"]
+
+_MAX_CONNECTIONS = 200
+_SHUTDOWN_S = 2
+
+
+@dataclasses.dataclass
+class BoardServer:
+    """The board over a store, at an address.
+
+    Attributes:
+        where: The store, as `open_store` takes it.
+        host: The address to listen on.
+        port: The port; 0 takes a free one.
+        token: What browsers must show; None lets everybody in, an empty text makes one up.
+        is_read_only: Whether nothing can be written.
+        certificate: TLS certificate, as PEM.
+        key: Its key; None if it is in the same file.
+
+    Raises:
+        StoreError: If the store cannot be read, or others could reach the board without a token.
+        ServerError: If the port is taken, or the certificate cannot be read.
+    """
+
+    where: str
+    host: str = "127.0.0.1"
+    port: int = 8765
+    token: str | None = None
+    is_read_only: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.token == "":
+            self.token = secrets.token_urlsafe(24)
+        check_address(self.host, self.token)
+        for file in (self.certificate, self.key):
+            if file is not None and not file.is_file():
+                raise ServerError(f"there is no file {file}; give a TLS certificate and its key as PEM files")
+        if self.key is not None and self.certificate is None:
+            raise ServerError(f"got the key {self.key} without a certificate; add --certificate")
+        with open_store(self.where):
+            pass  # what cannot be opened is refused here
+        self._server: uvicorn.Server | None = None
+        self._socket = self._listen()
+        self.port = self._socket.getsockname()[1]
+
+    def _listen(self) -> socket.socket:
+        try:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            return socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            raise ServerError(
+                f"{self.host}:{self.port} cannot be listened on ({error.strerror}); take another port: --port 0"
+            ) from error
+
+    @property
+    def url(self) -> str:
+        """Its address, with the token."""
+        scheme = "https" if self.certificate else "http"
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
+        host = f"[{host}]" if ":" in host else host
+        return f"{scheme}://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def serve(self, *, opens_browser: bool = False, on_started: Callable[[], None] = lambda: None) -> None:
+        """Answer requests until SIGINT or SIGTERM, which are raised again when the last answer is sent.
+
+        Raises:
+            ServerError: If the certificate makes no sense.
+        """
+        policy = Policy(self.host, self.token, self.is_read_only, self.certificate is not None, f"board-{self.port}")
+        config = uvicorn.Config(
+            create_app(lambda: open_store(self.where), policy),
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            timeout_graceful_shutdown=_SHUTDOWN_S,
+            ssl_certfile=self.certificate,
+            ssl_keyfile=self.key,
+        )
+        try:
+            config.load()
+        except OSError as error:  # of ssl, too
+            raise ServerError(f"{self.certificate} cannot be used as a TLS certificate ({error})") from error
+        on_started()
+        if opens_browser and _has_screen():
+            threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
+        self._server = uvicorn.Server(config)
+        self._server.run(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """End `serve`, from another thread, when the last answer is sent."""
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+def _has_screen() -> bool:
+    """Tell whether a browser would have a window; one of text alone would take over the terminal."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))

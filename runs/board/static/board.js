@@ -1,0 +1,132 @@
+// What every page does: times in the zone of whoever looks, keys, dialogs, and asking the server.
+
+/** Show the times below a node in the local zone. */
+export function localise(node) {
+  const pad = (number) => String(number).padStart(2, "0");
+  for (const time of node.querySelectorAll("time[datetime]:not([title])")) {
+    const date = new Date(time.dateTime);
+    if (Number.isNaN(date.getTime())) continue;
+    time.title = time.textContent;
+    const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
+    time.textContent = `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}`;
+  }
+}
+
+/** Say something to whoever looks, and to screen readers. */
+export function announce(text) {
+  const place = document.getElementById("announce");
+  place.textContent = text;
+  place.classList.remove("hidden");
+  clearTimeout(announce.timer);
+  announce.timer = setTimeout(() => place.classList.add("hidden"), 4000);
+}
+
+/** Send a form to the server; returns its answer, and throws what it refuses. */
+export async function post(path, pairs) {
+  const answer = await fetch(path, { method: "POST", body: new URLSearchParams(pairs) });
+  const text = await answer.text();
+  let found;
+  try {
+    found = JSON.parse(text);
+  } catch {
+    found = { error: text };
+  }
+  if (!answer.ok) throw new Error(found.error || `the server answered ${answer.status}`);
+  return found;
+}
+
+/** Call a function now and again while the page is seen; it returns the seconds to the next call, or null to end. */
+export function repeat(look) {
+  let timer;
+  const next = async () => {
+    clearTimeout(timer);
+    if (document.hidden) return;
+    let seconds = 5;
+    try {
+      seconds = await look();
+    } catch {
+      // The server is away; it may come back.
+    }
+    if (seconds !== null) timer = setTimeout(next, 1000 * seconds);
+    else document.removeEventListener("visibilitychange", next);
+  };
+  document.addEventListener("visibilitychange", next);
+  timer = setTimeout(next, 1000);
+}
+
+// ---------------------------------------------------------------------- keys
+
+const extraKeys = new Map();
+
+/** Let a key do something; `what` is shown by `?`. */
+export function onKey(key, what, action) {
+  extraKeys.set(key, { what, action });
+}
+
+function keyOf(event) {
+  return (event.shiftKey && event.key.length === 1 && event.key.toLowerCase() !== event.key ? "Shift+" : "") + event.key;
+}
+
+function isShown(element) {
+  return element.getClientRects().length > 0;
+}
+
+function showKeys() {
+  const dialog = document.createElement("dialog");
+  dialog.setAttribute("aria-label", "Keys");
+  const table = document.createElement("table");
+  table.className = "facts";
+  const add = (key, what) => {
+    const row = table.insertRow();
+    const head = document.createElement("th");
+    head.scope = "row";
+    const mark = document.createElement("kbd");
+    mark.textContent = key;
+    head.append(mark);
+    row.append(head);
+    row.insertCell().textContent = what;
+  };
+  for (const element of document.querySelectorAll("[data-key]")) {
+    if (isShown(element)) add(element.dataset.key, element.ariaLabel || element.textContent.trim());
+  }
+  for (const [key, { what }] of extraKeys) add(key, what);
+  const close = document.createElement("button");
+  close.textContent = "Close";
+  close.addEventListener("click", () => dialog.close());
+  dialog.append(table, close);
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (document.querySelector("dialog[open]")) return;
+  const target = event.target;
+  if (target.closest("textarea, select, [contenteditable], input:not([type=checkbox], [type=range])")) {
+    if (event.key === "Escape") target.blur();
+    return;
+  }
+  const key = keyOf(event);
+  if (key === "?") {
+    showKeys();
+  } else if (extraKeys.has(key)) {
+    extraKeys.get(key).action(event);
+  } else {
+    const found = [...document.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key && isShown(one));
+    if (!found) return;
+    if (found.matches("input, textarea, select")) {
+      found.focus();
+      found.select?.();
+    } else {
+      found.click();
+    }
+  }
+  event.preventDefault();
+});
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-close]")) event.target.closest("dialog").close();
+});
+
+localise(document);

@@ -1,0 +1,119 @@
+"""A request for a page, and the function that answers it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from runs.board.pool import StorePool
+from runs.board.rendering import render
+from runs.board.security import Policy, read_body
+from runs.errors import FilterError, RunNotFoundError, RunsError
+from runs.query.strict_json import strict
+from runs.stores.store import Store
+
+__all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
+
+_LOOK_S, _SHARE = 2.0, 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Board:
+    """What all requests share.
+
+    Attributes:
+        pool: The store.
+        policy: Who may do what.
+        where: The store's name, without credentials.
+    """
+
+    pool: StorePool
+    policy: Policy
+    where: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Visit:
+    """A request, in the thread of a store.
+
+    Attributes:
+        board: What all requests share.
+        store: The store.
+        request: The request; its body is in `form`.
+        form: Fields of the form that was sent.
+    """
+
+    board: Board
+    store: Store
+    request: Request
+    form: Mapping[str, list[str]]
+
+    def asked(self, name: str, default: str = "") -> str:
+        """Return a parameter of the URL."""
+        return self.request.query_params.get(name, default)
+
+    def number(self, name: str, default: int, least: int, most: int) -> int:
+        """Return a whole number of the URL, within bounds."""
+        try:
+            return min(max(int(self.asked(name)[:20]), least), most)
+        except ValueError:
+            return default
+
+    def given(self, name: str) -> str:
+        """Return a field of the form."""
+        return self.form.get(name, [""])[0]
+
+    def render(self, template: str, status_code: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status_code)
+
+
+def look_again_s(started: float) -> float:
+    """Return after how many seconds a page that watches asks again.
+
+    Args:
+        started: When this look was begun, by `time.perf_counter`. All looks take a twentieth of the time at most.
+    """
+    return max(_LOOK_S, _SHARE * (time.perf_counter() - started))
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Return a document; numbers that JSON lacks become texts."""
+    return JSONResponse(strict(value), status)
+
+
+Handler = Callable[[Visit], Response]
+
+
+def page(path: str, handler: Handler, method: str = "GET") -> Route:
+    """Return the route of a page.
+
+    Args:
+        path: Its path, as Starlette has it.
+        handler: Answers a visit; runs in the thread of a store.
+        method: GET, or POST of what writes.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        board: Board = request.app.state.board
+        try:
+            form = await read_body(request) if method == "POST" else {}
+            return await board.pool.ask(lambda store: handler(Visit(board, store, request, form)))
+        except RunsError as error:
+            return _problem(board, request, error)
+
+    named: Callable[[Request], Awaitable[Response]] = endpoint
+    return Route(path, named, methods=[method])
+
+
+def _problem(board: Board, request: Request, error: RunsError) -> Response:
+    status = 404 if isinstance(error, RunNotFoundError) else 400 if isinstance(error, FilterError) else 409
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(render("problem.html", board=board, path="", problem=str(error)), status)
+    return json_response({"error": str(error)}, status)

@@ -1,0 +1,60 @@
+"""`board`: runs in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from runs.commands.terminal.arguments import where_of
+
+__all__ = ["add_arguments", "main"]
+
+_TOKEN = "SACRISTAN_BOARD_TOKEN"
+_EPILOG = f"""The board is served to this machine alone. On any other --host it wants a token, which browsers must show;
+--token by itself makes one up, and ${_TOKEN} gives one without showing it to other users of the machine."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = _EPILOG
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8765, help="its port; 0 takes a free one (8765)")
+    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
+    parser.add_argument("--read-only", action="store_true", help="refuse tags, notes and deletion")
+    parser.add_argument("--token", nargs="?", const="", help="what browsers must show; by itself, one is made up")
+    parser.add_argument("--certificate", type=Path, metavar="FILE", help="serve over TLS, with this PEM certificate")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the key of the certificate, unless it is in there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serve the board until Ctrl-C or SIGTERM."""
+    from runs.sweeps.extras import needing_extra
+
+    with needing_extra("board", "the board"):
+        import jinja2  # noqa: F401
+        import plotly  # noqa: F401
+
+        from runs.board.serving import BoardServer
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    server = BoardServer(
+        where=where_of(arguments),
+        host=arguments.host,
+        port=arguments.port,
+        token=arguments.token if arguments.token is not None else os.environ.get(_TOKEN),
+        is_read_only=arguments.read_only,
+        certificate=arguments.certificate,
+        key=arguments.key,
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        server.serve(
+            opens_browser=not arguments.no_open,
+            on_started=lambda: print(f"{server.url}  (Ctrl-C stops it)", flush=True),
+        )
+    return 0

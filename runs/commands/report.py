@@ -1,0 +1,72 @@
+"""`report`: runs as one HTML file to send to somebody."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from runs.commands.terminal.arguments import add_runs, open_given
+from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
+from runs.commands.terminal.text import print_text
+from runs.errors import RunsError
+from runs.query.texts import size_text
+
+__all__ = ["add_arguments", "main"]
+
+_EPILOG = """The file needs nothing but a browser: no script, no request to anywhere. With --by, curves are means of the
+groups; with --compare, they are compared as `runs compare` does."""
+_LIMIT = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.epilog = _EPILOG
+    add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE", help="where to, such as report.html"
+    )
+    parser.add_argument("--title", default="Runs", help="above the report")
+    parser.add_argument("--metric", action="append", default=[], metavar="NAME", help="draw these (all, 12 at most)")
+    add_selection(parser)
+    help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
+    parser.add_argument("--limit", type=int, metavar="N", help=help)
+    parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="fields that make groups")
+    help = "with --by: runs of a group that share it count once"
+    parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
+    help = "with --by: field to compare the groups by, such as val/accuracy.max"
+    parser.add_argument("--compare", metavar="FIELD", help=help)
+    help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
+    parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
+    parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help="horizontal axis (step)")
+    parser.add_argument("--log-y", action="store_true", help="logarithmic values")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Write the report."""
+    from runs.reporting.report import write_report
+
+    output, by = arguments.output, names_in(*arguments.by)
+    if output.exists() and not arguments.force:
+        raise RunsError(f"{output} is there already; choose another name, or say --force")
+    if arguments.compare and not by:
+        raise RunsError("--compare: expected --by too, the fields that make the groups to compare")
+    with open_given(arguments) as store:
+        found, note = find_named_or_chosen(store, arguments, ("status",), 0 if by else _LIMIT)
+        write_report(
+            found,
+            output,
+            title=arguments.title,
+            metrics=arguments.metric,
+            by=by,
+            over=names_in(*arguments.over),
+            compared=arguments.compare,
+            x=arguments.x,
+            smoothing=arguments.smoothing,
+            log_y=arguments.log_y,
+            overwrite=arguments.force,
+        )
+    print_text(f"{output}: {len(found)} run{'s' * (len(found) != 1)}, {size_text(output.stat().st_size)}")
+    if note:
+        print_text(note)
+    return 0

@@ -1,0 +1,105 @@
+"""`Curve`: one line of a plot, over steps, epochs or time, with few enough points to draw."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from observers.record.points import Series
+from runs.drawing.decimation import pixels
+from runs.errors import PlotError
+
+__all__ = ["COLORS", "X_AXES", "Curve", "curve_of", "panelled", "thin"]
+
+X_AXES = ("step", "epoch", "time", "wall")
+# Told apart with any kind of colour vision: Okabe and Ito 2008, https://jfly.uni-koeln.de/color/, without the yellow,
+# which is too light for a line on white.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# What a metric may be measured on, as the first part of its name says.
+_PARTS = frozenset(("dev", "eval", "test", "train", "training", "val", "valid", "validation"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """One line of a plot.
+
+    Attributes:
+        label: Its name.
+        x: (n,) ascending positions.
+        y: (n,) values; NaN and infinities are gaps.
+        low, high: (n,) edges of the band, NaN where there is none; None without a band.
+        counts: (n,) runs behind each point.
+        raw: (n,) the values before smoothing; None if there was none.
+    """
+
+    label: str
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    raw: np.ndarray | None = None
+
+
+def curve_of(
+    series: Series, label: str = "", x: str = "step", *, epochs: np.ndarray | None = None, start_s: float = 0.0
+) -> Curve:
+    """Return the curve of one run.
+
+    A step that was logged more than once, as by a run that was resumed, counts with its last value. NaN stays.
+
+    Args:
+        series: (n,) points.
+        label: Name of the curve.
+        x: `step`; `epoch`; `time` in seconds since the run started; or `wall`, the time in seconds since 1970.
+        epochs: (n,) the epoch of each point, for `epoch`; see `Run.epochs_at`.
+        start_s: When the run started, in seconds since 1970, for `wall`.
+
+    Raises:
+        PlotError: If `x` is none of them.
+    """
+    if x not in X_AXES or (x == "epoch" and epochs is None):
+        raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
+    positions: Any = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, start_s + series.times)
+    positions = np.asarray(positions, np.float64)
+    usable = np.flatnonzero(np.isfinite(positions))
+    order = usable[np.argsort(positions[usable], kind="stable")]
+    positions, values = positions[order], series.values[order]
+    if x in ("step", "epoch") and len(positions):
+        is_last = np.append(np.diff(positions) > 0, True)
+        positions, values = positions[is_last], values[is_last]
+    return Curve(label, positions, values)
+
+
+def thin(curve: Curve, num_points: int, low: float | None = None, high: float | None = None) -> Curve:
+    """Return a curve of at most `num_points` points, and a few on either side, that looks the same; see `pixels`.
+
+    Args:
+        curve: Any.
+        num_points: At least 4.
+        low, high: The range of positions to draw; None for where the curve begins or ends.
+    """
+    if len(curve.x) <= num_points and low is None and high is None:
+        return curve
+    columns = max(1, (num_points - 2) // (3 if np.isnan(curve.y).any() else 2))
+    chosen = pixels(curve.x, curve.y, columns, low, high)
+
+    def part(values: np.ndarray | None) -> np.ndarray | None:
+        return None if values is None else values[chosen]
+
+    rest = (part(values) for values in (curve.low, curve.high, curve.counts, curve.raw))
+    return Curve(curve.label, curve.x[chosen], curve.y[chosen], *rest)
+
+
+def panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
+    """Return the metrics of each panel, by its title."""
+    panels: dict[str, list[str]] = {}
+    for metric in dict.fromkeys(metrics):
+        part, _, rest = metric.partition("/")
+        shared = [other for other in metrics if other.partition("/")[2] == rest and other.partition("/")[0] in _PARTS]
+        together = part in _PARTS and rest and len(set(shared)) > 1
+        panels.setdefault(rest if together else metric, []).append(metric)
+    return panels

@@ -1,0 +1,20 @@
+"""Documents as strict JSON, which has no NaN and no infinities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["strict"]
+
+
+def strict(value: Any) -> Any:
+    """Return a document as strict JSON can hold it; what is no finite number becomes a text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

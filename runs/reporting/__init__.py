@@ -1,0 +1,1 @@
+"""Reports: a set of runs as one HTML file to send to somebody."""

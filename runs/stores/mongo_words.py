@@ -1,0 +1,50 @@
+"""Runs of a database by words in their texts, with the same answers as the index over folders gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+
+from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, texts_to_search
+from runs.query.names import id_of
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo_filters import OMNIBOARD_TAGS
+from runs.stores.mongo_run import plain, tags_in
+
+__all__ = ["with_words_found"]
+
+
+def with_words_found(tree: Filter, mongo: MongoDatabase) -> Filter:
+    """Return a filter with the ids of the runs that words find in place of the words."""
+    if isinstance(tree, Words):
+        return Condition("_id", "in", [id_of(str(key)) for key in _having(tree.words, mongo)])
+    if isinstance(tree, Not):
+        return Not(with_words_found(tree.part, mongo))
+    if isinstance(tree, AllOf | OneOf):
+        return type(tree)(tuple(with_words_found(part, mongo) for part in tree.parts))
+    return tree
+
+
+def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
+    """Yield the `_id` of the runs whose texts contain all words."""
+    wanted = [_lower(word) for word in words]
+    raw = mongo.runs.with_options(CodecOptions(document_class=RawBSONDocument))
+    for document in raw.find({}, dict.fromkeys(("config", "tags", OMNIBOARD_TAGS, *SEARCHED), 1)):
+        # Of most runs their bytes tell that they have no such word; to decode all would take ten times as long.
+        data = bytes(document.raw)
+        if not all(word in data.lower() for word in wanted):
+            continue
+        found = bson.decode(data)
+        tags = tags_in(found)
+        texts = texts_to_search(plain(found), tags if isinstance(tags, Mapping) else ())
+        if all(any(word in _lower(text) for text in texts) for word in wanted):
+            yield found["_id"]
+
+
+def _lower(text: str) -> bytes:
+    """Return a text as bytes without capitals of ASCII, which is all that SQLite knows, too."""
+    return text.encode("utf-8", "replace").lower()

@@ -1,0 +1,36 @@
+"""`RunList`: runs that were found, which a notebook shows as a table."""
+
+from __future__ import annotations
+
+from typing import SupportsIndex, overload
+
+from runs.stores.run import Run
+from runs.stores.settings import telling_settings
+
+__all__ = ["RunList"]
+
+# Configs that are read to find the settings that tell runs apart.
+_MAX_READ = 20
+
+
+class RunList(list[Run]):
+    """A list of runs; a notebook shows it as a table, with the curves inline."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> RunList: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Run | RunList:
+        """Return one run, or several as a list that is shown likewise."""
+        found = super().__getitem__(index)
+        return RunList(found) if isinstance(found, list) else found
+
+    def _repr_html_(self) -> str:
+        """Return the form of it that notebooks show."""
+        return self.as_html()
+
+    def as_html(self, title: str = "") -> str:
+        """Return a table of the first runs as HTML that needs nothing else."""
+        from runs.stores.forms import runs_form  # with numpy, which lists of runs do without
+
+        return runs_form(self, telling_settings(self[:_MAX_READ]), title)

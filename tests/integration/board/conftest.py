@@ -1,0 +1,175 @@
+"""A board over real runs, and a real browser to look at it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pymongo
+import pytest
+from starlette.testclient import TestClient
+
+from experiments import Experiment
+from observers import FileObserver
+from runs.board.app import create_app
+from runs.board.security import Policy
+from runs.board.serving import BoardServer
+from runs.stores.opening import open_store
+from runs.transfer.copying import copy
+
+
+def record(folder: Path) -> None:
+    """Record four runs: two that are good, one that fails, and one that was called to do nothing else."""
+    ex = Experiment("digits", base_dir=folder, save_git_info=False)
+
+    @ex.config
+    def config():
+        # learning rate
+        lr = 0.1
+        model = {"name": "mlp", "hidden": [8, 8]}
+        fails = False
+
+    @ex.main
+    def main(_run, lr, fails):
+        for step in range(40):
+            _run.log_scalar("train/loss", lr / (step + 1), step)
+            _run.log_scalar("val/accuracy", step / 40 + lr, step)
+        _run.log_scalar("system/cpu", 50.0, 0)
+        print("\x1b[32mtrained\x1b[0m with", lr)
+        (folder / "weights.txt").write_text(f"weights {lr}")
+        ex.add_artifact(folder / "weights.txt")
+        if fails:
+            raise RuntimeError("no luck")
+        return {"accuracy": 1 - lr}
+
+    ex.observers.append(FileObserver(folder / "store"))
+    for updates in ({}, {"lr": 0.01}, {"fails": True}, {"model": {"name": "cnn"}}):
+        with contextlib.suppress(RuntimeError):
+            ex.run(config_updates=updates)
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory) -> Path:
+    """A folder of runs, which tests leave as it is."""
+    folder = tmp_path_factory.mktemp("board")
+    record(folder)
+    return folder / "store"
+
+
+@pytest.fixture(params=["folder", "database"])
+def store(request, recorded) -> str:
+    """The runs, in a folder and in a database, which tests leave as they are."""
+    return str(recorded) if request.param == "folder" else request.getfixturevalue("recorded_database")
+
+
+@pytest.fixture(scope="session")
+def recorded_database(recorded, mongo_url) -> Iterator[str]:
+    """A database with the same runs."""
+    yield from _database_of(recorded, mongo_url)
+
+
+@pytest.fixture(params=["folder", "database"])
+def own_store(request, recorded, tmp_path) -> Iterator[str]:
+    """A copy of the runs that a test may change."""
+    if request.param == "folder":
+        yield str(shutil.copytree(recorded, tmp_path / "store"))
+    else:
+        yield from _database_of(recorded, request.getfixturevalue("mongo_url"))
+
+
+def _database_of(folder: Path, mongo_url: str) -> Iterator[str]:
+    name = f"board_{uuid.uuid4().hex}"
+    with open_store(folder) as source, open_store(f"{mongo_url}/{name}") as target:
+        for run in source.find(sort="id"):
+            copy(run, target)
+    yield f"{mongo_url}/{name}"
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def client_of() -> Iterator[Callable[..., TestClient]]:
+    """Ask a board without a browser, as its own pages do: `client_of(where, **policy)`."""
+    with contextlib.ExitStack() as stack:
+
+        def connect(where: str | Path, **policy: object) -> TestClient:
+            app = create_app(lambda: open_store(where), Policy(**policy))
+            client = TestClient(app, base_url="http://127.0.0.1", headers={"origin": "http://127.0.0.1"})
+            return stack.enter_context(client)
+
+        yield connect
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Debian's chromium, or another that is there."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("there is no chromium, chromium-browser or google-chrome")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[..., str]]:
+    """Serve a store, and return the address: `serve(where, **options)`; of the same options there is one server."""
+    started: dict[str, tuple[BoardServer, threading.Thread]] = {}
+
+    def start(where: str | Path, **options: object) -> str:
+        key = repr((str(where), sorted(options.items())))
+        if key not in started:
+            server = BoardServer(str(where), port=0, **options)
+            thread = threading.Thread(target=server.serve, daemon=True)
+            thread.start()
+            started[key] = server, thread
+        return started[key][0].url.rstrip("/")
+
+    yield start
+    for server, thread in started.values():
+        server.stop()
+        thread.join(20)
+
+
+class Watched:
+    """A page of the browser, and what went wrong in it.
+
+    Attributes:
+        page: Playwright's page.
+        errors: Errors on the console, exceptions, and what the content security policy forbade.
+        requests: Addresses of all requests.
+    """
+
+    def __init__(self, page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+
+@pytest.fixture
+def watched(browser) -> Iterator[Callable[..., Watched]]:
+    """Open pages: `watched(**context)`; at the end, none of them may have had an error or asked another machine."""
+    contexts, pages = [], []
+
+    def new(**options: object) -> Watched:
+        contexts.append(browser.new_context(**options))
+        contexts[-1].set_default_timeout(30_000)
+        pages.append(Watched(contexts[-1].new_page()))
+        return pages[-1]
+
+    yield new
+    for context in contexts:
+        context.close()
+    assert [error for page in pages for error in page.errors] == []
+    there = ("http://127.0.0.1:", "data:", "blob:", "file:///")
+    assert [url for page in pages for url in page.requests if not url.startswith(there)] == []

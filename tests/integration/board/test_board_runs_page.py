@@ -1,0 +1,214 @@
+"""The page of all runs."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from runs.board.runs_view import RunsView
+from runs.stores.opening import open_store
+
+
+def ids(text):
+    return re.findall(r'class="id"><a href="/runs/([^"]+)"', text)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """A folder of 60 runs."""
+    folder = tmp_path_factory.mktemp("many")
+    for number in range(1, 61):
+        run = folder / str(number)
+        run.mkdir()
+        document = {"experiment": {"name": "many"}, "command": "main", "status": "COMPLETED", "result": number}
+        document |= {"start_time": f"2026-01-01T00:00:{number - 1:02}", "uid": f"{number:032x}"}
+        (run / "run.json").write_text(json.dumps(document))
+        (run / "config.json").write_text(json.dumps({"lr": 1 / number, "model": f"model{number % 2}"}))
+    return folder
+
+
+# Looking
+
+
+def test_runs_are_listed_newest_first_with_settings_that_differ(client_of, store):
+    answer = client_of(store).get("/runs")
+    assert answer.status_code == 200
+    assert ids(answer.text) == ["4", "3", "2", "1"]
+    assert re.findall(r'<a href="[^"]*" title="([^"]+)">', answer.text) == [
+        "id", "name", "status", "start", "duration", "result", "fails", "lr", "model.name", "seed", "tags",
+    ]  # fmt: skip
+    assert '<span class="status failed">failed</span>' in answer.text
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"where": "lr<0.05"}, ["2"]),
+        ({"where": ["status=COMPLETED", "lr=0.1"]}, ["4", "1"]),
+        ({"words": "CNN"}, ["4"]),
+        ({"sort": "lr", "where": "status=COMPLETED"}, ["2", "1", "4"]),
+        ({"sort": "-val/accuracy.max", "column": ["id", "host"], "where": "model.name=mlp"}, ["1", "3", "2"]),
+        ({"where": "lr=7"}, []),
+    ],
+)
+def test_runs_are_found_and_sorted_by_the_store(client_of, store, query, found):
+    answer = client_of(store).get("/runs", params=query)
+    assert answer.status_code == 200
+    assert ids(answer.text) == found
+
+
+def test_pages_follow_each_other(client_of, many):
+    client = client_of(many)
+    first = client.get("/runs", params={"sort": "id"})
+    assert ids(first.text) == [str(number) for number in range(1, 51)]
+    assert "1–50</span> of <span" in first.text
+    link = re.search(r'rel="next"[^>]* href="([^"]+)"', first.text)[1]
+    assert ids(client.get(link.replace("&amp;", "&")).text) == [str(number) for number in range(51, 61)]
+    assert ids(client.get("/runs?page=99999999999999999999").text) == ids(client.get("/runs").text)
+    assert "There are fewer pages." in client.get("/runs?page=7").text
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ({"where": "lr"}, "got the condition &#39;lr&#39;, expected NAME"),
+        ({"where": "lrr=1"}, "no run has a field &#39;lrr&#39;; did you mean lr?"),
+        ({"sort": "nothing"}, "no run has a field &#39;nothing&#39;"),
+        ({"column": "nothing"}, "no run has a field &#39;nothing&#39;"),
+        ({"group": "nothing"}, "no run has a field &#39;nothing&#39;"),
+        ({"where": "status~("}, "no regular expression"),
+    ],
+)
+def test_what_makes_no_sense_is_said_where_it_was_typed(client_of, recorded, query, problem):
+    answer = client_of(recorded).get("/runs", params=query)
+    assert answer.status_code == 400
+    assert problem in answer.text
+    assert 'name="add"' in answer.text
+
+
+def test_what_is_typed_becomes_a_condition_or_words():
+    view = RunsView(where=("a=1",), page=3)
+    assert view.adding(" lr<1e-3 ") == RunsView(where=("a=1", "lr<1e-3"))
+    assert view.adding("lr in (1, 2)").where == ("a=1", "lr in (1, 2)")
+    assert view.adding("best baseline") == RunsView(where=("a=1",), words="best baseline")
+    assert view.adding("").url() == "/runs?where=a%3D1&page=3"
+
+
+def test_typed_condition_is_in_the_url_that_others_open(client_of, recorded):
+    answer = client_of(recorded).get("/runs", params={"add": "lr<0.05", "sort": "lr"}, follow_redirects=False)
+    assert answer.headers["location"] == "/runs?where=lr%3C0.05&sort=lr"
+
+
+def test_groups_have_mean_and_deviation(client_of, store):
+    answer = client_of(store).get("/runs", params={"group": "model.name", "column": "val/accuracy.last"})
+    rows = [" ".join(re.sub("<[^>]+>", " ", row).split()) for row in re.findall("(?s)<tr>.*?</tr>", answer.text)]
+    # 0.975 and the learning rate, of three runs 0.1, 0.01 and 0.1
+    assert rows[1:] == ["cnn 1 1.075", "mlp 3 1.045 ± 0.052"]
+    assert '/runs?where=model.name%3Dcnn&amp;column=val%2Faccuracy.last"' in answer.text
+
+
+def test_fields_for_columns_are_those_of_the_runs(client_of, store):
+    found = client_of(store).get("/list/fields").json()["fields"]
+    assert {"tags", "lr", "model.name", "train/loss.min", "status", "host"} <= set(found)
+
+
+def test_watched_rows_are_sent_when_they_have_changed(client_of, own_store):
+    client = client_of(own_store)
+    first = client.get("/list/rows")
+    assert ids(first.text) == ["4", "3", "2", "1"]
+    assert float(first.headers["x-look-again-s"]) >= 2
+    known = {"if-none-match": first.headers["etag"]}
+    assert client.get("/list/rows", headers=known).status_code == 304
+    client.post("/list/tag", data={"run": "2", "add": "best"})
+    assert "best" in client.get("/list/rows", headers=known).text
+
+
+# Writing
+
+
+def test_tags_notes_and_deletion(client_of, own_store):
+    client = client_of(own_store)
+    answer = client.post("/list/tag", data={"run": ["1", "2"], "add": "best baseline", "remove": "none"})
+    assert answer.json() == {"done": "tags of 2 runs changed"}
+    client.post("/list/tag", data={"run": "1", "remove": "best"})
+    client.post("/list/note", data={"run": "2", "note": "good\n<b>"})
+    assert client.post("/list/discard", data={"run": ["3", "4"]}).json() == {"done": "2 runs moved into the trash"}
+    with open_store(own_store) as store:
+        assert [run.id for run in store.find(sort="id")] == ["1", "2"]
+        assert [store.get(id).tags for id in "12"] == [["baseline"], ["baseline", "best"]]
+        assert store.get("2").note == "good\n<b>"
+        assert sorted(one.id for one in store.trash()) == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("path", "data", "status", "problem"),
+    [
+        ("/list/tag", {"run": "1", "add": "<b>"}, 400, "got the tag '<b>'"),
+        ("/list/tag", {"add": "best"}, 400, "got 0 runs, expected 1 to 1000"),
+        ("/list/discard", {"run": "77"}, 404, "there is no run '77'"),
+        ("/list/note", {"run": "1", "note": "x" * 2**21}, 409, "more than 1048576 bytes"),
+    ],
+)
+def test_refused_change_is_one_sentence(client_of, recorded, path, data, status, problem):
+    answer = client_of(recorded).post(path, data=data)
+    assert answer.status_code == status
+    assert problem in answer.json()["error"]
+
+
+# In the browser
+
+
+def test_selected_runs_are_tagged_and_deleted_by_keys(watched, serve, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    page = watched().page
+    page.goto(serve(store))
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    assert page.locator("#num-selected").text_content() == "1 run selected"
+    page.keyboard.press("t")
+    page.fill("#tags-add", "best")
+    page.click("#tag-now")
+    page.wait_for_selector("tr[data-run='3'] .tag:text('best')")
+    page.keyboard.press("Delete")
+    page.click("#discard-now")
+    page.wait_for_selector("tr[data-run='3']", state="detached")
+    assert page.locator("#announce").text_content() == "1 run moved into the trash"
+    page.keyboard.press("/")
+    page.keyboard.type("lr<0.05")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**where=lr%3C0.05*")
+    assert page.locator("tbody tr").count() == 1
+
+
+def test_columns_are_chosen_and_are_in_the_url(watched, serve, recorded):
+    page = watched().page
+    page.goto(serve(recorded))
+    page.keyboard.press("c")
+    page.fill("#columns-search", "accuracy.max")
+    page.check("input[value='val/accuracy.max']")
+    page.uncheck("input[value='name']")
+    page.click("#columns-apply")
+    page.wait_for_url("**column=val%2Faccuracy.max*")
+    heads = page.locator("thead th a").all_text_contents()
+    assert "val/accuracy.max" in heads
+    assert "name" not in heads
+
+
+def test_new_runs_appear_while_the_page_is_watched(watched, serve, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    page = watched().page
+    page.goto(serve(store))
+    page.focus("tr[data-run='2'] th a")
+    shutil.copytree(store / "4", store / "5")
+    page.wait_for_selector("tr[data-run='5']")
+    assert page.locator("#total").text_content() == "5"
+    assert page.evaluate("document.activeElement.textContent") == "2"
+
+
+def test_keys_are_shown(watched, serve, recorded):
+    page = watched().page
+    page.goto(serve(recorded))
+    page.keyboard.press("?")
+    assert "Find runs by words" in page.locator("dialog[open]").text_content()

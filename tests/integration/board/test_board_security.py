@@ -1,0 +1,97 @@
+"""Who may ask the board for what, and what every answer says."""
+
+import pytest
+
+from runs.board.security import check_address
+from runs.errors import StoreError
+
+TOKEN = "a token that nobody guesses"
+
+
+@pytest.mark.parametrize("path", ["/", "/runs", "/runs/none", "/nowhere", "/static/board.js"])
+def test_every_answer_says_what_browsers_may_do(client_of, recorded, path):
+    answer = client_of(recorded).get(path, follow_redirects=False)
+    policy = answer.headers["content-security-policy"]
+    assert "script-src 'self';" in policy
+    assert policy.count("unsafe") == policy.count("style-src-elem 'self' 'unsafe-inline'") == 1
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8765", "127.0.0.1.evil.example", "", "192.0.2.1"])
+def test_other_names_of_this_machine_are_refused(client_of, recorded, host):
+    assert client_of(recorded).get("/runs", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9000", "127.0.0.1:1", "[::1]:8765", "127.0.0.2"])
+def test_names_of_this_machine_are_answered_on_any_port(client_of, recorded, host):
+    assert client_of(recorded).get("/runs", headers={"host": host}).status_code == 200
+
+
+def test_nothing_is_answered_without_the_token(client_of, recorded):
+    client = client_of(recorded, token=TOKEN)
+    answer = client.get("/runs?where=lr=0.1")
+    assert answer.status_code == 401
+    assert "digits" not in answer.text
+    assert 'value="/runs?where=lr=0.1"' in answer.text
+    assert client.get("/static/board.css").status_code == 200
+
+
+def test_token_in_the_address_becomes_a_cookie_that_scripts_cannot_read(client_of, recorded):
+    client = client_of(recorded, token=TOKEN)
+    answer = client.get("/runs", params={"token": TOKEN, "where": "lr=0.1"})
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert TOKEN not in cookie
+    assert 'url=/runs?where=lr%3D0.1"' in answer.text
+    assert client.get("/runs").status_code == 200
+
+
+def test_wrong_token_is_refused(client_of, recorded):
+    client = client_of(recorded, token=TOKEN)
+    assert client.get("/runs?token=wrong").status_code == 401
+    assert client.post("/login", data={"token": "wrong"}).status_code == 401
+    client.cookies.set("board", "wrong")
+    assert client.get("/runs").status_code == 401
+
+
+@pytest.mark.parametrize("target", ["/runs?sort=lr", "//evil.example", "https://evil.example", "/\\evil.example"])
+def test_login_leads_to_a_page_of_the_board(client_of, recorded, target):
+    client = client_of(recorded, token=TOKEN)
+    data = {"token": TOKEN, "next": target}
+    answer = client.post("/login", data=data, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == (target if target == "/runs?sort=lr" else "/")
+    assert client.get("/runs").status_code == 200
+
+
+def test_link_on_another_site_finds_the_one_who_is_logged_in(client_of, recorded):
+    answer = client_of(recorded, token=TOKEN).get("/runs", headers={"sec-fetch-site": "cross-site"})
+    assert answer.status_code == 200
+    assert 'http-equiv="refresh" content="0; url=/runs"' in answer.text
+    assert "digits" not in answer.text
+
+
+@pytest.mark.parametrize("headers", [{"origin": ""}, {"origin": "null"}, {"origin": "http://evil.example"}])
+def test_what_writes_must_come_from_a_page_of_the_board(client_of, recorded, headers):
+    assert client_of(recorded).post("/runs/1/note", data={"note": "x"}, headers=headers).status_code == 403
+
+
+def test_read_only_board_writes_nothing(client_of, recorded):
+    client = client_of(recorded, is_read_only=True)
+    answer = client.post("/runs/1/note", data={"note": "x"})
+    assert answer.status_code == 403
+    assert "--read-only" in answer.text
+
+
+def test_other_addresses_want_a_token_that_cannot_be_guessed():
+    check_address("localhost", None)
+    check_address("::1", None)
+    check_address("0.0.0.0", TOKEN)
+    with pytest.raises(StoreError, match=r"on 0\.0\.0\.0, others could read and change the runs; add --token"):
+        check_address("0.0.0.0", None)
+    with pytest.raises(StoreError, match="the token has 5 characters"):
+        check_address("127.0.0.1", "short")

@@ -1,0 +1,114 @@
+"""Runs, stores and lists of runs in a notebook that is executed, over a folder and a real MongoDB."""
+
+from __future__ import annotations
+
+import math
+import re
+from html.parser import HTMLParser
+
+import nbformat
+import pymongo
+import pytest
+from nbclient import NotebookClient
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from runs import open_store
+
+EVIL = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory, mongo_url):
+    folder = tmp_path_factory.mktemp("notebooks")
+    ex = Experiment("evil", base_dir=folder, save_git_info=False, system_metrics_s=None)
+
+    @ex.config
+    def config():
+        lr = 0.1
+        text = "harmless"
+
+    @ex.main
+    def main(_run, lr, text):
+        for step in range(50):
+            _run.log_scalar("train/loss", math.nan if step == 30 else lr / (1 + step), step)
+            _run.log_scalar(f"val/{text[:30]}", step, step)
+        return text
+
+    ex.observers.append(FileObserver(folder / "store"))
+    ex.observers.append(MongoObserver(mongo_url, "notebooks", failure_dir=folder / "spool"))
+    for lr, text in ((0.1, "harmless"), (0.2, EVIL)):
+        ex.run(config_updates={"lr": lr, "text": text}, options={"--capture": "sys"})
+    yield {"files": str(folder / "store"), "mongo": f"{mongo_url}/notebooks"}
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database("notebooks")
+
+
+class Tags(HTMLParser):
+    """What a browser would make of a text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    @property
+    def names(self):
+        return {tag for tag, _ in self.found}
+
+
+ALLOWED = re.compile("details|div|h3|line|p|path|span|summary|svg|table|tbody|td|text|th|thead|title|tr")
+
+
+def check_form(form):
+    tags = Tags(form)
+    assert [name for name in tags.names if not ALLOWED.fullmatch(name)] == []
+    assert not [name for _, attributes in tags.found for name in attributes if name.startswith("on")]
+    assert not re.search(r"""(src|href)=["']""", form)
+    return tags
+
+
+def test_forms_are_shown_by_a_notebook(recorded, tmp_path):
+    cells = [f"import runs\nstores = [runs.open_store(where) for where in {list(recorded.values())!r}]"]
+    cells += [cell for at in (0, 1) for cell in (f"stores[{at}]", f"stores[{at}].get(2)", f"stores[{at}].find()[:1]")]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [cell.outputs[0].data["text/html"] for cell in book.cells[1:]]
+    for form in shown:
+        assert "svg" in check_form(form).names
+    for store, run, found in (shown[:3], shown[3:]):
+        assert "2 runs, the newest first" in store
+        assert "run 2" in run
+        assert [name for name in ("train", "lr", "0.2", "COMPLETED") if name not in run] == []
+        assert "1 run<" in found
+
+
+@pytest.mark.parametrize("kind", ["files", "mongo"])
+def test_what_a_run_wrote_is_text(recorded, kind):
+    with open_store(recorded[kind]) as store:
+        tags = check_form(store.get(2)._repr_html_())
+        assert sum(tag == "path" for tag, _ in tags.found) >= 2
+        check_form(store._repr_html_())
+
+
+def test_a_store_without_runs_and_a_damaged_run_are_shown(tmp_path):
+    with open_store(tmp_path, create=True) as store:
+        assert "0 runs" in store._repr_html_()
+        assert "0 runs" in store.find()._repr_html_()
+        folder = tmp_path / "1"
+        folder.mkdir()
+        (folder / "run.json").write_text('{"experiment": {"name": "torn"}, "status": "COMPLETED"}')
+        (folder / "metrics.names.jsonl").write_text('{"id": 0, "name": "loss"}\n')
+        (folder / "metrics.bin").mkdir()
+        form = store.get(1)._repr_html_()
+    check_form(form)
+    assert "run 1 cannot be shown: " in form

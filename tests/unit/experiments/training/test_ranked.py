@@ -1,0 +1,187 @@
+"""Steps by several processes: the gradients of whole batches, and what cannot be trained so."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.training.loop import fit
+from experiments.training.tasks import Task
+from ingredients.checkpoints.files import load_checkpoint
+from ingredients.errors import ConfigError
+from ingredients.losses.building import Loss
+from ingredients.ranks import group
+from ingredients.ranks.group import Ranks
+from ingredients.ranks.world import World
+from tests.ranked_cases import CASES, train, train_in_two_sessions
+from tests.ranks import started_ranks, wait_for_all
+
+LAB = Path(__file__).parents[4]
+OPTIONS = {
+    "backend": "gloo",
+    "sync_batch_norm": False,
+    "find_unused_parameters": False,
+    "timeout_s": 60.0,
+    "shard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def found_in(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def by_two(found_in):
+    """Return what two ranks came to, by case."""
+    path = found_in / "found.pt"
+    environ = {"PYTHONPATH": str(LAB), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    with started_ranks([LAB / "tests" / "ranked_cases.py", path], LAB, environ=environ) as ranks:
+        ended = wait_for_all(ranks)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    return torch.load(path, weights_only=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_come_to_what_one_process_does(by_two, case):
+    assert_alike(by_two[case], train(case))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_that_share_the_parameters_come_to_what_one_process_does(by_two, case):
+    assert_alike(by_two["sharded"][case], train(case))
+
+
+def assert_alike(theirs, mine):
+    torch.testing.assert_close(theirs["weights"], mine["weights"], rtol=1e-4, atol=1e-6)
+    for found, expected in zip(theirs["statistics"], mine["statistics"], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert theirs["steps"] == mine["steps"]
+    assert [point[::2] for point in theirs["logged"]] == [point[::2] for point in mine["logged"]]
+    assert [point[1] for point in theirs["logged"]] == pytest.approx([point[1] for point in mine["logged"]], rel=1e-4)
+    assert theirs["test"] == pytest.approx(mine["test"], rel=1e-4)
+    if "predictions" in mine:
+        torch.testing.assert_close(torch.tensor(theirs["predictions"]), torch.tensor(mine["predictions"]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_are_exchanged_once_for_all_micro_batches(by_two, case):
+    assert by_two[case]["exchanges"] == by_two[case]["steps"]
+
+
+def test_ranks_that_share_the_parameters_hold_half_of_them_each(by_two):
+    whole = by_two["mean"]["held"]
+    assert whole == by_two["mean"]["weights"].numel()
+    assert by_two["sharded"]["mean"]["held"] <= 0.6 * whole
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_ranks_resume_with_the_same_bits(by_two, shard):
+    unbroken = (by_two["sharded"] if shard else by_two)["normalised"]
+    assert torch.equal(by_two[f"resumed {shard}"]["weights"], unbroken["weights"])
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_state_of_ranks_is_that_of_one_process(by_two, shard, found_in):
+    train_in_two_sessions("normalised", found_in / "alone")
+    mine, theirs = (
+        load_checkpoint(folder / "last.pt") for folder in (found_in / "alone", found_in / f"checkpoints-{shard}")
+    )
+    assert theirs.keys() - {"ranks"} == mine.keys()
+    assert len(theirs["ranks"]) == 2
+    torch.testing.assert_close(theirs["model"], mine["model"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(theirs["optimizer"]["state"], mine["optimizer"]["state"], rtol=1e-4, atol=1e-6)
+
+
+class Adversarial(Task):
+    def step(self, trainer, group):
+        return None
+
+
+class Remembering(Task):
+    def state_dict(self):
+        return {"hidden": 0}
+
+
+def classes(module=None):
+    return Loss(module or nn.CrossEntropyLoss(), "classes", 3)
+
+
+def refused(
+    tensor_data, monkeypatch, *, model=None, loss=None, optimizer=None, options=OPTIONS, shared=True, **settings
+):
+    """Train as rank 0 of 2."""
+    ranks = Ranks(World(0, 2), None, options)
+    monkeypatch.setattr(group, "_current", ranks)
+    part = (torch.randn(8, 4), torch.arange(8) % 3)
+    data = tensor_data(part, part, part)
+    if shared:
+        data.train.ranks = ranks
+    model = model or nn.Linear(4, 3)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    fit(model, data, loss or classes(), optimizer, log=print, epochs=4, **settings)
+
+
+class Centres(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(3))
+
+    def forward(self, outputs, targets):
+        return (outputs - self.centres).square().mean()
+
+
+SHARDED = {**OPTIONS, "shard": True}
+CANNOT = {
+    "Adversarial takes its own optimizer steps": {"loss": Adversarial()},
+    "Remembering keeps a state": {"loss": Remembering()},
+    "training.average=swa measures batches of one process": {"average": "swa"},
+    "distributed.shard splits what training.average averages": {"options": SHARDED, "average": "ema"},
+}
+
+
+@pytest.mark.parametrize("reason", CANNOT)
+def test_what_ranks_cannot_train_is_refused_in_one_sentence(tensor_data, monkeypatch, reason):
+    with pytest.raises(ConfigError, match=f"^distributed: {reason}.*, which 2 processes cannot; train in one process$"):
+        refused(tensor_data, monkeypatch, **CANNOT[reason])
+
+
+def test_data_parallel_is_refused_with_the_reason_in_one_process_too(tensor_data):
+    part = (torch.randn(8, 4), torch.arange(8) % 3)
+    model = nn.DataParallel(nn.Linear(4, 3))
+    with pytest.raises(ConfigError, match=r"got nn\.DataParallel, whose threads share .* torchrun --nproc"):
+        fit(model, tensor_data(part), classes(), torch.optim.SGD(model.parameters()), log=print, epochs=1)
+
+
+def test_lbfgs_is_refused(tensor_data, monkeypatch):
+    model = nn.Linear(4, 3)
+    with pytest.raises(ConfigError, match="LBFGS recomputes its loss"):
+        refused(tensor_data, monkeypatch, model=model, optimizer=torch.optim.LBFGS(model.parameters()))
+
+
+def test_a_loss_with_parameters_is_refused(tensor_data, monkeypatch):
+    model, loss = nn.Linear(4, 3), classes(Centres())
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.module.parameters()], lr=0.1)
+    with pytest.raises(ConfigError, match="the loss has parameters or statistics of its own"):
+        refused(tensor_data, monkeypatch, model=model, loss=loss, optimizer=optimizer)
+
+
+def test_data_that_are_not_shared_are_refused(tensor_data, monkeypatch):
+    with pytest.raises(ConfigError, match="2 processes train together, but the data are for 1; make them by"):
+        refused(tensor_data, monkeypatch, shared=False)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_two_gpus_come_to_what_one_does(tmp_path):
+    path = tmp_path / "found.pt"
+    with started_ranks(
+        [LAB / "tests" / "ranked_cases.py", path, "cuda"], LAB, environ={"PYTHONPATH": str(LAB)}
+    ) as ranks:
+        ended = wait_for_all(ranks)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    found = torch.load(path, weights_only=True)
+    for case in CASES:
+        mine = train(case, "cuda")["weights"].cpu()
+        torch.testing.assert_close(found[case]["weights"].cpu(), mine, rtol=1e-3, atol=1e-5)

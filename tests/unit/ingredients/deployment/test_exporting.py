@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.splitting import Split
+from ingredients.datasets.table_columns import TableColumns
+from ingredients.deployment.comparison import compare
+from ingredients.deployment.exporting import check_path, describe, export
+from ingredients.deployment.formats import read_metadata
+from ingredients.errors import DataError, ModelError
+from ingredients.models.networks import ViT
+
+INPUTS = torch.randn(11, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(11) % 3
+
+
+@pytest.fixture
+def data(tensor_data):
+    return tensor_data((INPUTS, LABELS), test=(INPUTS, LABELS))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def preparation(**entries):
+    split = Split(seed=0, split_seed=0, limit=None, val_fraction=0.1, test_fraction=0.1, stratify=True)
+    nothing = dict.fromkeys(field.name for field in dataclasses.fields(Preparation))
+    return Preparation(**{**nothing, "task": "regression", "classes": (), "split": split, **entries})
+
+
+def load(path):
+    if path.suffix == ".pt2":
+        return torch.export.load(path).module()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    return lambda inputs: torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_export_computes_as_the_model_in_evaluation_mode_for_batches_of_any_size(data, model, tmp_path, format):
+    path = tmp_path / f"model.{format}"
+    model.train()
+    told = describe(data, "classes", 3, preparation=False)
+    found = export(model, data, path, {"run": "a", **told}, format=format)
+    assert model.training
+    assert found.absolute < 1e-5
+    assert found.num_samples == 11
+    exported = load(path)
+    model.eval()
+    for count in (1, 2, 11):
+        assert torch.allclose(exported(INPUTS[:count]), model(INPUTS[:count]), atol=1e-5)
+    kept = read_metadata(path)
+    assert kept["run"] == "a"
+    assert kept["classes"] == ["a", "b", "c"]
+    assert kept["inputs"] == [{"name": "inputs", "shape": ["batch", 1, 4, 4], "dtype": "float32"}]
+    # Where the model was written is nobody's business.
+    assert b"site-packages" not in path.read_bytes()
+    assert [other.name for other in tmp_path.iterdir()] == [path.name]
+
+
+def test_export_takes_raw_values_and_returns_those_of_the_targets_unit_where_asked(tensor_data, tmp_path):
+    by = preparation(
+        mean=np.array([2.0, -1.0], np.float32),
+        std=np.array([3.0, 0.5], np.float32),
+        target_mean=np.array([10.0], np.float32),
+        target_std=np.array([4.0], np.float32),
+        table=TableColumns(("a", "b"), {}, missing="fill"),
+    )
+    raw = torch.tensor([[5.0, -1.0], [2.0, 0.0], [float("nan"), 1.0]])
+    inputs = ((raw - torch.from_numpy(by.mean)) / torch.from_numpy(by.std)).nan_to_num(0.0)
+    data = tensor_data((inputs, torch.zeros(3, 1)), test=(inputs, torch.zeros(3, 1)))
+    data = dataclasses.replace(data, preparation=by)
+    model = nn.Linear(2, 1)
+    export(model, data, tmp_path / "model.pt2", {}, format="pt2", preparation=True)
+    found = load(tmp_path / "model.pt2")(raw)
+    assert torch.allclose(found, model(inputs) * 4 + 10, atol=1e-5)
+    told = describe(data, "values", 1, preparation=True)["preparation"]
+    assert (told["included"], told["mean"], told["target_std"]) == (True, [2.0, -1.0], [4.0])
+    json.dumps(told)
+
+
+def test_export_of_a_model_that_computes_otherwise_is_refused_and_leaves_the_old_file(data, tmp_path):
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, inputs):
+            self.calls += 1
+            return inputs.flatten(1) * self.calls
+
+    path = tmp_path / "model.pt2"
+    path.write_text("old")
+    with pytest.raises(ModelError, match=r"the outputs of the file differ from the model's by .*; it is not kept"):
+        export(Counting(), data, path, {}, format="pt2")
+    assert path.read_text() == "old"
+    assert [other.name for other in tmp_path.iterdir()] == [path.name]
+
+
+class Deciding(nn.Module):
+    def forward(self, inputs):
+        return inputs if inputs.sum() > 0 else -inputs
+
+
+class OfOneSize(nn.Module):
+    def forward(self, inputs):
+        return inputs.view(8, -1)
+
+
+class Structured(nn.Module):
+    def forward(self, inputs):
+        return {"outputs": inputs}
+
+
+class Airy(nn.Module):
+    def forward(self, inputs):
+        return torch.special.airy_ai(inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "format", "message"),
+    [
+        (Deciding, "pt2", r"test_exporting.py:\d+: 'return inputs if inputs.sum\(\) > 0 .*data-dependent.*torch.where"),
+        (OfOneSize, "pt2", r"it computes for batches of 8 samples alone; take the size of a batch from"),
+        (Structured, "pt2", r"export: the model returns a dict, expected a tensor"),
+        (Airy, "onnx", r"export.format=onnx: ONNX has no operation for aten.special_airy_ai; use export.format=pt2"),
+    ],
+)
+def test_export_of_what_cannot_be_names_the_operation(tensor_data, tmp_path, model, format, message, capfd):
+    data = tensor_data((INPUTS[:8], LABELS[:8]), test=(INPUTS[:8], LABELS[:8]))
+    with pytest.raises(ModelError, match=message) as caught:
+        export(model(), data, tmp_path / "model", {}, format=format)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert capfd.readouterr().out == ""
+
+
+def test_export_of_attention_is_that_of_plain_operations(data, tmp_path):
+    model = ViT((1, 4, 4), 3, patch=2, width=8, depth=1, heads=2)
+    assert export(model, data, tmp_path / "model.pt2", {}, format="pt2").absolute < 1e-5
+    program = torch.export.load(tmp_path / "model.pt2")
+    assert not [node for node in program.graph.nodes if "_transformer_encoder_layer" in str(node.target)]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_export_without_samples_or_preparation_is_refused(data, tensor_data, model, tmp_path):
+    empty = tensor_data((INPUTS, LABELS))
+    with pytest.raises(DataError, match="export: there is no sample to compare the file on; give data with a test"):
+        export(model, empty, tmp_path / "model.pt2", {}, format="pt2")
+    with pytest.raises(DataError, match=r"export.preparation: what the data were prepared by is not known here"):
+        export(model, data, tmp_path / "model.pt2", {}, format="pt2", preparation=True)
+    with pytest.raises(DataError, match="export: samples of any structure are not exported"):
+        export(model, dataclasses.replace(data, task="custom"), tmp_path / "model.pt2", {}, format="pt2")
+
+
+def test_path_that_is_there_or_ends_otherwise_is_refused(tmp_path):
+    there = tmp_path / "model.onnx"
+    there.write_text("old")
+    with pytest.raises(ModelError, match=r"model.onnx is there already; give another name, or export.overwrite=True"):
+        check_path(there, "onnx", overwrite=False)
+    check_path(there, "onnx", overwrite=True)
+    with pytest.raises(ModelError, match=r"expected a name that ends in .pt2 for export.format=pt2"):
+        check_path(there, "pt2", overwrite=True)
+    with pytest.raises(ModelError, match=r"but there is no folder .*nowhere; make it first"):
+        check_path(tmp_path / "nowhere" / "model.onnx", "onnx", overwrite=False)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a folder that nothing can be written to")
+def test_export_that_fails_to_be_written_leaves_nothing(data, model, tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        export(model, data, Path(tmp_path / "nowhere" / "model.pt2"), {}, format="pt2")
+
+
+def test_compare_takes_nan_and_other_shapes_for_infinite():
+    values = torch.tensor([[1.0, float("nan")], [4.0, float("inf")]])
+    assert compare([(INPUTS[:2], values)], lambda given: values[: len(given)]).absolute == 0.0
+    one_off = torch.tensor([[1.5, float("nan")], [4.0, float("inf")]])
+    found = compare([(INPUTS[:2], values)], lambda given: one_off[: len(given)])
+    assert (found.absolute, found.relative, found.num_samples) == (0.5, 0.125, 2)
+    assert compare([(INPUTS[:2], values)], lambda given: values[: len(given)].nan_to_num()).absolute == float("inf")
+    assert compare([(INPUTS[:2], values)], lambda given: values).absolute == float("inf")
