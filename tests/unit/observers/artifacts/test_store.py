@@ -17,7 +17,6 @@ from observers.artifacts.store import ArtifactStore, Lineage
 from observers.artifacts.version import content_path
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.identity import new_uid
-from tests.processes import run
 
 
 @pytest.fixture
@@ -258,7 +257,7 @@ os._exit(0)
 
 
 def run_script(script):
-    return run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
 
 
 def test_file_that_is_written_while_it_is_read_is_refused(store, tmp_path, request):
