@@ -17,18 +17,35 @@ from ingredients import (
     checkpoint,
     data,
     device,
+    distributed,
     exporting,
     loss,
     metrics,
     model,
     optimizer,
+    probe,
     scheduler,
     sweep,
     training,
 )
 from observers import file_observer, run_folder
 
-parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, exporting, sweep)
+parts = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    probe,
+    sweep,
+)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
@@ -94,7 +111,7 @@ def export(_config, _run, seed):
 @ex.automain
 def main(_config, _run, seed, training):
     """Train, and return the metric of the best epoch on the test part."""
-    from experiments import loop
+    from experiments import inspection, loop
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
@@ -113,11 +130,12 @@ def main(_config, _run, seed, training):
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
+            callbacks=inspection.make_callbacks(_run, _config),
             log=_run.log_scalar,
             **training,
         )
         keeper.restore_best(network)
     results.report_speed(_run, fitted.speed)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

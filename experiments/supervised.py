@@ -20,11 +20,13 @@ from ingredients import (
     checkpoint,
     data,
     device,
+    distributed,
     exporting,
     loss,
     metrics,
     model,
     optimizer,
+    probe,
     scheduler,
     sweep,
     training,
@@ -44,7 +46,22 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, exporting, sweep)
+_PARTS = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    probe,
+    sweep,
+)
 
 
 def ingredients() -> list[Ingredient]:
@@ -106,9 +123,9 @@ def train(
         task: The loss, or a task.
         precision: From `amp.make_amp`.
         optimizers: By name; None makes the configured one, with its schedule.
-        callbacks: Further ones than the settings ask for.
+        callbacks: Further ones than the settings ask for, such as `probe`.
     """
-    from experiments.training import loop, results
+    from experiments.training import inspection, loop, results
     from ingredients.losses.building import Loss
 
     opt: Any = optimizers
@@ -127,7 +144,7 @@ def train(
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *inspection.make_callbacks(run, config)],
             log=run.log_scalar,
             **config.training,
         )
@@ -177,6 +194,6 @@ def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     train(_run, _config, network, batches, criterion, precision)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

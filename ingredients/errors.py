@@ -14,6 +14,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── DeviceError                 the device does not exist here; a ValueError
 ├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
+├── RankError                   another process of the same training has failed or gone; a RuntimeError
 ├── ConcurrentRunError          two runs of one process would mix; a RuntimeError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 
@@ -28,7 +29,8 @@ Of Sacred's others, `InvalidConfigError`, `SacredInterrupt` and `TimeoutInterrup
 `SignatureError`, `CircularDependencyError` and `ObserverError` stay its own.
 
 `experiments.Terminated`, by which a signal ends a run, stands outside: it is a KeyboardInterrupt, so that no
-`except Exception` holds it up. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
+`except Exception` holds it up; `Replayed`, by which `replay` ends a training, never leaves that
+command. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
 built from a config, that becomes a ModelError or LossError that names the entry.
 """
 
@@ -51,6 +53,7 @@ __all__ = [
     "ModelError",
     "OptimizerError",
     "PrecisionError",
+    "RankError",
     "SchedulerError",
     "TrainingError",
     "UnknownEntryError",
@@ -119,11 +122,33 @@ class DeviceError(LabError, ValueError):
 
 
 class TrainingError(LabError, ArithmeticError):
-    """The training has diverged: its loss or its weights are NaN or infinite."""
+    """The training has diverged: its loss or its weights are NaN or infinite.
+
+    Attributes:
+        step: The step at which that was seen; None if it is not known.
+    """
+
+    step: int | None = None
 
 
 class CheckpointError(LabError, ValueError):
     """A checkpoint is missing, damaged, or does not fit."""
+
+
+class RankError(LabError, RuntimeError):
+    """Another rank, a process of the same training, has failed, or is gone.
+
+    Attributes:
+        rank: Its number; None if it is not known.
+        status: How it ended: FAILED or INTERRUPTED.
+        reason: Its error, or the signal that ended it.
+    """
+
+    def __init__(self, message: str, rank: int | None = None, status: str = "FAILED", reason: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.status = status
+        self.reason = reason
 
 
 class ConcurrentRunError(LabError, RuntimeError):

@@ -6,36 +6,39 @@ Shapes: B samples in a batch, N samples in a part of the data, K classes or labe
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.running.starting_state import check_left, check_waited
 from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
-from experiments.training.modes import evaluating
+from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
+from experiments.training.ranked import RankedSteps, check_ranked
+from experiments.training.recovery import Recovery
 from experiments.training.speed import Speed, Stopwatch
 from experiments.training.tasks import Task, as_task
-from experiments.training.trainer import LogScalar, Trainer
+from experiments.training.trainer import LogScalar, Trainer, grouped
+from experiments.training.triage import Triage, replay_if_asked
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.ranks.group import ALONE
 from ingredients.scheduler import Schedule
 from ingredients.training import check_average, check_lengths
 
-__all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
+__all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "steps_per_epoch"]
 
 
 @dataclasses.dataclass
@@ -111,7 +114,8 @@ def fit(
         mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement after which training stops; None never stops early.
         min_delta: Smallest change of the metric that patience counts as an improvement.
-        on_nan: What to do once the loss or a weight is NaN or infinite: `stop` or `ignore`.
+        on_nan: What to do once the loss, a gradient or a weight is NaN or infinite: `stop`, `skip` the step, `rollback`
+            to the newest state at half the rates, or `ignore`; see `Recovery`.
         average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
         average_decay: Of `ema`, the share of the average that stays after a step.
         average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
@@ -124,7 +128,8 @@ def fit(
 
     Raises:
         LabError: If the parts do not fit together; before the first step.
-        TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then.
+        TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then;
+            with a checkpointer the step is written down beside its states, see `experiments.training.bundle`.
         CheckpointError: If a state cannot be read or written.
         Terminated: If a signal asked for the end; the state after the last whole step is saved.
 
@@ -138,12 +143,19 @@ def fit(
     trainer = Trainer(model, task, data, _by_name(optimizer), _by_name(scheduler), amp, log)
     best = Monitor(monitor, mode, patience, min_delta)
     check_lengths(epochs, val_interval, log_interval)
-    asked = Callbacks([*callbacks, *implied_callbacks(model, epochs, average, average_decay, average_start)])
+    recovery = [Recovery(on_nan)] if on_nan in ("skip", "rollback") else []
+    implied = implied_callbacks(model, epochs, average, average_decay, average_start)
+    asked = Callbacks([*recovery, *callbacks, *implied])
+    ranks = getattr(data.train, "ranks", ALONE)
+    check_ranked(trainer, task, ranks, average, on_nan)
     check_parts(trainer, task, best, asked.metrics)
     parts = parts_of(trainer, task, best, asked)
+    replay_if_asked(trainer, parts, asked, checkpointer)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
-    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state)
+    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state, ranks=ranks)
+    if ranks.size > 1:
+        trainer.ranked = RankedSteps(trainer, ranks)
     if keeper.branched_from is not None:
         check_left(keeper.branched_from, place.epoch, epochs)
         check_waited(keeper.branched_from, best.name, best.waited, best.patience)
@@ -157,10 +169,20 @@ def fit(
     losses = place.losses
     watch = Stopwatch(data.train, amp.device)
 
-    with Progress(epochs, num_steps, place.step) as progress, keeper.session():
+    triage = Triage(trainer, parts, asked, checkpointer, on_nan)
+    for recovering in recovery:
+        recovering.triage = triage
+
+    with (
+        Progress(epochs, num_steps, place.step) as progress,
+        keeper.session(),
+        triage.session(),
+        asked.session(trainer),
+    ):
         asked.start(trainer)
         while place.epoch < epochs and not best.exhausted and not place.stopped:
             epoch = place.epoch + 1
+            triage.begin_epoch()
             model.train()
             if task.module is not None:
                 task.module.train()
@@ -209,6 +231,8 @@ def fit(
             for name, value in task.of_epoch().items():
                 log(f"train/{name}", value, place.step)
 
+            if trainer.ranked is not None:
+                trainer.ranked.send_buffers()
             with keeper.saving_if_stopped(place, parts):
                 asked.after_epoch(trainer)
             metrics: dict[str, float] = {}
@@ -220,6 +244,7 @@ def fit(
                     log(name, value, place.step)
                 asked.after_validation(trainer, metrics)
                 trainer.clear_added()
+            place.stopped = bool(ranks.agree(place.stopped))
             place.epoch, place.batch = epoch, 0
             for each in trainer.schedules.values():
                 each.after_epoch(metrics)
@@ -266,89 +291,6 @@ def _by_name(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     return {} if given is None else {"": given}
-
-
-def evaluate(
-    model: nn.Module,
-    batches: Batches,
-    loss: Loss | Task,
-    amp: MixedPrecision | None = None,
-    *,
-    inference_mode: bool = False,
-) -> dict[str, float]:
-    """Return the loss and the metrics of a model over a part of the data; empty if the part is.
-
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
-
-    Args:
-        model: On the device of the data.
-        batches: Such as `data.val` or `data.test`.
-        loss: The loss, or the task, that the model was trained with.
-        amp: The precision to compute in; float32 without one.
-        inference_mode: Whether to compute in `torch.inference_mode`, and not just without gradients. Tensors that are
-            made meanwhile, and kept, cannot take part in a training afterwards.
-
-    Returns:
-        `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
-        own unit. Each is over all samples together, whatever the size of the batches. Of a task what it measures.
-
-    Example:
-        metrics = loop.evaluate(network, batches.test, criterion)
-        print(metrics["accuracy"])
-    """
-    amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    meter = task.meter()
-    without_gradients = torch.inference_mode() if inference_mode else torch.no_grad()
-    with without_gradients, evaluating(*task.modules(model)):
-        for batch in batches.epoch():
-            meter.update(model, batch, amp)
-        return meter.compute()
-
-
-@torch.no_grad()
-def predict(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
-) -> dict[str, Tensor]:
-    """Return what the model makes of `batches`, in their order, on the CPU; their targets may be missing.
-
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
-
-    Args:
-        model: On the device of the data.
-        batches: Such as `data.test`.
-        loss: The loss that the model was trained with, which says how its outputs are read; or its task.
-        amp: The precision to compute in; float32 without one.
-
-    Returns:
-        `predictions`: classes (N,), labels (N, K) as 0 and 1, or values (N, D) in the targets' own unit; `targets`
-        likewise; `probabilities` (N, K), unless the loss is one of values. Empty if the part is. Of a task what its
-        `predict` returns.
-
-    Example:
-        found = loop.predict(network, batches.test, criterion)
-        wrong = found["predictions"] != found["targets"]
-    """
-    amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    found: dict[str, list[Tensor]] = {}
-    with evaluating(*task.modules(model)):
-        for batch in batches.epoch():
-            with amp.autocast():
-                parts = task.predict(model, batch)
-            for name, part in parts.items():
-                found.setdefault(name, []).append(part.cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
-
-
-def grouped(batches: Iterable, size: int) -> Iterator[list]:
-    """Return an iterator over lists of `size` batches, the last one possibly shorter; it holds on to none of them."""
-    if size == 1:
-        return map(_alone, batches)
-    iterator = iter(batches)
-    return iter(lambda: list(itertools.islice(iterator, size)), [])
-
-
-def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return [batch]
 
 
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:

@@ -9,7 +9,7 @@ from sklearn import metrics as sklearn_metrics
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.loop import evaluate, fit, grouped, predict, steps_per_epoch
+from experiments.training.loop import evaluate, evaluate_and_predict, fit, grouped, predict, steps_per_epoch
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
@@ -607,6 +607,18 @@ def test_predict_is_in_the_order_of_the_samples(data):
     assert torch.allclose(found["probabilities"], scores.softmax(-1), atol=1e-6)
 
 
+def test_evaluate_and_predict_are_one_pass(data):
+    model, calls = make_model(3, nn.BatchNorm1d(8)), []
+    hook = model.register_forward_hook(lambda module, inputs, outputs: calls.append(len(inputs[0])))
+    metrics, found = evaluate_and_predict(model, data.train, loss_for(data))
+    assert sum(calls) == len(data.train.targets)
+    assert model.training
+    hook.remove()
+    assert metrics == evaluate(model, data.train, loss_for(data))
+    for name, part in predict(model, data.train, loss_for(data)).items():
+        assert torch.equal(found[name], part)
+
+
 def test_predict_of_values_is_in_their_own_unit_without_probabilities(tensor_data):
     mean, std = torch.tensor([300.0, 0.0]), torch.tensor([50.0, 2.0])
     data = tensor_data((INPUTS, VALUES), target_mean=mean, target_std=std)
@@ -716,4 +728,4 @@ def test_fit_with_a_batch_all_ignored_trains_though_its_loss_is_nan(data):
 
 
 def test_fit_with_another_word_for_nan_raises(data):
-    refused(data, ConfigError, "training.on_nan: got 'go', expected stop or ignore", on_nan="go")
+    refused(data, ConfigError, "training.on_nan: got 'go', expected stop, skip, rollback or", on_nan="go")
