@@ -61,7 +61,7 @@ def differing(one, other, where=""):
         WINE | COMPILED | {"model.compile_options.backend": "aot_eager"},
         pytest.param(
             DIGITS | COMPILED | {"model.gradient_checkpointing": ["3"], "model.channels_last": True},
-            marks=pytest.mark.nightly,
+            marks=[pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")],
         ),
         *(WINE | {"optimizer.implementation": name} for name in ("for_loop", "foreach", "fused")),
         WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
