@@ -23,6 +23,7 @@ from ingredients import (
     metrics,
     model,
     optimizer,
+    probe,
     scheduler,
     sweep,
     training,
@@ -42,6 +43,7 @@ parts = (
     training,
     checkpoint,
     exporting,
+    probe,
     sweep,
 )
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
@@ -109,7 +111,7 @@ def export(_config, _run, seed):
 @ex.automain
 def main(_config, _run, seed, training):
     """Train, and return the metric of the best epoch on the test part."""
-    from experiments import loop
+    from experiments import inspection, loop
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))
@@ -128,6 +130,7 @@ def main(_config, _run, seed, training):
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
+            callbacks=inspection.make_callbacks(_run, _config),
             log=_run.log_scalar,
             **training,
         )

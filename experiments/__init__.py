@@ -30,6 +30,7 @@ __all__ = [
     "cases_table",
     "evaluate",
     "fit",
+    "inspection",
     "loop",
     "predict",
     "results",
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from experiments.training import loop, results
+    from experiments.training import inspection, loop, results
     from experiments.training.callbacks import Callback
     from experiments.training.cases import cases_table
     from experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
@@ -62,7 +63,7 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        if name in ("loop", "results"):
+        if name in ("inspection", "loop", "results"):
             return importlib.import_module(f"experiments.training.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'experiments' has no attribute {name!r}")

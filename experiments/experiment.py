@@ -29,6 +29,7 @@ from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, given_back, only_run
 from experiments.running.origins import grouped, origins
 from experiments.running.ranks import check_same_config, meet, publish_config
+from experiments.running.replaying import config_of_bundle
 from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
@@ -148,6 +149,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
+        if "training" in [ingredient.path for ingredient, _ in list(self.traverse_ingredients())]:
+            self.command(commands.make_replay(lambda: self.commands[self.default_command]()), unobserved=True)
         self.all_cli_options = [_OPTIONS.get(option.get_flag(), option) for option in self.all_cli_options]
         # Sacred took the frame above for the experiment's file; the caller's is meant.
         self.doc = caller.get("__doc__") or ""
@@ -306,6 +309,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         strictness.check_scopes(self)
         named_configs = (*self._always, *named_configs)
         updates = strictness.nested(config_updates or {})
+        if command_name == "replay" and "bundle" in updates:
+            named_configs = (config_of_bundle(updates["bundle"]), *named_configs)
         force = bool((options or {}).get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
         typed = list(updates)

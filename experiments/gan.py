@@ -20,7 +20,7 @@ from configs import Map
 from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, data, device, sweep, training
+from ingredients import amp, checkpoint, data, device, probe, sweep, training
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError, DataError
 from observers import Image, file_observer
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["ex", "gan"]
 
 gan = Ingredient("gan")
-parts = (device, data, amp, training, checkpoint, sweep)
+parts = (device, data, amp, training, checkpoint, probe, sweep)
 ex = Experiment("gan", ingredients=[gan, *(part.ingredient for part in parts)])
 ex.alias(epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))

@@ -18,7 +18,7 @@ from configs import Map
 from experiments import supervised
 from experiments.experiment import Experiment
 from experiments.running.lab_run import LabRun
-from ingredients import amp, checkpoint, device, optimizer, scheduler, sweep, training
+from ingredients import amp, checkpoint, device, optimizer, probe, scheduler, sweep, training
 from ingredients.config.ingredient import Ingredient
 from ingredients.data import refuse_other_data
 from ingredients.errors import ConfigError, ModelError
@@ -36,7 +36,7 @@ __all__ = ["ex", "gpt", "text"]
 
 text = Ingredient("text")
 gpt = Ingredient("gpt")
-parts = (device, optimizer, scheduler, amp, training, checkpoint, sweep)
+parts = (device, optimizer, scheduler, amp, training, checkpoint, probe, sweep)
 ex = Experiment("language_model", ingredients=[text, gpt, *(part.ingredient for part in parts)])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))

@@ -26,6 +26,7 @@ from ingredients import (
     metrics,
     model,
     optimizer,
+    probe,
     scheduler,
     sweep,
     training,
@@ -58,6 +59,7 @@ _PARTS = (
     training,
     checkpoint,
     exporting,
+    probe,
     sweep,
 )
 
@@ -121,9 +123,9 @@ def train(
         task: The loss, or a task.
         precision: From `amp.make_amp`.
         optimizers: By name; None makes the configured one, with its schedule.
-        callbacks: Further ones than the settings ask for.
+        callbacks: Further ones than the settings ask for, such as `probe`.
     """
-    from experiments.training import loop, results
+    from experiments.training import inspection, loop, results
     from ingredients.losses.building import Loss
 
     opt: Any = optimizers
@@ -142,7 +144,7 @@ def train(
             scheduler=schedule,
             amp=precision,
             checkpointer=keeper,
-            callbacks=callbacks,
+            callbacks=[*callbacks, *inspection.make_callbacks(run, config)],
             log=run.log_scalar,
             **config.training,
         )

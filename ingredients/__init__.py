@@ -2,8 +2,8 @@
 
 Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`: `data`,
 `model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `distributed`, `training`, `checkpoint`,
-`exporting`, `sweep`. None of them imports torch before something is built. `Ingredient` is the class to write one's
-own with.
+`exporting`, `probe`, `sweep`. None of them imports torch before something is built. `Ingredient` is the class to write
+one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
 random streams are exported, too, for annotations and for a loop of one's own. Each is loaded when first asked for.

@@ -203,8 +203,11 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
             "%s; the test part may hold samples that it was trained on",
             ", ".join(told["differs_from_start"]),
         )
-    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint, "split": told}
-    return make_batches(prepared, _config, seed, device, ranks)
+    made = make_batches(prepared, _config, seed, device, ranks)
+    parts = {name: getattr(made, name).num_samples for name in ("train", "val", "test")}
+    of_data = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
+    _run.info["data"] = {**of_data, "parts": parts, "split": told}
+    return made
 
 
 def _check_same_data(prepared: Prepared, ranks: Ranks) -> None:
@@ -274,7 +277,7 @@ def make_test_data(
     part = "all" if is_all else f"the {_config.part} part"
     which = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
     _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, which)
-    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint}
+    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
     _run.info["data"] |= {
         "part": _config.part,
         "tested": tested,

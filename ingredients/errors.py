@@ -29,7 +29,8 @@ Of Sacred's others, `InvalidConfigError`, `SacredInterrupt` and `TimeoutInterrup
 `SignatureError`, `CircularDependencyError` and `ObserverError` stay its own.
 
 `experiments.Terminated`, by which a signal ends a run, stands outside: it is a KeyboardInterrupt, so that no
-`except Exception` holds it up. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
+`except Exception` holds it up; `Replayed`, by which `replay` ends a training, never leaves that
+command. Modules of torch, such as `MLP` and `FocalLoss`, raise ValueError as torch's own do;
 built from a config, that becomes a ModelError or LossError that names the entry.
 """
 
@@ -121,7 +122,13 @@ class DeviceError(LabError, ValueError):
 
 
 class TrainingError(LabError, ArithmeticError):
-    """The training has diverged: its loss or its weights are NaN or infinite."""
+    """The training has diverged: its loss or its weights are NaN or infinite.
+
+    Attributes:
+        step: The step at which that was seen; None if it is not known.
+    """
+
+    step: int | None = None
 
 
 class CheckpointError(LabError, ValueError):

@@ -154,6 +154,12 @@ class Schedule:
         for _ in range(steps - done):
             self.after_step()
 
+    def slow_down(self, factor: float) -> None:
+        """Lower the rates from here on by a factor; those of the optimizer at this moment are its own."""
+        for each in (self.scheduler, self._warmup):
+            if each is not None and hasattr(each, "base_lrs"):
+                each.base_lrs = [rate * factor for rate in each.base_lrs]
+
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to resume from here."""
         return {

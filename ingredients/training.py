@@ -40,8 +40,8 @@ def config() -> None:
     patience: int | None = None
     # smallest change of the metric that patience counts as an improvement; the best checkpoint is the best all the same
     min_delta = 0.0
-    # once the loss or a weight is NaN or infinite: stop (the run fails, its last good state stays), ignore
-    on_nan: Literal["stop", "ignore"] = "stop"
+    # once loss, gradients or weights are NaN or infinite: stop, skip (that step), rollback (at half the lr), ignore
+    on_nan: Literal["stop", "skip", "rollback", "ignore"] = "stop"
     # validate and keep an average of the weights: ema (over steps), swa (over epochs); None for the weights themselves
     average: Literal["ema", "swa"] | None = None
     # share of the average that stays after each step, with ema

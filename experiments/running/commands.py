@@ -1,4 +1,4 @@
-"""`print_config`, `print_named_configs` and `save_config`, in the place of Sacred's."""
+"""`print_config`, `print_named_configs` and `save_config`, in the place of Sacred's; and `replay`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import sacred
@@ -15,10 +16,12 @@ from sacred.utils import PATHCHANGE, iterate_flattened_separately
 
 from configs import Map
 from experiments.running.origins import DEFAULT
+from experiments.running.replaying import Replayed, replaying
 from ingredients.config.files import write_config_file
+from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["make_print_named_configs", "origin_option", "print_config", "save_config"]
+__all__ = ["make_print_named_configs", "make_replay", "origin_option", "print_config", "save_config"]
 
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
 
@@ -99,3 +102,23 @@ def save_config(_config: Map, config_filename: str = "config.json") -> None:
     entries.pop("config_filename", None)
     write_config_file(entries, config_filename)
     logging.getLogger(__name__).info("saved the config to %s", config_filename)
+
+
+def make_replay(main: Callable[[], Any]) -> Callable[[str], dict[str, Any] | None]:
+    """Return the command `replay` of an experiment.
+
+    Args:
+        main: Runs its main function.
+    """
+
+    def replay(bundle: str) -> dict[str, Any] | None:
+        """Repeat the step of a bundle (bundle=FOLDER) under anomaly detection, and name what was not finite."""
+        try:
+            with replaying(Path(bundle)):
+                main()
+        except Replayed as done:
+            print(done.report)
+            return None if done.finding is None else dict(done.finding)
+        raise ConfigError("replay: the experiment came to its end without a training by loop.fit, so no step was taken")
+
+    return replay

@@ -1,8 +1,9 @@
-"""`Callback`: what is done beside a training, at five moments of it: pictures, own stopping rules, own schedules."""
+"""`Callback`: what is done beside a training, at some moments of it: pictures, own stopping rules, own schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ingredients.errors import CheckpointError
@@ -20,6 +21,8 @@ class Callback:
 
     Attributes:
         metrics: Names of what it adds to the metrics of a validation, such as `val/fid`; they may be monitored.
+        observes: Whether it only looks: it changes nothing of the training and keeps no state, so a training may be
+            resumed with or without it, and steps that are repeated to find a fault leave it out.
 
     Example:
         class StopAt(Callback):
@@ -32,12 +35,26 @@ class Callback:
     """
 
     metrics: Sequence[str] = ()
+    observes: bool = False
+    # Whether its `before_step` comes after those of all others, which may change gradients.
+    _looks_last: bool = False
 
     def start(self, trainer: Trainer) -> None:
         """Called once in each session, after the state to resume from was loaded, before the first step."""
 
+    def before_step(self, trainer: Trainer, optimizer: str) -> None:
+        """Called before an optimizer takes its step, whose name is "" if it is the only one.
+
+        Its parameters have the gradients of the whole batch, without the scale of float16, and not clipped yet;
+        `trainer.batch_loss` is the loss. `trainer.skip_step()` leaves the step out. Not called for optimizers that
+        recompute their loss, such as LBFGS.
+        """
+
     def after_step(self, trainer: Trainer) -> None:
-        """Called after each step, before its state is saved; `trainer.place.step` is its number."""
+        """Called after each step, before its state is saved; `trainer.place.step` is its number.
+
+        Gradients are cleared by then; `before_step` sees them.
+        """
 
     def after_epoch(self, trainer: Trainer) -> None:
         """Called after the last step of each epoch, before its validation; again, if it was resumed in between."""
@@ -47,6 +64,9 @@ class Callback:
 
     def end(self, trainer: Trainer) -> None:
         """Called when the training has ended by itself: not when it failed, or was stopped by a signal."""
+
+    def close(self) -> None:
+        """Called when the training is left, in whatever way: the place to remove hooks and to close files."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to resume from here."""
@@ -67,9 +87,13 @@ class Callbacks:
         self._callbacks = tuple(callbacks)
         # A method that nobody wrote is not called: after_step is in the steady loop.
         self._after_step = [c for c in self._callbacks if type(c).after_step is not Callback.after_step]
+        looking = [c for c in self._callbacks if type(c).before_step is not Callback.before_step]
+        self._before_step = sorted(looking, key=lambda callback: callback._looks_last)
+        self._stateful = [c for c in self._callbacks if not c.observes]
 
     def __bool__(self) -> bool:
-        return bool(self._callbacks)
+        """Tell whether there are any whose state belongs to that of the training."""
+        return bool(self._stateful)
 
     @property
     def metrics(self) -> list[str]:
@@ -80,6 +104,33 @@ class Callbacks:
     def look_at_steps(self) -> bool:
         """Whether one wants to be called after each step."""
         return bool(self._after_step)
+
+    @contextlib.contextmanager
+    def session(self, trainer: Trainer) -> Iterator[None]:
+        """Let those that want it see the gradients before each step, and close all of them at the end."""
+        with contextlib.ExitStack() as stack:
+            for callback in reversed(self._callbacks):
+                stack.callback(callback.close)
+            stack.enter_context(self.looking(trainer))
+            yield
+
+    @contextlib.contextmanager
+    def looking(self, trainer: Trainer) -> Iterator[None]:
+        """Let those that want it see the gradients before each step."""
+        before = trainer.look
+        trainer.look_before_steps(self._look_before_step if self._before_step else None)
+        try:
+            yield
+        finally:
+            trainer.look_before_steps(before)
+
+    def without_observers(self) -> Callbacks:
+        """Return those that change something of the training, for steps that are repeated."""
+        return Callbacks(self._stateful)
+
+    def _look_before_step(self, trainer: Trainer, optimizer: str) -> None:
+        for callback in self._before_step:
+            callback.before_step(trainer, optimizer)
 
     def start(self, trainer: Trainer) -> None:
         """See `Callback`."""
@@ -110,7 +161,7 @@ class Callbacks:
         """Return the states of all, by number and class."""
         return {
             f"{number} {type(callback).__name__}": callback.state_dict()
-            for number, callback in enumerate(self._callbacks)
+            for number, callback in enumerate(self._stateful)
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -124,5 +175,5 @@ class Callbacks:
             raise CheckpointError(
                 f"callbacks: the state has {', '.join(sorted(state)) or 'none'}, this training {', '.join(names)}"
             )
-        for name, callback in zip(names, self._callbacks, strict=True):
+        for name, callback in zip(names, self._stateful, strict=True):
             callback.load_state_dict(state[name])

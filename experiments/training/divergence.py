@@ -30,15 +30,15 @@ class DivergenceCheck:
         task: What it is trained for.
         keeper: Keeps the states of the training, to name the last good one.
         accumulate: Micro-batches in a step.
-        on_nan: `stop`, or `ignore`, which never raises.
+        on_nan: `ignore` never raises; with the others, `Recovery` keeps most of it from here.
 
     Raises:
         ConfigError: If `on_nan` is something else.
     """
 
     def __init__(self, model: nn.Module, task: Task, keeper: Checkpointer, accumulate: int, on_nan: str) -> None:
-        if on_nan not in ("stop", "ignore"):
-            raise ConfigError(f"training.on_nan: got {on_nan!r}, expected stop or ignore")
+        if on_nan not in ("stop", "ignore", "skip", "rollback"):
+            raise ConfigError(f"training.on_nan: got {on_nan!r}, expected stop, skip, rollback or ignore")
         self._ignores = on_nan == "ignore"
         self._trained = task.modules(model) if task.parameters else (model,)
         self._keeper = keeper
@@ -92,10 +92,12 @@ class DivergenceCheck:
     def _error(self, what: str, place: Place, step: int) -> TrainingError:
         kept = self._keeper.newest()
         state = "no state was saved before" if kept is None else f"the state after step {kept[1]} is kept in {kept[0]}"
-        return TrainingError(
+        error = TrainingError(
             f"training: {what} at step {step} ({self._where(place, step)}); {state}. Lower the learning rate, clip the "
             "gradients (amp.clip_norm), or look for bad samples in that batch; training.on_nan=ignore trains on anyway"
         )
+        error.step = step
+        return error
 
     def _where(self, place: Place, step: int) -> str:
         """Return epoch and batches of a step, which is of the epoch that `place` is in, or the last of the one done."""

@@ -6,14 +6,13 @@ Shapes: B samples in a batch, N samples in a part of the data, K classes or labe
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.running.starting_state import check_left, check_waited
 from experiments.training.averaging import Averaging
@@ -24,9 +23,11 @@ from experiments.training.evaluation import evaluate, evaluate_and_predict, pred
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
 from experiments.training.ranked import RankedSteps, check_ranked
+from experiments.training.recovery import Recovery
 from experiments.training.speed import Speed, Stopwatch
 from experiments.training.tasks import Task, as_task
-from experiments.training.trainer import LogScalar, Ranked, Trainer
+from experiments.training.trainer import LogScalar, Ranked, Trainer, grouped
+from experiments.training.triage import Triage, replay_if_asked
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.training_state import Place
@@ -113,7 +114,8 @@ def fit(
         mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
         patience: Validations without improvement after which training stops; None never stops early.
         min_delta: Smallest change of the metric that patience counts as an improvement.
-        on_nan: What to do once the loss or a weight is NaN or infinite: `stop` or `ignore`.
+        on_nan: What to do once the loss, a gradient or a weight is NaN or infinite: `stop`, `skip` the step, `rollback`
+            to the newest state at half the rates, or `ignore`; see `Recovery`.
         average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
         average_decay: Of `ema`, the share of the average that stays after a step.
         average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
@@ -125,7 +127,8 @@ def fit(
 
     Raises:
         LabError: If the parts do not fit together; before the first step.
-        TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then.
+        TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then;
+            with a checkpointer the step is written down beside its states, see `experiments.training.bundle`.
         CheckpointError: If a state cannot be read or written.
         Terminated: If a signal asked for the end; the state after the last whole step is saved.
 
@@ -139,11 +142,14 @@ def fit(
     trainer = Trainer(model, task, data, _by_name(optimizer), _by_name(scheduler), amp, log)
     best = Monitor(monitor, mode, patience, min_delta)
     check_lengths(epochs, val_interval, log_interval)
-    asked = Callbacks([*callbacks, *implied_callbacks(model, epochs, average, average_decay, average_start)])
+    recovery = [Recovery(on_nan)] if on_nan in ("skip", "rollback") else []
+    implied = implied_callbacks(model, epochs, average, average_decay, average_start)
+    asked = Callbacks([*recovery, *callbacks, *implied])
     ranks = getattr(data.train, "ranks", ALONE)
-    check_ranked(trainer, task, ranks, average)
+    check_ranked(trainer, task, ranks, average, on_nan)
     check_parts(trainer, task, best, asked.metrics)
     parts = parts_of(trainer, task, best, asked)
+    replay_if_asked(trainer, parts, asked, checkpointer)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
 
@@ -168,10 +174,20 @@ def fit(
     losses = place.losses
     watch = Stopwatch(data.train, amp.device)
 
-    with Progress(epochs, num_steps, place.step) as progress, keeper.session():
+    triage = Triage(trainer, parts, asked, checkpointer, on_nan)
+    for recovering in recovery:
+        recovering.triage = triage
+
+    with (
+        Progress(epochs, num_steps, place.step) as progress,
+        keeper.session(),
+        triage.session(),
+        asked.session(trainer),
+    ):
         asked.start(trainer)
         while place.epoch < epochs and not best.exhausted and not place.stopped:
             epoch = place.epoch + 1
+            triage.begin_epoch()
             model.train()
             if task.module is not None:
                 task.module.train()
@@ -286,18 +302,6 @@ def _by_name(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     return {} if given is None else {"": given}
-
-
-def grouped(batches: Iterable, size: int) -> Iterator[list]:
-    """Return an iterator over lists of `size` batches, the last one possibly shorter; it holds on to none of them."""
-    if size == 1:
-        return map(_alone, batches)
-    iterator = iter(batches)
-    return iter(lambda: list(itertools.islice(iterator, size)), [])
-
-
-def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    return [batch]
 
 
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["RankedSteps", "check_ranked"]
 
 
-def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None) -> None:
+def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None, on_nan: str) -> None:
     """Refuse, before the first step, what several processes cannot train together.
 
     Raises:
@@ -53,6 +53,7 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
         "training.average=swa measures batches of one process": average == "swa",
         f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
+        f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
     }
     if ranks.options["shard"]:
         reasons |= {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,7 +16,7 @@ from ingredients.errors import ConfigError, LossError
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
 
-__all__ = ["Found", "LogScalar", "Ranked", "Trainer", "backward"]
+__all__ = ["Found", "LogScalar", "Ranked", "Trainer", "backward", "grouped"]
 
 LogScalar = Callable[[str, float, int], None]
 # A loss; a loss with other scalars by name, logged beside it; or None for a batch that is to be skipped.
@@ -34,6 +35,9 @@ class _Task(Protocol):
 
     @property
     def steps_itself(self) -> bool: ...
+
+    @property
+    def may_be_nan(self) -> bool: ...
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]: ...
@@ -74,6 +78,8 @@ class Trainer:
         place: `epoch`s and `step`s done, and `batch`es of the epoch after them.
         steps_itself: Whether the task takes its own steps.
         is_logged: Whether the step that is being taken is one that is logged.
+        look: What is called before each step of an optimizer; see `look_before_steps`.
+        batch_loss: The loss of the step that is being taken, detached; kept only where a callback has `before_step`.
     """
 
     def __init__(
@@ -96,6 +102,10 @@ class Trainer:
         self.place = Place()
         self.steps_itself = task.steps_itself
         self.is_logged = False
+        self.batch_loss: Tensor | None = None
+        self.look: Callable[[Trainer, str], None] | None = None
+        self._keeps_loss = False
+        self._skips = self._is_skipped = False
         # The steps of this process as one of several; None where it is alone.
         self.ranked: Ranked | None = None
         self._norms: dict[str, Tensor | float] = {}
@@ -104,6 +114,10 @@ class Trainer:
     def stop(self) -> None:
         """End the training after this step, or this validation. The epoch ends there; it is validated and saved."""
         self.place.stopped = True
+
+    def skip_step(self) -> None:
+        """Leave out the step that an optimizer is about to take; for `Callback.before_step`. Its loss is not logged."""
+        self._skips = True
 
     def minimize(self, loss_of: LossOf, group: Iterable[Any], optimizer: str = "") -> Tensor | None:
         """Let an optimizer take one step on a loss, and return the loss, detached.
@@ -131,6 +145,7 @@ class Trainer:
             found, stepped = self._closure_step(loss_of, group, chosen)
         else:
             found = self.backward(loss_of, group, chosen)
+            self.batch_loss = found.detach() if self._keeps_loss and found is not None else None
             stepped = found is not None and self.amp.step(chosen)
         if found is None:
             return None
@@ -141,6 +156,23 @@ class Trainer:
         return found.detach()
 
     # ------------------------------------------------------------------ for the loop
+
+    def look_before_steps(self, look: Callable[[Trainer, str], None] | None) -> None:
+        """Have `look` called before each step of an optimizer, with its name; None calls nothing."""
+        self.look = look
+        self._keeps_loss, self.batch_loss, self._is_skipped = look is not None, None, False
+        if look is None:
+            self.amp.look_before_steps(None)
+            return
+        names = {id(optimizer): name for name, optimizer in self.optimizers.items()}
+
+        def look_at(optimizer: torch.optim.Optimizer) -> bool:
+            self._skips = False
+            look(self, names[id(optimizer)])
+            self._is_skipped |= self._skips
+            return not self._skips
+
+        self.amp.look_before_steps(look_at)
 
     def backward(self, loss_of: LossOf, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> Tensor | None:
         """Add the gradients of one effective batch, and return its loss; see `backward`."""
@@ -166,12 +198,18 @@ class Trainer:
             batch_loss = self.note(found) if isinstance(found, Mapping) else found
             if batch_loss is not None:
                 self.amp.backward(batch_loss)
-        return batch_loss, batch_loss is not None and self.amp.step(optimizer)
+        if self._keeps_loss:
+            self.batch_loss, self._is_skipped = None if batch_loss is None else batch_loss.detach(), False
+        stepped = batch_loss is not None and self.amp.step(optimizer)
+        return (None if self._is_skipped else batch_loss), stepped
 
     def own_step(self, group: list[Any]) -> Tensor | None:
         """Let the task take its own step, and return its loss."""
         self._stepped.clear()
+        self._is_skipped = False
         found = self.task.step(self, group)
+        if self._is_skipped:
+            return None
         return self.note(found) if isinstance(found, Mapping) else found
 
     def after_step(self) -> None:
@@ -328,6 +366,18 @@ def backward(
     if len(beside) > 1:
         note(beside)
     return whole
+
+
+def grouped(batches: Iterable, size: int) -> Iterator[list]:
+    """Return an iterator over lists of `size` batches, the last one possibly shorter; it holds on to none of them."""
+    if size == 1:
+        return map(_alone, batches)
+    iterator = iter(batches)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def _alone(batch: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    return [batch]
 
 
 def _named(what: str, optimizer: str) -> str:

@@ -53,6 +53,7 @@ class Checkpointer:
 
     Attributes:
         branched_from: The state of another run that the training began at; None if it did not.
+        newest_step: After which step the newest state of the training was taken; None before there is one.
 
     Raises:
         CheckpointError: If a number is out of range.
@@ -85,6 +86,7 @@ class Checkpointer:
         self.resume = resume
         self.record = record
         self.branched_from: Path | None = None
+        self.newest_step: int | None = None
         self._writer = Writer(folder)
         self._check_before_saving: Callable[[Place], None] | None = None
         self._preparation: Preparation | None = None
@@ -142,7 +144,7 @@ class Checkpointer:
         place = Place()
         if is_own:
             place = resume(parts, of_rank(state, ranks), path)
-            self._saved_step = place.step
+            self._saved_step = self.newest_step = place.step
             if ranks.is_first:
                 self.files.resume_from(path, state, best=self.best)
         elif state is not None:
@@ -385,6 +387,7 @@ class Checkpointer:
                 }
                 jobs.append(lambda: self.files.write_best(weights))
             if last:
+                self.newest_step = place.step
                 jobs.append(lambda: self._write_last(state))
             if not self._ranks.is_first:
                 jobs, self._saved_step = [], place.step if last else self._saved_step

@@ -5,6 +5,7 @@ last.pt            the newest state of the whole training
 step-000000120.pt  the states before it, by their optimizer steps
 best-000004.pt     weights of an epoch that one of those before still has for the best
 start/             the state of another run that the training started from, and its best weights
+nonfinite-000000120/  a step whose loss, gradients or weights were not finite; see `experiments.training.bundle`
 """
 
 from __future__ import annotations
@@ -67,7 +68,10 @@ class CheckpointFolder:
     def clear(self) -> None:
         """Remove what a process that was killed had written half; nobody else may write here meanwhile."""
         for path in self.path.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def newest(self, check: Callable[[Mapping[str, Any], Path], None]) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest state that is whole and passes `check`, with its path; None if there is no state.

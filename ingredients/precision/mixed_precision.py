@@ -101,6 +101,7 @@ class MixedPrecision:
             growth_interval=growth_interval,
         )
         self._scaling = self.scaler.is_enabled()
+        self._before_step: Callable[[torch.optim.Optimizer], bool] | None = None
         self._plain = not self._scaling and clip_norm is None and clip_value is None
         self.context: Any = contextlib.nullcontext()
         if DTYPES[self.dtype] is not None:
@@ -118,6 +119,15 @@ class MixedPrecision:
         if self._scaling:
             loss = self.scaler.scale(loss)
         loss.backward()
+
+    def look_before_steps(self, look: Callable[[torch.optim.Optimizer], bool] | None) -> None:
+        """Have `look` called before an optimizer steps, on gradients that are unscaled and not clipped.
+
+        Args:
+            look: Tells whether the step is to be taken; None calls nothing.
+        """
+        self._before_step = look
+        self._plain = look is None and not self._scaling and self.clip_norm is None and self.clip_value is None
 
     def step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Tensor] | None = None) -> bool:
         """Unscale and clip the gradients of `optimizer`, and let it step unless they overflowed.
@@ -138,9 +148,13 @@ class MixedPrecision:
             optimizer.step()
             return True
         clips = self.clip_norm is not None or self.clip_value is not None
-        if clips or getattr(optimizer, "_step_supports_amp_scaling", False):
+        look = self._before_step
+        if clips or look is not None or getattr(optimizer, "_step_supports_amp_scaling", False):
             # The scaler's own step unscales too, but not for fused optimizers, whose gradients would stay scaled.
             self.scaler.unscale_(optimizer)
+        if look is not None and not look(optimizer):
+            self._norms.pop(optimizer, None)
+            return False
         if clips:
             self._clip(optimizer)
         if not self._scaling:
@@ -213,6 +227,8 @@ class MixedPrecision:
         self.num_skipped = state["num_skipped"]
         if state["scaler"] and self._scaling:
             self.scaler.load_state_dict(state["scaler"])
+            # A step may have been left in its middle, as by an error; it is not to be finished.
+            self.scaler._per_optimizer_states.clear()
 
 
 def _total_norm(parameters: list[Tensor]) -> Tensor | float:

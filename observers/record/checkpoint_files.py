@@ -11,5 +11,6 @@ __all__ = ["checkpoint_files"]
 def checkpoint_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield name, below the run's folder, and path of each checkpoint, of what a run started from, too."""
     for path in sorted(folder.glob("checkpoints*/**/*")):
-        if path.is_file() and not path.is_symlink() and not path.name.endswith(".tmp"):
-            yield path.relative_to(folder).as_posix(), path
+        name = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and not any(part.endswith(".tmp") for part in name.parts):
+            yield name.as_posix(), path

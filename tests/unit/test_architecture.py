@@ -52,12 +52,12 @@ FLOORS = [
     "ingredients.ranks",
     "ingredients.datasets",
     "ingredients.models",
-    "ingredients.checkpoints ingredients.losses",
-    "ingredients.deployment ingredients.precision",
+    "ingredients.checkpoints ingredients.inspection ingredients.losses",
+    "ingredients.deployment",
+    "ingredients.precision",
     "ingredients.tuning",
     "ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed ingredients.exporting"
-    " ingredients.loss"
-    " ingredients.metrics ingredients.optimizer ingredients.scheduler",
+    " ingredients.loss ingredients.metrics ingredients.optimizer ingredients.probe ingredients.scheduler",
     "ingredients.model ingredients.sweep",
     "ingredients.composed",
     "ingredients.amp",

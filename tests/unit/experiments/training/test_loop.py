@@ -728,4 +728,4 @@ def test_fit_with_a_batch_all_ignored_trains_though_its_loss_is_nan(data):
 
 
 def test_fit_with_another_word_for_nan_raises(data):
-    refused(data, ConfigError, "training.on_nan: got 'go', expected stop or ignore", on_nan="go")
+    refused(data, ConfigError, "training.on_nan: got 'go', expected stop, skip, rollback or", on_nan="go")

@@ -1,0 +1,64 @@
+"""The command `replay`: runs the experiment's main function up to its training, which then repeats one step alone.
+
+The training asks `bundle_to_replay` for the bundle, repeats the step that it holds, and raises `Replayed`. So model,
+task and the optimizers are those that the experiment itself makes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ingredients.errors import ConfigError
+from observers.record.schema import CONFIG
+
+__all__ = ["Replayed", "bundle_to_replay", "config_of_bundle", "replaying"]
+
+_bundle: contextvars.ContextVar[Path | None] = contextvars.ContextVar("bundle", default=None)
+
+
+class Replayed(Exception):  # noqa: N818 - it is no error
+    """The training has repeated the step, and ends here.
+
+    Args:
+        report: What came of it.
+        finding: What made the step not finite; None if nothing did.
+    """
+
+    def __init__(self, report: str, finding: Mapping[str, Any] | None) -> None:
+        super().__init__(report)
+        self.report = report
+        self.finding = finding
+
+
+def bundle_to_replay() -> Path | None:
+    """Return the bundle whose step is to be repeated; None in a training like any other."""
+    return _bundle.get()
+
+
+@contextlib.contextmanager
+def replaying(bundle: Path) -> Iterator[None]:
+    """Let the next training repeat the step of a bundle."""
+    token = _bundle.set(bundle)
+    try:
+        yield
+    finally:
+        _bundle.reset(token)
+
+
+def config_of_bundle(bundle: Any) -> str:
+    """Return the config file of a bundle, by which its run was made.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    path = Path(str(bundle)) / CONFIG
+    if not path.is_file():
+        raise ConfigError(
+            f"bundle: got {bundle!r}, which holds no {CONFIG}; expected a folder such as "
+            "my_runs/3/checkpoints/nonfinite-000000120"
+        )
+    return str(path)

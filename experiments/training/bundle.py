@@ -1,0 +1,138 @@
+"""The bundle of a training step that was not finite: all that is needed to look at it, and to take it again.
+
+checkpoints/nonfinite-000000120/     named after the step; beside the states of the training
+    incident.json    what was found, where in the training, losses and gradient norms before; JSON
+    config.json      the run's config
+    batch.pt         the micro-batches of the step; tensors and plain values, as checkpoints
+    state.pt         the state of the training from before the step; a checkpoint
+
+The folder appears as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ingredients.checkpoints.files import load_checkpoint, read_file, save_checkpoint
+from ingredients.errors import CheckpointError
+from observers.record.atomic_file import make_folder, sync_files, sync_folder
+from observers.record.schema import CONFIG
+
+__all__ = ["Bundle", "like", "plain", "read_bundle", "write_bundle"]
+
+FORMAT = 1
+_INCIDENT, _BATCH, _STATE = "incident.json", "batch.pt", "state.pt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """A bundle that was read.
+
+    Attributes:
+        path: Its folder.
+        incident: What `incident.json` says.
+        state: The state of the training from before the step.
+        group: The micro-batches of the step, on the CPU, in plain containers.
+    """
+
+    path: Path
+    incident: Mapping[str, Any]
+    state: Mapping[str, Any]
+    group: Sequence[Any]
+
+
+def plain(batch: Any) -> Any:
+    """Return a copy of a batch on the CPU, of the same structure in plain containers, as files hold it."""
+    if isinstance(batch, Tensor):
+        return batch.detach().to("cpu", copy=True)
+    if isinstance(batch, Mapping):
+        return {name: plain(item) for name, item in batch.items()}
+    if isinstance(batch, list | tuple):
+        return (list if isinstance(batch, list) else tuple)(map(plain, batch))
+    return batch
+
+
+def like(template: Any, batch: Any) -> Any:
+    """Return a plain batch in the containers of another one, such as named tuples."""
+    if isinstance(batch, dict) and isinstance(template, Mapping):
+        items = {name: like(template.get(name), item) for name, item in batch.items()}
+        return items if type(template) is dict else type(template)(items)  # type: ignore[call-arg]
+    if isinstance(batch, list) and isinstance(template, list):
+        return [like(template[0] if template else None, item) for item in batch]
+    if isinstance(batch, tuple) and isinstance(template, tuple) and len(batch) == len(template):
+        parts = tuple(map(like, template, batch))
+        return type(template)(*parts) if hasattr(template, "_fields") else parts
+    return batch
+
+
+def write_bundle(
+    folder: Path,
+    incident: Mapping[str, Any],
+    config: Mapping[str, Any],
+    state: Mapping[str, Any],
+    group: Sequence[Any],
+) -> Path:
+    """Write a bundle, and return its folder. One of the same step gives way to it.
+
+    Args:
+        folder: Where the states of the training are.
+        incident: For `incident.json`; `step` names the bundle.
+        config: The run's config, without passwords.
+        state: The state of the training from before the step.
+        group: The micro-batches of the step, as `plain` returns them.
+
+    Raises:
+        CheckpointError, OSError: If it cannot be written; nothing half-written is left.
+    """
+    path = folder / f"nonfinite-{incident['step']:09d}"
+    make_folder(folder)
+    temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
+    temporary.mkdir()
+    try:
+        files = {_INCIDENT: {"format": FORMAT, **incident}, CONFIG: config}
+        for name, content in files.items():
+            (temporary / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+        save_checkpoint(state, temporary / _STATE)
+        save_checkpoint({"group": list(group)}, temporary / _BATCH)
+        # What holds something that is not loaded again is to be known now.
+        read_file(temporary / _BATCH, check=False)
+        sync_files(temporary / name for name in files)
+        if path.exists():
+            replaced = temporary.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+            path.replace(replaced)
+            shutil.rmtree(replaced, ignore_errors=True)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(temporary)
+        raise
+    sync_folder(folder)
+    return path
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read a bundle; runs no code, whatever it holds.
+
+    Raises:
+        CheckpointError: If it is none, or it is damaged.
+    """
+    try:
+        incident = json.loads((path / _INCIDENT).read_text(encoding="utf-8"))
+        if incident["format"] != FORMAT:
+            raise CheckpointError(f"{path}: has format {incident['format']}, this version reads {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"bundle: {path} is none that can be read ({type(error).__name__}: {error}); expected a folder such as "
+            "my_runs/3/checkpoints/nonfinite-000000120"
+        ) from error
+    group = read_file(path / _BATCH, check=True, entry="bundle")["group"]
+    return Bundle(path, incident, load_checkpoint(path / _STATE), group)

@@ -1,0 +1,1 @@
+"""Looking inside a model: probes of its modules, and where the time of a step goes. Without Sacred."""

@@ -1,0 +1,218 @@
+"""`Probe`: hooks on modules of a model that keep what goes through them, and sum it up.
+
+Shapes: B samples in a batch, C channels, F features, T places in a sequence.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from ingredients.config.nearest import nearest
+from ingredients.datasets.structure import tensors_of
+from ingredients.errors import ConfigError
+from ingredients.models.compiled import plain_name
+
+__all__ = ["Probe", "feature_maps", "matching"]
+
+# Of so many values at most histograms are made.
+_MOST_VALUES = 1 << 16
+# Feature maps in an image.
+_MOST_MAPS = 16
+
+
+def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
+    """Return the modules whose dotted names match one of the globs, in the order of the model.
+
+    Raises:
+        ConfigError: If a glob matches none; the message names the nearest.
+    """
+    named = {plain_name(name): module for name, module in model.named_modules() if plain_name(name)}
+    for glob in globs:
+        if not fnmatch.filter(named, glob):
+            near = nearest(glob, list(named))
+            hint = f"did you mean {near}?" if near else f"there are: {', '.join(list(named)[:8])}, ..."
+            raise ConfigError(f"probe.modules: got {glob!r}, which is no module's name; {hint}")
+    return {name: module for name, module in named.items() if any(fnmatch.fnmatchcase(name, glob) for glob in globs)}
+
+
+class Probe:
+    """Keeps what goes through modules while it is attached, and sums it up.
+
+    Of a module that is called several times in a step, such as with several micro-batches, the last call counts.
+    Gradients are seen by hooks on the tensors that modules return, as hooks on modules would not allow that these are
+    changed in place afterwards. What is computed without gradients, as in a validation, is not looked at.
+
+    Args:
+        model: The model.
+        modules: By dotted name, which of it to look into.
+        what: Of inputs, activations, gradients, weights, histograms, images.
+
+    Attributes:
+        outputs: What each module returned last, detached.
+        gradients: The gradient of the loss by that; with float16 still scaled.
+    """
+
+    def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module], what: Sequence[str]) -> None:
+        self._model = model
+        self._modules = modules
+        self._what = frozenset(what)
+        self._handles: list[RemovableHandle] = []
+        self._inputs: dict[str, Tensor] = {}
+        self.outputs: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+        self._before: dict[tuple[str, str], Tensor] = {}
+        self._grad_norms: dict[tuple[str, str], Tensor] = {}
+
+    def __enter__(self) -> Probe:
+        self.attach()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.detach()
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it looks now."""
+        return bool(self._handles)
+
+    def attach(self) -> None:
+        """Begin to look; what was kept before is forgotten."""
+        self.detach()
+        for kept in (self._inputs, self.outputs, self.gradients, self._before, self._grad_norms):
+            kept.clear()
+        for name, module in self._modules.items():
+            if "inputs" in self._what:
+                self._handles.append(module.register_forward_pre_hook(self._on_inputs(name)))
+            self._handles.append(module.register_forward_hook(self._on_output(name)))
+
+    def detach(self) -> None:
+        """Remove all hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _on_inputs(self, name: str) -> Any:
+        def look(module: nn.Module, args: Any) -> None:
+            tensor = _first(args)
+            if tensor is not None and torch.is_grad_enabled():
+                self._inputs[name] = tensor.detach()
+
+        return look
+
+    def _on_output(self, name: str) -> Any:
+        def look_at_gradient(gradient: Tensor) -> None:
+            self.gradients[name] = gradient.detach()
+
+        def look(module: nn.Module, args: Any, output: Any) -> None:
+            tensor = _first(output)
+            if tensor is None or not torch.is_grad_enabled():
+                return
+            # A copy, as what follows may change it in place.
+            self.outputs[name] = tensor.detach().clone()
+            if tensor.requires_grad:
+                self._handles.append(tensor.register_hook(look_at_gradient))
+
+        return look
+
+    def before_step(self, parameters: set[int] | None = None) -> None:
+        """Keep weights and norms of gradients before an optimizer steps.
+
+        Args:
+            parameters: Ids of those that it changes; None for all.
+        """
+        for place, parameter in self._parameters():
+            if parameter.grad is not None and (parameters is None or id(parameter) in parameters):
+                self._grad_norms[place] = parameter.grad.norm().float()
+                self._before[place] = parameter.detach().clone()
+
+    def _parameters(self) -> Iterator[tuple[tuple[str, str], nn.Parameter]]:
+        for name, module in self._modules.items():
+            for own, parameter in module.named_parameters(recurse=False):
+                yield (name, own), parameter
+
+    def figures(self, scale: float = 1.0) -> dict[str, float]:
+        """Return what was seen as numbers, by `MODULE/WHAT`. Waits for the device once.
+
+        Args:
+            scale: By which gradients of outputs are multiplied.
+        """
+        found: dict[str, Tensor] = {}
+        kinds = {"inputs": ("input", self._inputs), "activations": ("output", self.outputs)}
+        for kind, (word, tensors) in kinds.items():
+            for name, tensor in tensors.items() if kind in self._what else ():
+                found |= {f"{name}/{word}_{what}": value for what, value in _statistics(tensor).items()}
+                if word == "output":
+                    found |= {f"{name}/output_dead": _dead(tensor)} if tensor.ndim > 1 else {}
+        for name, tensor in self.gradients.items() if "gradients" in self._what else ():
+            found |= {f"{name}/gradient_{what}": value for what, value in _statistics(tensor / scale).items()}
+        if "weights" in self._what:
+            found |= self._of_weights()
+        if not found:
+            return {}
+        device = next(iter(found.values())).device
+        return dict(zip(found, torch.stack([value.to(device) for value in found.values()]).tolist(), strict=True))
+
+    def _of_weights(self) -> dict[str, Tensor]:
+        found = {}
+        for place, parameter in self._parameters():
+            name = "/".join(place)
+            found[f"{name}_norm"] = parameter.detach().norm().float()
+            if place in self._before:
+                before = self._before[place]
+                found[f"{name}_grad_norm"] = self._grad_norms[place]
+                moved = (parameter.detach() - before).norm().float()
+                found[f"{name}_update_ratio"] = moved / before.norm().float().clamp_min(1e-12)
+        return found
+
+    def histograms(self, scale: float = 1.0) -> dict[str, Tensor]:
+        """Return the values that histograms are asked of, by `MODULE/WHAT`, on the CPU; of many, some."""
+        if "histograms" not in self._what:
+            return {}
+        found = {f"{name}/output": tensor for name, tensor in self.outputs.items()}
+        found |= {f"{name}/gradient": tensor / scale for name, tensor in self.gradients.items()}
+        found |= {"/".join(place): parameter.detach() for place, parameter in self._parameters()}
+        return {name: _some(tensor).float().cpu() for name, tensor in found.items()}
+
+    def images(self) -> dict[str, Tensor]:
+        """Return the feature maps of the first sample as one image (H, W) from 0 to 1, by `MODULE/maps`."""
+        if "images" not in self._what:
+            return {}
+        return {f"{name}/maps": feature_maps(tensor[0]) for name, tensor in self.outputs.items() if tensor.ndim == 4}
+
+
+def feature_maps(maps: Tensor) -> Tensor:
+    """Return the first maps of (C, H, W) side by side as an image (height, width), each from 0 to 1, on the CPU."""
+    maps = maps[:_MOST_MAPS].float().nan_to_num().cpu()
+    low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
+    maps = nn.functional.pad((maps - low) / (high - low).clamp_min(1e-12), (0, 1, 0, 1), value=1.0)
+    columns = max(1, round(len(maps) ** 0.5))
+    missing = -len(maps) % columns
+    maps = torch.cat([maps, maps.new_ones(missing, *maps.shape[1:])])
+    return torch.cat([torch.cat(list(row), -1) for row in maps.split(columns)], -2).clamp(0, 1)
+
+
+def _first(values: Any) -> Tensor | None:
+    return next((tensor for tensor in tensors_of(values) if tensor.is_floating_point() and tensor.numel()), None)
+
+
+def _statistics(tensor: Tensor) -> dict[str, Tensor]:
+    values = tensor.float()
+    std, mean = torch.std_mean(values, correction=0)
+    return {"mean": mean, "std": std, "zeros": (values == 0).float().mean(), "norm": values.norm()}
+
+
+def _dead(tensor: Tensor) -> Tensor:
+    """Return the share of units that are 0 in the whole batch: channels of (B, C, ...), features of (B, [T,] F)."""
+    unit = 1 if tensor.ndim != 3 else 2
+    return (tensor.movedim(unit, 0).flatten(1) == 0).all(1).float().mean()
+
+
+def _some(tensor: Tensor) -> Tensor:
+    values = tensor.reshape(-1)
+    return values[:: -(-len(values) // _MOST_VALUES)] if len(values) > _MOST_VALUES else values

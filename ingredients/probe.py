@@ -1,0 +1,60 @@
+"""Ingredient `probe`: looking inside a training: what goes through chosen modules, and where the time of steps goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from configs import Map
+from ingredients.config.ingredient import Ingredient
+from ingredients.config.nearest import nearest
+from ingredients.errors import ConfigError
+
+__all__ = ["ingredient"]
+
+_WHAT = ("inputs", "activations", "gradients", "weights", "histograms", "images")
+
+ingredient = Ingredient("probe")
+
+
+@ingredient.config
+def config() -> None:
+    # modules to look into: a glob on their dotted names, or several, such as body.*; model.summary shows the names
+    modules: list[str] | str = []
+    # optimizer steps between two looks
+    every = 100
+    # what to log of them: inputs, activations, gradients, weights, histograms, images (of feature maps)
+    what: list[str] = ["activations", "gradients", "weights"]
+    # steps to profile: the first and the last, such as [10, 19]; [] for none
+    profile: list[int] = []
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse intervals that are none, and what no probe looks at."""
+    check_probes(config.every, config.what)
+    check_profile(config.profile)
+
+
+def check_probes(every: int, what: Sequence[str]) -> None:
+    """Refuse intervals that are none, and things that no probe looks at.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if every < 1:
+        raise ConfigError(f"probe.every: got {every}, expected at least 1")
+    unknown = [name for name in what if name not in _WHAT]
+    if unknown:
+        near = nearest(unknown[0], list(_WHAT))
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(_WHAT)}"
+        raise ConfigError(f"probe.what: got {unknown[0]!r}, which no probe looks at; {hint}")
+
+
+def check_profile(steps: Sequence[int]) -> None:
+    """Refuse steps that are no first and last one.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if len(steps) not in (0, 2) or (steps and not 1 <= steps[0] <= steps[-1]):
+        raise ConfigError(f"probe.profile: got {list(steps)}, expected the first and the last step, such as [10, 19]")
