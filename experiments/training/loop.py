@@ -85,6 +85,7 @@ def fit(
     average: str | None = None,
     average_decay: float = 0.999,
     average_start: int | None = None,
+    inference_mode: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """Train `model` on `data.train`, validating on `data.val` every `val_interval` epochs.
@@ -119,6 +120,7 @@ def fit(
         average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
         average_decay: Of `ema`, the share of the average that stays after a step.
         average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
+        inference_mode: Whether validations compute in `torch.inference_mode`.
         callbacks: What is done beside the training, see `Callback`.
 
     Returns:
@@ -243,7 +245,7 @@ def fit(
             metrics: dict[str, float] = {}
             if epoch % val_interval == 0 or epoch == epochs or place.stopped:
                 with keeper.saving_if_stopped(place, parts):
-                    measured = evaluate(trainer.evaluated, data.val, task, amp)
+                    measured = evaluate(trainer.evaluated, data.val, task, amp, inference_mode=inference_mode)
                 metrics = {f"val/{name}": value for name, value in measured.items()}
                 for name, value in metrics.items():
                     log(name, value, place.step)

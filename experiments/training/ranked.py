@@ -52,8 +52,8 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
         f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
         "training.average=swa measures batches of one process": average == "swa",
-        f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
         f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
+        f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
     }
     if ranks.options["shard"]:
         reasons |= {

@@ -60,6 +60,12 @@ _LATER: dict[str, Any] = {
     "shuffle_buffer": 0,
     "transforms": [],
     "matmul_precision": None,
+    "gradient_checkpointing": [],
+    "channels_last": False,
+    "compile": None,
+    "compile_options": {},
+    "implementation": None,
+    "inference_mode": False,
 }
 
 
