@@ -145,8 +145,8 @@ class Store(abc.ABC):
         Args:
             filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
                 and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
-                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `Words("...")` of
-                `runs.query.filters` for a search in texts; None for all runs. Fields are entries
+                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `runs.Words("...")` for a search
+                in texts; None for all runs. Fields are entries
                 of the config, statistics of metrics (`val/loss.min`), and `status`, `start`, `duration` (seconds) and
                 so on; see `runs.query.names`.
             sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
