@@ -17,6 +17,7 @@ from ingredients import (
     checkpoint,
     data,
     device,
+    distributed,
     exporting,
     loss,
     metrics,
@@ -29,7 +30,22 @@ from ingredients import (
 )
 from observers import file_observer, run_folder
 
-parts = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, exporting, probe, sweep)
+parts = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    probe,
+    sweep,
+)
 ex = Experiment("exp", ingredients=[part.ingredient for part in parts])
 ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
 ex.observers.append(file_observer("my_runs"))
@@ -120,6 +136,6 @@ def main(_config, _run, seed, training):
         )
         keeper.restore_best(network)
     results.report_speed(_run, fitted.speed)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

@@ -235,22 +235,43 @@ def overhead(trials: int, url: str | None) -> None:
 # ---------------------------------------------------------------------- workers
 
 
+BUSY = """
+import sys, time
+for _ in range(int(sys.argv[1])):
+    until = time.thread_time() + 1.0
+    while time.thread_time() < until:
+        pass
+"""
+
+
+def plain_processes(number: int, trials: int) -> float:
+    """Return the trials a second of so many Python processes that do nothing but compute."""
+    start = time.perf_counter()
+    command = [sys.executable, "-c", BUSY, str(trials // number)]
+    processes = [subprocess.Popen(command) for _ in range(number)]
+    for process in processes:
+        process.wait()
+    return trials / (time.perf_counter() - start)
+
+
 def workers(trials: int) -> None:
-    """Print how many trials a second two agents do, against one."""
+    """Print how many trials a second two agents do, against one, and two plain processes against one."""
     from runs.sweeps.supervising import supervise
     from runs.work.sharing import divided_threads
 
     with laboratory() as folder:
-        place, rates = Place(folder / "my_runs"), {}
+        place = Place(folder / "my_runs")
+        rates: dict[str, list[float]] = {"agents": [], "plain processes": []}
         for number in (1, 2):
             sweep_of(folder, place, f"w{number}", random_spec(trials), settings=("seconds=1.0",))
             means = Means(place.base, environment=divided_threads(number), packages=PACKAGES)
             log = folder / "log"
             start = time.perf_counter()
             supervise(place, f"w{number}", means, [{}] * number, log, show=lambda line: None)
-            rates[number] = trials / (time.perf_counter() - start)
-            print(f"{number} agents{rates[number]:>10.2f} trials a second")
-        print(f"two agents give {rates[2] / rates[1]:.2f} times the trials of one")
+            rates["agents"].append(trials / (time.perf_counter() - start))
+            rates["plain processes"].append(plain_processes(number, trials))
+        for name, (one, two) in rates.items():
+            print(f"{name:<28}{one:>8.2f} and {two:.2f} trials a second, {two / one:.2f} times as many")
 
 
 # ---------------------------------------------------------------------- methods
@@ -360,7 +381,7 @@ def main() -> None:
         if "overhead" in options.parts:
             overhead(options.trials, url)
         if "workers" in options.parts:
-            workers(options.trials // 2)
+            workers(options.trials)
         if "methods" in options.parts:
             methods()
         if "scale" in options.parts and url is not None:

@@ -28,8 +28,9 @@ from experiments.running.lab_run import LabRun
 from experiments.running.main_file import base_dir_of, module_of
 from experiments.running.one_run import check_nested, given_back, only_run
 from experiments.running.origins import grouped, origins
+from experiments.running.ranks import check_same_config, meet, publish_config
 from experiments.running.replaying import config_of_bundle
-from experiments.running.resuming import folder_to_resume, folder_to_start
+from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
 from experiments.running.signals import Terminated
 from experiments.running.system_metrics import check_interval
 from experiments.running.terminal import remember_terminal
@@ -39,6 +40,7 @@ from ingredients.config.ingredient import LabFunctions, look_once_at_sources, ma
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
+from ingredients.ranks.world import World, world_of
 from observers.errors import ObserversError
 from observers.file.observer import FileObserver
 from observers.options import environment_option, file_option, mongo_option, tensorboard_option
@@ -143,6 +145,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._aliases = Aliases()
         self._always: tuple[str, ...] = ()
         self._on_command_line = False
+        self._world = World()
         self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
@@ -210,19 +213,19 @@ class Experiment(LabFunctions, sacred.Experiment):
                 return super().run(*args, **kwargs)
         except (LabError, ObserversError) as error:
             if self._on_command_line and not self._debugging(kwargs.get("options")):
-                _leave(str(error), 1)
+                self._leave(str(error), 1)
             raise
         except Terminated as end:
             if self._on_command_line:
-                _leave(f"interrupted ({end.signal}){self._way_on(end.step)}", end.code)
+                self._leave(f"interrupted ({end.signal}){self._way_on(end.step)}", end.code)
             raise
         except Pruned as end:
             if self._on_command_line:
-                _leave(str(end), 0)
+                self._leave(str(end), 0)
             raise
         except KeyboardInterrupt:
             if self._on_command_line:
-                _leave("interrupted (Ctrl-C)", 130)
+                self._leave("interrupted (Ctrl-C)", 130)
             raise
         except BrokenPipeError:
             if self._on_command_line:  # as in `print_config | head`
@@ -251,9 +254,14 @@ class Experiment(LabFunctions, sacred.Experiment):
             check_command_line(sys.argv if argv is None else argv, self.all_cli_options)
             return super().run_commandline(argv)
         except LabError as error:
-            _leave(str(error), 1)
+            self._leave(str(error), 1)
         finally:
             self._on_command_line = False
+
+    def _leave(self, message: str, code: int) -> NoReturn:
+        which = f"rank {self._world.rank}: " if self._world.rank else ""
+        _show(f"{which}error: {message}" if code == 1 else f"{which}{message}")
+        sys.exit(code)
 
     def _way_on(self, step: int | None) -> str:
         """Return what to say of the state after `step` that was saved; nothing if none was."""
@@ -288,7 +296,14 @@ class Experiment(LabFunctions, sacred.Experiment):
         meta_info: dict | None = None,
         options: dict | None = None,
     ) -> Any:
-        remember_terminal()
+        self._world = world_of()
+        if self._world.rank:
+            # Rank 0 alone records, and draws on the terminal.
+            options = {name: value for name, value in (options or {}).items() if name not in _OPTIONS}
+            options |= {"--unobserved": True}
+            forget_folders()
+        else:
+            remember_terminal()
         trial = take_trial()
         _quieten_torch()
         strictness.check_scopes(self)
@@ -318,6 +333,13 @@ class Experiment(LabFunctions, sacred.Experiment):
         run = create(updates)
         if self._aliases.follow(run, updates):
             run = create(updates)
+        notices = meet(self._world, self, run)
+        if notices is not None and notices.world.rank:
+            first = notices.take("config")
+            if run.config.get("seed") != first.get("seed"):
+                updates["seed"] = first.get("seed")  # Sacred draws one where none is given
+                run = create(updates)
+            check_same_config(notices, run.config, first)
         if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
             parts = list(self.traverse_ingredients())
             make_writable(function for part, _ in parts for function in part.captured_functions)
@@ -335,7 +357,12 @@ class Experiment(LabFunctions, sacred.Experiment):
         if not run.unobserved:
             run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
         # Those of Sacred's options are among them by now.
-        if self._record_to is not None and not run.observers and file_option.get_flag() not in ours:
+        if (
+            self._record_to is not None
+            and not run.observers
+            and not self._world.rank
+            and file_option.get_flag() not in ours
+        ):
             run.observers.append(FileObserver(self._record_to))
         for flag, value in ours.items():
             try:
@@ -345,11 +372,18 @@ class Experiment(LabFunctions, sacred.Experiment):
         check_nested(run)
         has_ingredient = "checkpoint" in [ingredient.path for ingredient, _ in self.traverse_ingredients()]
         queued, folder = folder_to_start(), None
+        if notices is not None:
+            run.meta_info["ranks"] = self._world.note
         if queued is None:
-            folder = folder_to_resume(run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient)
+            folder = folder_to_resume(
+                run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient, world=self._world
+            )
         else:
             run.meta_info["queued"] = str(queued)
         adopted = LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
+        adopted.notices = notices
+        if notices is not None and not self._world.rank:
+            publish_config(notices, run.config)
         adopted.launch_options, adopted.recorders = ours, tuple(run.observers)
         adopted.check_settings = self._check_settings
         return adopted
@@ -386,11 +420,6 @@ class Experiment(LabFunctions, sacred.Experiment):
                         "there, or keep it by add_resource, or give the experiment another base_dir"
                     )
                 yield name, provenance.md5_of(path)
-
-
-def _leave(message: str, code: int) -> NoReturn:
-    _show(f"error: {message}" if code == 1 else message)
-    sys.exit(code)
 
 
 def _show(text: str) -> None:

@@ -20,6 +20,7 @@ from ingredients import (
     checkpoint,
     data,
     device,
+    distributed,
     exporting,
     loss,
     metrics,
@@ -45,7 +46,22 @@ if TYPE_CHECKING:
 
 __all__ = ["compose", "ingredients", "train"]
 
-_PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, checkpoint, exporting, probe, sweep)
+_PARTS = (
+    device,
+    distributed,
+    data,
+    loss,
+    metrics,
+    model,
+    optimizer,
+    scheduler,
+    amp,
+    training,
+    checkpoint,
+    exporting,
+    probe,
+    sweep,
+)
 
 
 def ingredients() -> list[Ingredient]:
@@ -178,6 +194,6 @@ def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     train(_run, _config, network, batches, criterion, precision)
-    results.report_cases(_run, loop.predict(network, batches.test, criterion, precision), batches, criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, found, batches, criterion)
     return results.report_test(_run, measured, criterion)

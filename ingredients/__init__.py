@@ -1,8 +1,9 @@
 """What experiments are composed of.
 
 Each module holds one ingredient, called `ingredient`, with its config and its captured builders `make_*`: `data`,
-`model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `training`, `checkpoint`, `exporting`, `probe`,
-`sweep`. None of them imports torch before something is built. `Ingredient` is the class to write one's own with.
+`model`, `loss`, `metrics`, `optimizer`, `scheduler`, `amp`, `device`, `distributed`, `training`, `checkpoint`,
+`exporting`, `probe`, `sweep`. None of them imports torch before something is built. `Ingredient` is the class to write
+one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
 random streams are exported, too, for annotations and for a loop of one's own. Each is loaded when first asked for.
@@ -36,6 +37,7 @@ from ingredients.errors import (
     ModelError,
     OptimizerError,
     PrecisionError,
+    RankError,
     SchedulerError,
     TrainingError,
     UnknownEntryError,
@@ -67,6 +69,7 @@ __all__ = [
     "Padded",
     "Place",
     "PrecisionError",
+    "RankError",
     "Schedule",
     "SchedulerError",
     "Source",
@@ -79,6 +82,7 @@ __all__ = [
     "checkpoint",
     "data",
     "device",
+    "distributed",
     "exporting",
     "global_stream",
     "loss",
@@ -99,6 +103,7 @@ if TYPE_CHECKING:
         checkpoint,
         data,
         device,
+        distributed,
         exporting,
         loss,
         metrics,

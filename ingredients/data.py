@@ -18,6 +18,7 @@ from ingredients.datasets.sources import check_options, check_source, kind_of, l
 from ingredients.datasets.splitting import Split, check_fractions, other_split
 from ingredients.datasets.survey import survey
 from ingredients.errors import DataError
+from ingredients.ranks.group import Ranks, current
 from observers.record.identity import EXPECT_DATA_VARIABLE
 
 if TYPE_CHECKING:
@@ -187,7 +188,10 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
     """
     from ingredients.datasets.batches import make_batches
 
-    prepared = load(_config, seed, start=None if _config.new_split else start)
+    ranks = current()
+    with ranks.first_on_node():
+        prepared = load(_config, seed, start=None if _config.new_split else start)
+    _check_same_data(prepared, ranks)
     refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
     split = prepared.preparation.split
     told: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
@@ -199,8 +203,27 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
             "%s; the test part may hold samples that it was trained on",
             ", ".join(told["differs_from_start"]),
         )
-    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint, "split": told}
-    return make_batches(prepared, _config, seed, device)
+    made = make_batches(prepared, _config, seed, device, ranks)
+    parts = {name: getattr(made, name).num_samples for name in ("train", "val", "test")}
+    of_data = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
+    _run.info["data"] = {**of_data, "parts": parts, "split": told}
+    return made
+
+
+def _check_same_data(prepared: Prepared, ranks: Ranks) -> None:
+    """Refuse ranks that have read different data, as nodes with files of their own may.
+
+    Raises:
+        DataError: If it is so.
+    """
+    split = None if prepared.preparation is None else prepared.preparation.split.digest
+    found = ranks.gather((prepared.fingerprint, split))
+    differing = [rank for rank, each in enumerate(found) if each != found[0]]
+    if differing:
+        raise DataError(
+            f"data: rank {differing[0]} has other data, or another split of them, than rank 0 (fingerprints "
+            f"{found[differing[0]][0][:12]} and {found[0][0][:12]}); give all nodes the same files"
+        )
 
 
 @ingredient.capture
@@ -240,10 +263,13 @@ def make_test_data(
         if _config.part != "test":
             raise DataError(f"data.part: got {_config.part}, but the checkpoint does not tell how its data were split")
         return make_data(seed, device)
-    source = _load_source(_config, preparation.split.seed, preparation, needs_targets=needs_targets)
-    prepared = prepare_alike(source, preparation, _config, seed, needs_targets=needs_targets)
+    ranks = current()
+    with ranks.first_on_node():
+        source = _load_source(_config, preparation.split.seed, preparation, needs_targets=needs_targets)
+        prepared = prepare_alike(source, preparation, _config, seed, needs_targets=needs_targets)
+    _check_same_data(prepared, ranks)
     refuse_other_data(prepared.fingerprint, _config, getattr(_run, "expected_data", None))
-    made = make_batches(prepared, _config, seed, device)
+    made = make_batches(prepared, _config, seed, device, ranks)
     is_same = prepared.fingerprint == preparation.split.data
     tested = made.test.num_samples
     total = len(prepared.names) or tested
@@ -251,7 +277,7 @@ def make_test_data(
     part = "all" if is_all else f"the {_config.part} part"
     which = "the checkpoint was trained on these data" if is_same else "the checkpoint was trained on other data"
     _log.info("testing on %s of %s: %d of %d samples; %s", part, _where(_config), tested, total, which)
-    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint}
+    _run.info["data"] = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
     _run.info["data"] |= {
         "part": _config.part,
         "tested": tested,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Literal
+import socket
+from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.seed import seed_globals
 from ingredients.config.threads import is_asked_for_threads, threads_sleep
 from ingredients.errors import DeviceError
+from ingredients.ranks.group import Ranks, current
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +26,7 @@ ingredient = Ingredient("device")
 
 @ingredient.config
 def config() -> None:
-    # where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:1, mps
+    # where to compute: auto (cuda, else mps, else cpu), cpu, cuda, cuda:1, mps; of several ranks each has a GPU
     name = "auto"
     # refuse operations that are not repeatable bit for bit (matters on GPUs, where it costs speed)
     deterministic = False
@@ -44,11 +46,11 @@ def check_config(config: Map) -> None:
 
 
 @ingredient.capture
-def make_device(seed: int, _config: Map) -> torch.device:
+def make_device(seed: int, _config: Map, _run: Any = None) -> torch.device:
     """Return the configured device, and set the process up for it.
 
     Sets the determinism flags and the number of threads, and puts the global random generators of Python, numpy and
-    torch at the start of the stream `global` of `seed`. Call it first.
+    torch at the start of the stream `global` of `seed`, each rank's at one of its own. Call it first.
 
     Args:
         seed: Seed of the experiment.
@@ -60,7 +62,8 @@ def make_device(seed: int, _config: Map) -> torch.device:
         where = device.make_device(seed)
         network = torch.nn.Linear(4, 2).to(where)
     """
-    device = choose_device(_config.name)
+    ranks = current()
+    device = _of_rank(choose_device(_config.name), ranks)
     if device.type == "cuda" and device.index is not None:
         # Or what names no device, such as page-locked memory, would open a context on the first one, too.
         import torch
@@ -69,8 +72,35 @@ def make_device(seed: int, _config: Map) -> torch.device:
     _set_flags(_config.deterministic, _config.cudnn_benchmark, _num_threads(_config.num_threads, device))
     if _config.matmul_precision is not None:
         _set_matmul_precision(_config.matmul_precision)
-    seed_globals(seed)
+    seed_globals(seed, "global", *ranks.stream)
+    if ranks.size > 1:
+        told = {"rank": ranks.rank, "host": socket.gethostname(), "pid": os.getpid(), "device": str(device)}
+        _run.info["ranks"] = ranks.gather(told)
     return device
+
+
+def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
+    """Return the device of this rank: of GPUs that with its number on the node.
+
+    Raises:
+        DeviceError: If there are not enough, or one is named that all would share.
+    """
+    if ranks.size == 1 or device.type == "cpu":
+        return device
+    import torch
+
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    if device.index is not None or device.type != "cuda":
+        raise DeviceError(
+            f"device.name: got {device}, which {ranks.size} processes would share; use cuda, which gives each its own "
+            "GPU, or cpu"
+        )
+    if ranks.world.local_size > count:
+        raise DeviceError(
+            f"device.name: got {ranks.world.local_size} processes on a node with {count} CUDA devices; start torchrun "
+            f"with --nproc-per-node {count}"
+        )
+    return torch.device("cuda", ranks.world.local_rank)
 
 
 def choose_device(name: str) -> torch.device:

@@ -14,6 +14,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── DeviceError                 the device does not exist here; a ValueError
 ├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
+├── RankError                   another process of the same training has failed or gone; a RuntimeError
 ├── ConcurrentRunError          two runs of one process would mix; a RuntimeError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 
@@ -52,6 +53,7 @@ __all__ = [
     "ModelError",
     "OptimizerError",
     "PrecisionError",
+    "RankError",
     "SchedulerError",
     "TrainingError",
     "UnknownEntryError",
@@ -131,6 +133,22 @@ class TrainingError(LabError, ArithmeticError):
 
 class CheckpointError(LabError, ValueError):
     """A checkpoint is missing, damaged, or does not fit."""
+
+
+class RankError(LabError, RuntimeError):
+    """Another rank, a process of the same training, has failed, or is gone.
+
+    Attributes:
+        rank: Its number; None if it is not known.
+        status: How it ended: FAILED or INTERRUPTED.
+        reason: Its error, or the signal that ended it.
+    """
+
+    def __init__(self, message: str, rank: int | None = None, status: str = "FAILED", reason: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.status = status
+        self.reason = reason
 
 
 class ConcurrentRunError(LabError, RuntimeError):

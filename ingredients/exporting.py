@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError, ModelError
+from ingredients.ranks.group import current
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,6 +78,8 @@ def export_model(
         origin = checkpoint.load_model(network, _config)
         exporting.export_model(network, batches, criterion, origin, _config, _run)
     """
+    if current().size > 1:
+        raise ModelError("export: takes one process; start it without torchrun")
     from ingredients.deployment.exporting import check_path, describe, export
     from ingredients.deployment.formats import FORMATS
 

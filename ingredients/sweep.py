@@ -402,6 +402,9 @@ def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")
-    options = () if database is None else (f"--mongo_db={database}",)
+    options = [] if database is None else [f"--mongo_db={database}"]
+    if not any(hasattr(observer, "basedir") for observer in run.recorders):
+        # A trial has a folder in any case: its state is resumed from there.
+        options.append(f"--file_storage={place.base.absolute()}")
     packages = None if config.packages is None else tuple(config.packages)
-    return Means(place.base, options, dict(environment), packages, config.retries, config.repeat, deadline)
+    return Means(place.base, tuple(options), dict(environment), packages, config.retries, config.repeat, deadline)

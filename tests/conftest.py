@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
@@ -74,11 +74,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector look at what the tests make, and never again at what is there before them."""
+    """Let each test find itself alone, and the garbage collector look at what the tests make, and at nothing before.
+
+    A run that a test records has the modules that are imported for its sources: hundreds of other tests among them.
+    """
+    for name in [name for name in sys.modules if name.startswith("tests.") and ".test_" in name]:
+        del sys.modules[name]
     sys.dont_write_bytecode = True
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Function) -> Generator[None, object, object]:
+    """Put the module of a test where modules are, as long as the test runs."""
+    module = item.module
+    sys.modules[module.__name__] = module
+    try:
+        return (yield)
+    finally:
+        del sys.modules[module.__name__]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -11,8 +11,9 @@ _LAB = Path(__file__).resolve().parents[1]
 
 
 def copy_lab(folder: Path) -> None:
-    """Copy the packages and `exp.py` into a folder, with their bytecode."""
+    """Copy the packages, `exp.py` and `hubconf.py` into a folder, with their bytecode."""
     for name in ("configs", "experiments", "ingredients", "observers", "runs"):
         # What has more behind its suffix is being written by another process.
         shutil.copytree(_LAB / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
-    shutil.copy2(_LAB / "exp.py", folder)
+    for name in ("exp.py", "hubconf.py"):
+        shutil.copy2(_LAB / name, folder)

@@ -56,6 +56,9 @@ READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS
 # Those that packages set for themselves, when they are imported or later, and what is taken over by hand.
 SET_BY_PACKAGES = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR"}
 STARTED_WITH = dict(os.environ)
+# What torchrun tells the processes that it starts; and the number of threads, which torch is told later here.
+OF_TORCHRUN = ("TORCHELASTIC_", "TORCH_NCCL_")
+THREADS = "OMP_NUM_THREADS"
 # Of Linux' prctl.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -135,7 +138,7 @@ def use_huge_pages() -> None:
 
 def can_be_warm(request: dict[str, Any]) -> bool:
     """Tell whether a Python script, module or text is asked for, with an environment as that of the warm process."""
-    command, environment = request["command"], request["env"]
+    command, environment = without_option(request["command"]), request["env"]
     if (
         request["cold"]
         or command[0] != sys.executable
@@ -143,7 +146,15 @@ def can_be_warm(request: dict[str, Any]) -> bool:
     ):
         return False
     names = {name for name in (*environment, *STARTED_WITH) if name.startswith(READ_AT_START)}
-    return all(environment.get(name) == STARTED_WITH.get(name) for name in names - SET_BY_PACKAGES)
+    names -= SET_BY_PACKAGES | {name for name in names if name.startswith(OF_TORCHRUN)}
+    if environment.get(THREADS, "").isdecimal():
+        names.discard(THREADS)
+    return all(environment.get(name) == STARTED_WITH.get(name) for name in names)
+
+
+def without_option(command: list[str]) -> list[str]:
+    """Return a command of Python without the option `-u`, by which torchrun starts it."""
+    return [word for place, word in enumerate(command) if (place, word) != (1, "-u")]
 
 
 def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
@@ -377,7 +388,9 @@ def run(request: dict[str, Any]) -> None:
     if request["starts_python"] and can_be_warm(request):
         request = keep_nursery(request)
     command, environment = request["command"], request["env"]
-    if not can_be_warm(request):
+    if can_be_warm(request):
+        command = without_option(command)
+    else:
         for number in request["ignore"]:
             signal.signal(number, signal.SIG_IGN)
         try:
@@ -387,6 +400,8 @@ def run(request: dict[str, Any]) -> None:
             os._exit(127)
     os.environ.clear()
     os.environ.update(environment)
+    if environment.get(THREADS) != STARTED_WITH.get(THREADS) and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(environment[THREADS]))
     # As Python does at its start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):

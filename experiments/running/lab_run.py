@@ -16,11 +16,14 @@ from sacred.run import Run
 
 from experiments.running import artifacts as run_artifacts
 from experiments.running.forking import ending_children
+from experiments.running.ranks import ending_together, printing_to_record
 from experiments.running.recorded_run import RecordedRun, reported
 from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from ingredients.checkpoints.record import TrainingRecord
+from ingredients.ranks.group import leave
+from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
 from observers.file.sacred_form import plain
@@ -44,6 +47,7 @@ class LabRun(RecordedRun):
         recorders: The observers that a recorded run would have; those of commands that are not recorded go away.
         check_settings: Refuses settings that a run of the experiment's main function could not have: takes words as
             behind `with`, and further settings by dotted key; raises a LabError.
+        notices: What the ranks of the run tell each other, if it is one of several processes.
     """
 
     is_resumed: bool
@@ -51,6 +55,8 @@ class LabRun(RecordedRun):
     launch_options: dict[str, Any]
     recorders: tuple[Any, ...]
     check_settings: Callable[[Sequence[str], Mapping[str, Any]], None]
+    notices: Notices | None
+    _print_to_record: Callable[[], None]
     _signals: Signals
     _trial: Trial | None
     _num_trainings: int
@@ -81,7 +87,7 @@ class LabRun(RecordedRun):
             adopted.meta_info["sweep"] = trial.note
         adopted.is_resumed = resumed is not None
         adopted.expected_data = None
-        adopted.launch_options, adopted.recorders = {}, ()
+        adopted.launch_options, adopted.recorders, adopted.notices = {}, (), None
         if resumed is not None:
             adopted.meta_info["resume"] = str(resumed)
             adopted.expected_data = recorded_data(resumed)
@@ -208,14 +214,25 @@ class LabRun(RecordedRun):
         if resumed:
             position = resumed[0].position()
             self._count_from(position, position)
+        if self.notices is not None and self.notices.world.rank == 0:
+            self.notices.put("record", None if self.folder is None else str(self.folder.absolute()))
+        self._print_to_record()
         if self._trial is not None:
             self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
-        self.main_function = self._signals.interruptible(ending_children(self._freeing(self.main_function)))
-        with self._signals.handled():
-            result = super().__call__(*args)
+        main = ending_together(self.notices, self._freeing(self.main_function))
+        self.main_function = self._signals.interruptible(ending_children(main))
+        has_ended_well = False
+        with self._signals.handled(), printing_to_record(self.notices) as self._print_to_record:
+            try:
+                result = super().__call__(*args)
+                if self.notices is not None:
+                    self.notices.tell_end("COMPLETED", "")
+                has_ended_well = True
+            finally:
+                leave(well=has_ended_well)
             if self.queue_only:
                 self._wait_for_observers()  # which Sacred leaves out
         if self.is_resumed and not self._was_rewound:
@@ -262,6 +279,10 @@ class LabRun(RecordedRun):
         """Number of the signal that was held back; None before one came."""
         return self._signals.stopping
 
+    def hold_back(self, number: int) -> None:
+        """Take a signal that another rank was sent as if it had come here, and been held back."""
+        self._signals.stopping = self._signals.stopping or number
+
     def stop(self, step: int | None = None) -> NoReturn:
         """End the run by the signal that was held back.
 
@@ -282,10 +303,12 @@ class LabRun(RecordedRun):
         super()._emit_resource_added(filename)
 
     def _execute_pre_run_hooks(self) -> None:
-        self._signals.interruptible(ending_children(super()._execute_pre_run_hooks))()
+        hooks = ending_together(self.notices, super()._execute_pre_run_hooks)
+        self._signals.interruptible(ending_children(hooks))()
 
     def _execute_post_run_hooks(self) -> None:
-        self._signals.interruptible(ending_children(super()._execute_post_run_hooks))()
+        hooks = ending_together(self.notices, super()._execute_post_run_hooks)
+        self._signals.interruptible(ending_children(hooks))()
         try:
             f"{self.result}"
         except Exception as error:

@@ -14,6 +14,7 @@ from sacred.utils import get_by_dotted_path, join_paths
 
 from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
+from ingredients.ranks.world import World
 from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
 from observers.record.identity import (
@@ -28,7 +29,7 @@ from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = ["check_resource", "folder_to_resume", "folder_to_start", "recorded_data"]
+__all__ = ["check_resource", "folder_to_resume", "folder_to_start", "forget_folders", "recorded_data"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,12 @@ def folder_to_start() -> Path | None:
     return None if named is None else _folder_of_run(START_VARIABLE, named)
 
 
+def forget_folders() -> None:
+    """Take out of the environment what is for rank 0 alone: the folder of the run to start or to resume."""
+    for name in (START_VARIABLE, RESUME_VARIABLE):
+        os.environ.pop(name, None)
+
+
 def _folder_of_run(variable: str, named: str) -> Path:
     if not (Path(named) / RUN).is_file():
         raise ConfigError(f"{variable}: got {named!r}, expected the folder of a run, such as my_runs/3")
@@ -56,12 +63,18 @@ def _folder_of_run(variable: str, named: str) -> Path:
 
 
 def folder_to_resume(
-    run: Any, aliases: Mapping[str, str], default_command: str | None, *, has_ingredient: bool = True
+    run: Any,
+    aliases: Mapping[str, str],
+    default_command: str | None,
+    *,
+    has_ingredient: bool = True,
+    world: World | None = None,
 ) -> Path | None:
     """Return the folder of the run that `run`, which has not started, is to resume; None for a run of its own.
 
     That is what SACRISTAN_RESUME names, which is taken out of the environment; else, with `checkpoint.resume=auto`, the
-    newest unfinished run of the same experiment, config and parent in the folders that `run` is recorded in. Other
+    newest unfinished run of the same experiment, config and parent in the folders that `run` is recorded in. The ranks
+    of a launch that were started anew resume the run that the same launch has begun, whatever the setting. Other
     commands than the default one, such as one that evaluates what was trained, pass over the setting.
 
     Args:
@@ -69,6 +82,7 @@ def folder_to_resume(
         aliases: Entries at the root by name, and what they stand for.
         default_command: Name of the experiment's main function.
         has_ingredient: Whether states are those of the ingredient `checkpoint`, which can be looked at.
+        world: The ranks of the run.
 
     Raises:
         ConfigError: If there is no such folder, or the setting makes no sense.
@@ -78,6 +92,15 @@ def folder_to_resume(
     if named is not None:
         return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
+    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
+    ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
+    if world is not None and world.restarts and has_ingredient and not run.unobserved:
+        if _command(run) != default_command:
+            return None
+        found = next((found for folder in folders for found in _unfinished(folder, run, ignored, world.launch)), None)
+        if found is not None:
+            _log.info("restart %d of the processes: resuming %s", world.restarts, found)
+            return found
     if wanted is None or _command(run) != default_command:
         return None
     if wanted != "auto":
@@ -88,18 +111,16 @@ def folder_to_resume(
         if has_ingredient:
             check_start(Path(wanted), run.config)
         return None
-    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
     if run.unobserved or not folders:
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
-    ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
     found = next((found for folder in folders for found in _unfinished(folder, run, ignored)), None)
     _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
     return found
 
 
-def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
-    """Yield the folders of unfinished runs like `run`, the newest first."""
+def _unfinished(base: Path, run: Any, ignored: set[str], launch: str | None = None) -> Iterator[Path]:
+    """Yield the folders of unfinished runs like `run`, the newest first; with `launch` those that it has begun."""
     if not base.is_dir():
         return
     ours, sizes = _comparable(plain(run.config), ignored), _sizes(plain(run.config), ignored)
@@ -117,6 +138,8 @@ def _unfinished(base: Path, run: Any, ignored: set[str]) -> Iterator[Path]:
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
             same = theirs == (run.experiment_info["name"], _command(run), parent)
             if not same or record["status"] in _NOT_UNFINISHED:
+                continue
+            if launch is not None and record["meta"].get("ranks", {}).get("launch") != launch:
                 continue
             if _is_living(folder, record):
                 _log.warning("resume=auto: %s is passed over, because a process is at work on it", folder)

@@ -51,7 +51,9 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
 
     Whether it does depends on the size of its input, so one sample is put through the model, in evaluation mode.
     """
-    if data.train.last_batch_size != 1:
+    ranks = data.train.ranks
+    size = 1 if ranks.options.get("sync_batch_norm") else ranks.size
+    if data.train.last_batch_size // size != 1:
         return
     refusing: list[str] = []
 
@@ -74,6 +76,7 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
         for hook in hooks:
             hook.remove()
     if refusing:
-        every = data.train.batch_size == 1
+        every = data.train.batch_size == size
         which, remedy = ("every", "raise data.batch_size") if every else ("the last", "set data.drop_last=True")
-        raise ModelError(f"{which} training batch holds one sample, which {refusing[0]} cannot take; {remedy}")
+        of_rank = f" for one of {size} processes" if size > 1 else ""
+        raise ModelError(f"{which} training batch holds one sample{of_rank}, which {refusing[0]} cannot take; {remedy}")

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.running.starting_state import check_left, check_waited
 from experiments.training.averaging import Averaging
 from experiments.training.callbacks import Callback, Callbacks
 from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
-from experiments.training.modes import evaluating
+from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
 from experiments.training.monitor import Monitor
 from experiments.training.progress import Progress
+from experiments.training.ranked import RankedSteps, check_ranked
 from experiments.training.recovery import Recovery
 from experiments.training.speed import Speed, Stopwatch
 from experiments.training.tasks import Task, as_task
@@ -33,10 +34,11 @@ from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.ranks.group import ALONE
 from ingredients.scheduler import Schedule
 from ingredients.training import check_average, check_lengths
 
-__all__ = ["FitResult", "evaluate", "fit", "predict", "steps_per_epoch"]
+__all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "steps_per_epoch"]
 
 
 @dataclasses.dataclass
@@ -142,12 +144,16 @@ def fit(
     recovery = [Recovery(on_nan)] if on_nan in ("skip", "rollback") else []
     implied = implied_callbacks(model, epochs, average, average_decay, average_start)
     asked = Callbacks([*recovery, *callbacks, *implied])
+    ranks = getattr(data.train, "ranks", ALONE)
+    check_ranked(trainer, task, ranks, average, on_nan)
     check_parts(trainer, task, best, asked.metrics)
     parts = parts_of(trainer, task, best, asked)
     replay_if_asked(trainer, parts, asked, checkpointer)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
-    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state)
+    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state, ranks=ranks)
+    if ranks.size > 1:
+        trainer.ranked = RankedSteps(trainer, ranks)
     if keeper.branched_from is not None:
         check_left(keeper.branched_from, place.epoch, epochs)
         check_waited(keeper.branched_from, best.name, best.waited, best.patience)
@@ -223,6 +229,8 @@ def fit(
             for name, value in task.of_epoch().items():
                 log(f"train/{name}", value, place.step)
 
+            if trainer.ranked is not None:
+                trainer.ranked.send_buffers()
             with keeper.saving_if_stopped(place, parts):
                 asked.after_epoch(trainer)
             metrics: dict[str, float] = {}
@@ -234,6 +242,7 @@ def fit(
                     log(name, value, place.step)
                 asked.after_validation(trainer, metrics)
                 trainer.clear_added()
+            place.stopped = bool(ranks.agree(place.stopped))
             place.epoch, place.batch = epoch, 0
             for each in trainer.schedules.values():
                 each.after_epoch(metrics)
@@ -280,70 +289,6 @@ def _by_name(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     return {} if given is None else {"": given}
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
-) -> dict[str, float]:
-    """Return the loss and the metrics of a model over a part of the data; empty if the part is.
-
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
-
-    Args:
-        model: On the device of the data.
-        batches: Such as `data.val` or `data.test`.
-        loss: The loss, or the task, that the model was trained with.
-        amp: The precision to compute in; float32 without one.
-
-    Returns:
-        `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
-        own unit. Each is over all samples together, whatever the size of the batches. Of a task what it measures.
-
-    Example:
-        metrics = loop.evaluate(network, batches.test, criterion)
-        print(metrics["accuracy"])
-    """
-    amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    meter = task.meter()
-    with evaluating(*task.modules(model)):
-        for batch in batches.epoch():
-            meter.update(model, batch, amp)
-    return meter.compute()
-
-
-@torch.no_grad()
-def predict(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
-) -> dict[str, Tensor]:
-    """Return what the model makes of `batches`, in their order, on the CPU; their targets may be missing.
-
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
-
-    Args:
-        model: On the device of the data.
-        batches: Such as `data.test`.
-        loss: The loss that the model was trained with, which says how its outputs are read; or its task.
-        amp: The precision to compute in; float32 without one.
-
-    Returns:
-        `predictions`: classes (N,), labels (N, K) as 0 and 1, or values (N, D) in the targets' own unit; `targets`
-        likewise; `probabilities` (N, K), unless the loss is one of values. Empty if the part is. Of a task what its
-        `predict` returns.
-
-    Example:
-        found = loop.predict(network, batches.test, criterion)
-        wrong = found["predictions"] != found["targets"]
-    """
-    amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
-    found: dict[str, list[Tensor]] = {}
-    with evaluating(*task.modules(model)):
-        for batch in batches.epoch():
-            with amp.autocast():
-                parts = task.predict(model, batch)
-            for name, part in parts.items():
-                found.setdefault(name, []).append(part.cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
 
 
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:

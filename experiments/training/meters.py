@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from experiments.training.metrics import RunningMetrics, metric_names, on_device
 from ingredients.losses.building import Loss
 from ingredients.losses.modules import WeightedLosses
+from ingredients.ranks.group import Ranks
 
 if TYPE_CHECKING:
     from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["Means", "Meter", "OfLoss"]
+__all__ = ["Means", "Mergeable", "Meter", "OfLoss"]
 
 
 class Meter(Protocol):
@@ -30,6 +31,14 @@ class Meter(Protocol):
 
     def compute(self) -> dict[str, float]:
         """Return what was measured, by name; empty if there was nothing. Waits for the device."""
+
+
+@runtime_checkable
+class Mergeable(Protocol):
+    """A meter that several processes may share."""
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add what the other ranks have measured; called by all, before `compute`."""
 
 
 class _Measuring(Protocol):
@@ -71,6 +80,15 @@ class Means:
             counted = on_device(weight, value.dtype, value.device)
             total, weights = self._sums.get(name, (0.0, 0.0))
             self._sums[name] = [total + torch.where(counted > 0, value * counted, 0.0), weights + counted]
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add what the other ranks have measured."""
+        own = {name: torch.stack(list(map(torch.as_tensor, sums))).cpu() for name, sums in self._sums.items()}
+        self._sums = {}
+        for sums in ranks.gather(own):
+            for name, (total, weight) in sums.items():
+                before = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = [before[0] + total, before[1] + weight]
 
     def compute(self) -> dict[str, float]:
         """Return the means by name; empty if there was no batch. Waits for the device once."""
@@ -116,6 +134,11 @@ class OfLoss:
         if terms:
             mean = {name: self._loss.mean(value, len(targets)) for name, value in terms.items()}
             self._terms.add(mean, self._loss.normalizer(targets))
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add what the other ranks have measured; torchmetrics does so by itself, when it computes."""
+        self._metrics.merge(ranks)
+        self._terms.merge(ranks)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ingredients.losses.building import Loss
+from ingredients.ranks.group import Ranks
 
 __all__ = ["RunningMetrics", "metric_names", "on_device"]
 
@@ -60,6 +61,12 @@ class RunningMetrics:
         errors = targets - _double(outputs.float() * scale)
         count = on_device(targets.numel(), targets.dtype, targets.device)
         return [errors.abs().sum(), (errors**2).sum(), targets.sum(0), (targets**2).sum(0), count]
+
+    def merge(self, ranks: Ranks) -> None:
+        """Add what the other ranks have summed up."""
+        own = None if self._sums is None else [part.cpu() for part in self._sums]
+        found = [sums for sums in ranks.gather(own) if sums is not None]
+        self._sums = [torch.stack(parts).sum(0) for parts in zip(*found, strict=True)] if found else None
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch. Waits for the device."""

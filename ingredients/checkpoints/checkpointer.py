@@ -17,11 +17,13 @@ from torch import nn
 
 from ingredients.checkpoints.files import check_weights, load_checkpoint, load_weights, split_of
 from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
+from ingredients.checkpoints.rank_states import of_all_ranks, of_rank
 from ingredients.checkpoints.record import TrainingRecord
 from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot, state_of
 from ingredients.checkpoints.writer import Writer
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import CheckpointError
+from ingredients.ranks.group import ALONE, Ranks
 from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
@@ -88,6 +90,9 @@ class Checkpointer:
         self._writer = Writer(folder)
         self._check_before_saving: Callable[[Place], None] | None = None
         self._preparation: Preparation | None = None
+        # The processes of the training, and whether they have agreed to end it.
+        self._ranks = ALONE
+        self._has_agreed = False
         # The module of the loss, if training changes it.
         self._loss: nn.Module | None = None
         # After which step the newest state on the disk was saved.
@@ -111,6 +116,7 @@ class Checkpointer:
         *,
         preparation: Preparation | None = None,
         check: Callable[[Place], None] | None = None,
+        ranks: Ranks = ALONE,
     ) -> Place:
         """Bring `parts` and the record to the state to resume from, and return the place of the training.
 
@@ -124,6 +130,7 @@ class Checkpointer:
                 follow a config that changed, other names are taken as they were.
             preparation: What the data are prepared by, `Data.preparation`; kept in every checkpoint.
             check: Called with the place before a state is saved; where it raises, the states before stay.
+            ranks: The processes of the training; rank 0 reads states for all of them, and writes.
 
         Raises:
             CheckpointError: If there are states, and none of them can be read and fits; or if the data are split
@@ -132,33 +139,47 @@ class Checkpointer:
         self._preparation = preparation
         self._loss = parts.get("loss")
         self._check_before_saving = check
-        found = None
-        if self.resume:
-            self.files.clear()
-            found = self._newest_state(parts)
+        self._ranks = ranks
+        is_own, path, state = ranks.from_first(lambda: self._state_to_begin_at(parts))
         place = Place()
-        if found is not None:
-            path, state = found
-            place = resume(parts, state, path)
-            self.files.resume_from(path, state, best=self.best)
+        if is_own:
+            place = resume(parts, of_rank(state, ranks), path)
             self._saved_step = self.newest_step = place.step
-        elif self.start is not None:
-            path = self.files.start_of(self.start) if self.resume else self.start
-            state = load_checkpoint(path)
-            check_whole(state, parts, path)
-            self._check_split(state, path)
-            place = branch(parts, state, path, self.config)
+            if ranks.is_first:
+                self.files.resume_from(path, state, best=self.best)
+        elif state is not None:
+            place = branch(parts, of_rank(state, ranks), path, self.config)
             self.branched_from = self.start
-            try:
-                self.files.keep_start(path, best_epoch(state))
-                self._adopt_best(path.parent, parts.get("monitor"))
-            except OSError as error:
-                raise CheckpointError(f"{self.files.path}: cannot be written: {error}") from error
-        if self.resume and self.record is not None and not self._is_followed():
-            self.record.rewind(None if found is None else state.get("position"), place.step)
+            if not ranks.from_first(lambda: self._keep_start(path, state, parts.get("monitor"))):
+                parts["monitor"].load_state_dict({"value": math.nan, "epoch": 0, "waited": 0})
+        if self.resume and ranks.is_first and self.record is not None and not self._is_followed():
+            self.record.rewind(state.get("position") if is_own else None, place.step)
         if place.step:
             _log.info("resuming from %s, after %d steps", path, place.step)
         return place
+
+    def _state_to_begin_at(self, parts: Mapping[str, Any]) -> tuple[bool, Path, Any]:
+        """Return whether the run has left a state of its own, where that or the one to start at is, and it; or None."""
+        if self.resume:
+            self.files.clear()
+            found = self._newest_state(parts)
+            if found is not None:
+                return True, *found
+        if self.start is None:
+            return False, Path(), None
+        path = self.files.start_of(self.start) if self.resume else self.start
+        state = load_checkpoint(path)
+        check_whole(state, parts, path)
+        self._check_split(state, path)
+        return False, path, state
+
+    def _keep_start(self, path: Path, state: Mapping[str, Any], monitor: Any) -> bool:
+        """Keep the state of another run that this one starts at; tell whether what it has for the best is there."""
+        try:
+            self.files.keep_start(path, best_epoch(state))
+            return self._adopt_best(path.parent, monitor)
+        except OSError as error:
+            raise CheckpointError(f"{self.files.path}: cannot be written: {error}") from error
 
     def _newest_state(self, parts: Mapping[str, Any]) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest good state whose points the record has, or, of those that lack some, the newest."""
@@ -220,17 +241,17 @@ class Checkpointer:
         after = f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{name}-2"
         return CheckpointFolder(self.files.path.with_name(after), 1).has_states()
 
-    def _adopt_best(self, folder: Path, monitor: Any) -> None:
-        """Take over the weights that the other run's state has for the best; without them the best starts anew."""
+    def _adopt_best(self, folder: Path, monitor: Any) -> bool:
+        """Take over the weights that the other run's state has for the best; False if the best has to start anew."""
         epoch = 0 if monitor is None else monitor.state_dict()["epoch"]
         if not epoch or not self.best:
-            return
+            return True
         path = CheckpointFolder(folder, 1).weights_of(epoch)
         if path is not None:
             self.files.adopt_best(path, epoch)
-            return
+            return True
         _log.warning("%s: the weights of epoch %d, its best, are not there; the best starts anew", folder, epoch)
-        monitor.load_state_dict({"value": math.nan, "epoch": 0, "waited": 0})
+        return False
 
     # ------------------------------------------------------------------ a training runs
 
@@ -251,6 +272,7 @@ class Checkpointer:
                 _log.error("%s", error)
             raise
         self.wait()
+        self._agree()
         self._stop_if_asked(self._saved_step)  # the signal may have come when there was nothing left to save
 
     @contextlib.contextmanager
@@ -269,15 +291,35 @@ class Checkpointer:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a signal asked the training to end."""
+        """Whether a signal asked the training to end; of several ranks, whether all of them know."""
+        if self._ranks.size > 1:
+            return self._has_agreed
         return self.last and self.record is not None and self.record.stopping is not None
+
+    def _own_signal(self) -> int:
+        return (self.record.stopping or 0) if self.last and self.record is not None else 0
+
+    def _agree(self) -> None:
+        """Let all ranks know of a signal that one of them has held back."""
+        if self._ranks.size > 1 and not self._has_agreed:
+            self._take(self._ranks.agree(self._own_signal()))
+
+    def _take(self, number: int) -> None:
+        if number and self.record is not None:
+            self._has_agreed = True
+            self.record.hold_back(number)
 
     def _stop_if_asked(self, saved_step: int | None) -> None:
         if self.record is not None and self.is_stopping:
             self.record.stop(saved_step)
 
     def is_due(self, step: int) -> bool:
-        """Tell whether the state after `step` is to be saved: by its number, or because a signal asked for the end."""
+        """Tell whether the state after `step` is to be saved: by its number, or because a signal asked for the end.
+
+        It is asked once after each step, which is when ranks exchange whether a signal has come.
+        """
+        if self._ranks.size > 1:
+            self._take(self._ranks.poll(self._own_signal()))
         if self.interval_steps is not None and self.last and step % self.interval_steps == 0:
             return True
         return self.is_stopping
@@ -324,6 +366,7 @@ class Checkpointer:
         Raises:
             CheckpointError: If a checkpoint cannot be written; the one before it stays.
         """
+        self._agree()
         stopping = self.is_stopping
         last = self.last and (stopping or final or place.batch > 0 or place.epoch % self.interval == 0)
         best = best if self.best else None
@@ -346,6 +389,8 @@ class Checkpointer:
             if last:
                 self.newest_step = place.step
                 jobs.append(lambda: self._write_last(state))
+            if not self._ranks.is_first:
+                jobs, self._saved_step = [], place.step if last else self._saved_step
             self._writer.start(jobs)
         if stopping or final:
             self.wait()
@@ -358,7 +403,8 @@ class Checkpointer:
 
     def _state(self, place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         of_record = {} if self.record is None else {"position": self.record.position()}
-        return {**capture(place, parts), **of_record, "data": self._fingerprint(), **self._of_run()}
+        state = {**capture(place, parts), **of_record, "data": self._fingerprint(), **self._of_run()}
+        return of_all_ranks(state, self._ranks)
 
     def _weights(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         return {name: state_of(parts[name]) for name in ("model", "loss") if parts.get(name) is not None}
@@ -381,8 +427,15 @@ class Checkpointer:
             CheckpointError: If they cannot be read.
         """
         self.wait()
-        if self.best and self.best_path.exists():
-            load_weights(model, self.best_path, self.config, self._loss)
+
+        def load() -> bool:
+            is_there = self.best and self.best_path.exists()
+            if is_there:
+                load_weights(model, self.best_path, self.config, self._loss)
+            return is_there
+
+        if self._ranks.from_first(load):
+            self._ranks.send_tensors(model)
 
     def wait(self) -> None:
         """Wait until all that was saved is written.

@@ -51,5 +51,8 @@ class TrainingRecord(Protocol):
     def signals_deferred(self) -> AbstractContextManager[None]:
         """Hold back the first signal that would end the run; see `stopping`."""
 
+    def hold_back(self, number: int) -> None:
+        """Take a signal that another rank was sent as if it had come here, and been held back."""
+
     def stop(self, step: int | None = None) -> NoReturn:
         """End the run by the signal that was held back; `step` is the last that a state was saved after."""

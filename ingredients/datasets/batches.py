@@ -24,6 +24,7 @@ from ingredients.datasets.streams import Stream, Streams
 from ingredients.datasets.structured import map_arrays
 from ingredients.datasets.transforms import make_pipeline, shape_after
 from ingredients.errors import DataError
+from ingredients.ranks.group import ALONE, Ranks
 
 __all__ = ["Batches", "Data", "LoaderBatches", "StructureBatches", "TensorBatches", "make_batches"]
 
@@ -71,7 +72,9 @@ class Data:
     placement: str = ""
 
 
-def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device) -> Data:
+def make_batches(
+    prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device, ranks: Ranks = ALONE
+) -> Data:
     """Return the batches of prepared data.
 
     Args:
@@ -79,6 +82,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
         config: The data ingredient's config.
         seed: Seed of the experiment.
         device: Where batches are wanted; data in memory are put there as a whole.
+        ranks: The processes that share each batch.
 
     Raises:
         DataError: If no batch would be left to train on, or augmentation is asked for on no images.
@@ -91,6 +95,13 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
             f"data.batch_size: got {size}, but there are {num_train} training samples, and data.drop_last=True leaves "
             f"out a smaller batch; give at most {num_train}, or set data.drop_last=False"
         )
+    if size % ranks.size:
+        raise DataError(
+            f"data.batch_size: got {size}, which {ranks.size} processes cannot share evenly, as it is the size of the "
+            f"whole batch; give a multiple of {ranks.size}, such as {-(-size // ranks.size) * ranks.size}"
+        )
+    if 0 < num_train < ranks.size:
+        raise DataError(f"data: got {num_train} training samples for {ranks.size} processes; start fewer of them")
     if config["num_workers"] < 0:
         raise DataError(f"data.num_workers: got {config['num_workers']}, expected 0 or more")
     by = prepared.preparation
@@ -102,6 +113,7 @@ def make_batches(prepared: Prepared, config: Mapping[str, Any], seed: int, devic
     for split in ("train", "val", "test"):
         training = split == "train"
         options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
+        options |= {"ranks": ranks, "least": ranks.size if training else 1}
         if config["transforms"]:
             options["transform"] = make_pipeline(config["transforms"], by, device, training=training)
         if training:

@@ -7,7 +7,6 @@ what was drawn before.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from ingredients.datasets.augmentation import augment
 from ingredients.datasets.normalizing import Finish
 from ingredients.datasets.sampling import Order, shuffled
 from ingredients.datasets.structure import map_tensors, num_samples, sent
+from ingredients.ranks.group import ALONE, Ranks
 
 __all__ = ["Batches", "StructureBatches", "TensorBatches"]
 
@@ -38,6 +38,8 @@ class Batches:
         transform: Makes another batch of a batch, drawing from a generator that is seeded for it; or None.
         order: Returns the positions of an epoch, in order; by default all, shuffled if asked for.
         epoch_samples: Samples of an epoch, where `order` has another number of them.
+        ranks: The processes that share each batch; the batches here are this one's shares of them.
+        least: Samples that a last batch must have, or it is left out: in training one for each rank.
 
     Attributes:
         is_read: Whether batches are read as they are asked for, so that a training may wait for them.
@@ -57,6 +59,8 @@ class Batches:
         transform: Callable[[Any, torch.Generator], Any] | None = None,
         order: Order | None = None,
         epoch_samples: int | None = None,
+        ranks: Ranks = ALONE,
+        least: int = 1,
     ) -> None:
         self.num_samples = num_samples
         self.batch_size = batch_size
@@ -66,17 +70,19 @@ class Batches:
         self.augmentation = augmentation
         self.epoch_samples = num_samples if epoch_samples is None else epoch_samples
         self.transform = transform
+        self.ranks = ranks
+        self.least = least
         self._order = order
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch."""
-        count, size = self.epoch_samples, self.batch_size
-        return count // size if self.drop_last else math.ceil(count / size)
+        whole, rest = divmod(self.epoch_samples, self.batch_size)
+        return whole + (rest >= self.least and not self.drop_last)
 
     @property
     def last_batch_size(self) -> int:
-        """Samples in the last batch of an epoch."""
-        return self.batch_size if self.drop_last else self.epoch_samples - (len(self) - 1) * self.batch_size
+        """Samples in the last batch of an epoch, of all ranks."""
+        return min(self.batch_size, self.epoch_samples - (len(self) - 1) * self.batch_size)
 
     def order(self, epoch: int) -> Tensor:
         """Return the positions (epoch_samples,) in the split, in the order of epoch `epoch`."""
@@ -102,7 +108,7 @@ class Batches:
     ) -> Iterator[tuple[Tensor, Tensor]]:
         generator = torch.Generator()
         for position, (inputs, targets) in enumerate(batches, start):
-            generator.manual_seed(stream_seed(self.seed, "augment", epoch, position))
+            generator.manual_seed(stream_seed(self.seed, "augment", epoch, position, *self.ranks.stream))
             yield augment(inputs, generator, **augmentation), targets
 
     def _transformed(
@@ -110,11 +116,19 @@ class Batches:
     ) -> Iterator[Any]:
         generator = torch.Generator()
         for position, batch in enumerate(batches, start):
-            generator.manual_seed(stream_seed(self.seed, "transform", epoch, position))
+            generator.manual_seed(stream_seed(self.seed, "transform", epoch, position, *self.ranks.stream))
             yield transform(batch, generator)
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         raise NotImplementedError
+
+    def _chosen(self, epoch: int, first: int, stop: int, device: torch.device | None = None) -> Sequence[Tensor]:
+        """Return the positions of each batch's samples, from the position `first` of an epoch to `stop`."""
+        order = self.order(epoch)
+        found = (order if device is None else order.to(device))[first:stop].split(self.batch_size)
+        if self.ranks.size == 1:
+            return found
+        return [mine for mine in map(self.ranks.share, found) if len(mine)]
 
 
 class TensorBatches(Batches):
@@ -152,9 +166,15 @@ class TensorBatches(Batches):
             return
         if not self.shuffle and self._order is None:
             for place in range(first, stop, size):
-                yield self.inputs[place : place + size], self.targets[place : place + size]
+                rows = slice(place, min(place + size, stop, self.num_samples))
+                if self.ranks.size > 1:
+                    mine = self.ranks.share(range(rows.start, rows.stop))
+                    if not mine:
+                        continue
+                    rows = slice(mine.start, mine.stop)
+                yield self.inputs[rows], self.targets[rows]
             return
-        for chosen in self.order(epoch).to(self.inputs.device)[first:stop].split(size):
+        for chosen in self._chosen(epoch, first, stop, self.inputs.device):
             # The same as indexing with a tensor, 2 us cheaper a batch (measured).
             yield self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
 
@@ -168,7 +188,7 @@ class StructureBatches(Batches):
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
         first, stop = start * self.batch_size, len(self) * self.batch_size
-        for chosen in self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ():
+        for chosen in self._chosen(epoch, first, stop) if first < stop else ():
             yield map_tensors(self.samples, functools.partial(_rows, chosen))
 
 

@@ -23,6 +23,7 @@ from ingredients.datasets.normalizing import finisher
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.structure import tensors_of, to_device
 from ingredients.errors import LabError
+from ingredients.ranks.group import Ranks, current
 
 __all__ = ["Key", "LoaderBatches", "SplitDataset", "StructuredSplit"]
 
@@ -80,7 +81,10 @@ class LoaderBatches(Batches):
         return next(tensors_of(self._finish(to_device(batch, self.device)))).cpu()
 
     def _batches(self, epoch: int, start: int) -> Iterator[Any]:
-        self._sampler.keys = _keys(epoch, start, self._chunks(epoch, start))
+        chunks = self._chunks(epoch, start)
+        if self.ranks.size > 1:
+            chunks = [mine for mine in map(self.ranks.share, chunks) if len(mine)]
+        self._sampler.keys = _keys(epoch, start, chunks, self.ranks)
         # What workers draw outside of the items' own streams depends on the epoch alone, too.
         self._workers_stream.manual_seed(stream_seed(self.seed, "workers", epoch))
         for batch in self._loader:
@@ -97,20 +101,27 @@ class LoaderBatches(Batches):
         return self.order(epoch)[first:stop].split(self.batch_size) if first < stop else ()
 
 
-def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]]) -> Iterator[Key]:
-    """Yield the keys of batches; no method of theirs, see `_EpochSampler`."""
+def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]], ranks: Ranks) -> Iterator[Key]:
+    """Yield the keys of batches, whose numbers differ from rank to rank; no method of theirs, see `_EpochSampler`."""
     for number, chunk in enumerate(chunks, start):
-        yield epoch, number, chunk.tolist() if isinstance(chunk, Tensor) else chunk
+        yield epoch, number * ranks.size + ranks.rank, chunk.tolist() if isinstance(chunk, Tensor) else chunk
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
     """Let a worker live on after Ctrl-C, or a scheduler's signal to all processes: the training ends it in good order.
 
-    SIGTERM stays: it is how the loader itself ends a worker that hangs.
+    SIGTERM stays: it is how the loader itself ends a worker that hangs. `torchrun` sends it to workers, too, so that
+    those of ranks let the first one pass.
     """
+    if current().size > 1:
+        signal.signal(signal.SIGTERM, _let_pass_once)
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+
+def _let_pass_once(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_DFL)
 
 
 class _EpochSampler(Sampler):

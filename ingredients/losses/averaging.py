@@ -39,7 +39,11 @@ def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tens
     if targets.is_floating_point():
         return len(targets)  # probabilities of classes, which torch averages over samples, labels or values
     if averaging == "weights" and isinstance(weight, Tensor):
-        return weight[targets if ignored is None else targets[targets != ignored]].sum()
+        if ignored is None:
+            return weight[targets].sum()
+        # Not by an index of True and False, for which a GPU would have to be waited for.
+        counted = targets != ignored
+        return (weight[torch.where(counted, targets, 0)] * counted).sum()
     # Of a class for each pixel the mean is over those that have one, whose number may differ from batch to batch.
     if ignored is not None and (ignored >= 0 or targets.ndim > 1):
         return (targets != ignored).sum()

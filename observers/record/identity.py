@@ -33,6 +33,7 @@ __all__ = [
     "new_uid",
     "parent_uid",
     "read_lease",
+    "start_of",
     "true_status",
 ]
 
@@ -98,7 +99,8 @@ def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
         "boot_id": _boot_id(),
         "pid_namespace": _pid_namespace(),
         "pid": os.getpid(),
-        "pid_start": _start_of(os.getpid()),
+        "pid_start": start_of(os.getpid()),
+        "ppid": os.getppid(),
         "beat_interval": beat_interval_s,
         "heartbeat": time.time(),
         "locked": locked,
@@ -154,7 +156,7 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
     if lease.get("boot_id") and lease["boot_id"] == _boot_id():
         if held is False:
             return False
-        is_running = lease.get("pid_start") is not None and _start_of(lease.get("pid")) == lease["pid_start"]
+        is_running = lease.get("pid_start") is not None and start_of(lease.get("pid")) == lease["pid_start"]
         # Leases of before do not name their namespace: a process that is there is theirs, one that is not may be.
         namespace = lease.get("pid_namespace")
         if is_running and namespace in (None, _pid_namespace()):
@@ -233,7 +235,7 @@ def _pid_namespace() -> str | None:
         return None
 
 
-def _start_of(pid: Any) -> int | None:
+def start_of(pid: Any) -> int | None:
     """Return when a process started, in clock ticks since boot, so that a reused pid is not taken for it."""
     if not isinstance(pid, int):
         return None

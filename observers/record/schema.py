@@ -23,6 +23,8 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     destination.json     the database that the run is delivered to, without credentials
     delivered.json       how much of the run was in that database, once all of it was
     earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
+    ranks/               of a run of several processes what each but rank 0 printed, as `NUMBER.txt`; each written by
+                         that process, append-only
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
@@ -30,6 +32,9 @@ recorded in several folders, the others name the one that has the states of its 
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
 rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
+
+Of a run of several processes `meta.ranks` in `run.json` has their number as `size`, how many of them were `per_node`,
+and what named their `launch`; `ranks` in `info.json` lists host, pid and device of each.
 
 `metrics.live` has two halves. Each begins with the number of points in `metrics.bin` that come before its first one,
 and a stamp (u8 each, and 8 unused bytes); slots follow (see `SLOT`). A slot is a point if its tag has the half's stamp,
@@ -61,6 +66,7 @@ SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
+RANKS_FOLDER = "ranks"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from runs.board import runs_page
+from runs.board import compare_page, content_page, media_page, run_page, runs_page, series
 from runs.board.pool import StorePool
 from runs.board.rendering import STATIC, render
 from runs.board.security import Guard, Policy
@@ -22,6 +22,7 @@ from runs.stores.store import Store
 
 __all__ = ["create_app"]
 
+_PAGES = (runs_page, run_page, compare_page, series, media_page, content_page)
 _PLOTLY = "plotly.min.js"
 _FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
 # Files of the board change with its version alone; browsers ask whether they have.
@@ -47,7 +48,7 @@ def create_app(open_store: Callable[[], Store], policy: Policy | None = None) ->
     routes = [
         Route("/", _first_page),
         Route("/static/{name}", _static_file),
-        *runs_page.ROUTES,
+        *(route for module in _PAGES for route in module.ROUTES),
     ]
     middleware = [Middleware(Guard, policy=policy), Middleware(GZipMiddleware, minimum_size=2048, compresslevel=4)]
     app = Starlette(routes=routes, middleware=middleware, lifespan=lifespan, exception_handlers={404: _not_found})

@@ -6,7 +6,7 @@ import functools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import jinja2
 from markupsafe import Markup
@@ -15,12 +15,12 @@ from runs.query.names import TIMES, full_name
 from runs.query.texts import duration_text, is_number, size_text, value_text
 from runs.query.times import time_of
 
-__all__ = ["STATIC", "render", "run_url", "short_text"]
+__all__ = ["STATIC", "content_url", "render", "run_url", "short_text"]
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 # Address and name of the pages that the head of each page leads to.
-PAGES = (("/runs", "Runs"),)
+PAGES = (("/runs", "Runs"), ("/compare", "Compare"))
 _STATUSES = frozenset(
     ["completed", "running", "queued", "failed", "unreadable", "dead", "interrupted", "timeout", "pruned"]
 )
@@ -33,9 +33,17 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
-def run_url(id: str, tab: str = "") -> str:
+def run_url(id: str, tab: str = "", **more: Any) -> str:
     """Return the address of a run's page."""
-    return f"/runs/{quote(id)}" + (f"?tab={tab}" if tab else "")
+    pairs = {**({"tab": tab} if tab else {}), **more}
+    return f"/runs/{quote(id)}" + (f"?{urlencode(pairs)}" if pairs else "")
+
+
+def content_url(run: Any, kind: str, name: str | int, image: str = "", *, download: bool = False) -> str:
+    """Return the address of a file of a run; see `runs.board.content_page`."""
+    pairs = [("run", run.id), ("kind", kind), ("name", str(name))]
+    pairs += [("image", image)] * bool(image) + [("download", "1")] * download
+    return f"/content?{urlencode(pairs)}"
 
 
 def short_text(value: Any, most: int = _MAX_SHOWN, *, exact: bool = False) -> str:
@@ -83,5 +91,5 @@ def _environment() -> jinja2.Environment:
     }
     environment.filters["status_class"] = _status_class
     environment.tests |= {"numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
-    environment.globals |= {"pages": PAGES, "run_url": run_url}
+    environment.globals |= {"content_url": content_url, "pages": PAGES, "run_url": run_url}
     return environment

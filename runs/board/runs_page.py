@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from runs.board.rendering import render
 from runs.board.runs_view import RunsView
-from runs.board.visits import Visit, json_response, page
+from runs.board.visits import Visit, json_response, look_again_s, page
 from runs.comparison.grouping import group_runs
 from runs.errors import FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, full_name, short_name
@@ -27,8 +27,6 @@ _COLUMNS = ("name", "status", "start", "duration")
 _NEEDED = ("status", "tags")
 _MAX_GROUPED = 20_000
 _MAX_CHANGED = 1_000
-# A page asks again after two seconds, or later, so that all looks take no more than a twentieth of the time.
-_LOOK_S, _SHARE = 2.0, 20
 
 
 # ---------------------------------------------------------------------- looking
@@ -62,8 +60,7 @@ def _rows(visit: Visit) -> Response:
     listed = _listed(visit, view)
     body = render("rows.html", board=visit.board, view=view, **listed)
     tag = f'"{hashlib.blake2b(body.encode(), digest_size=12).hexdigest()}"'
-    wait_s = max(_LOOK_S, _SHARE * (time.perf_counter() - started))
-    headers = {"etag": tag, "x-look-again-s": f"{wait_s:.1f}", "x-total": str(listed["total"])}
+    headers = {"etag": tag, "x-look-again-s": f"{look_again_s(started):.1f}", "x-total": str(listed["total"])}
     if visit.request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     return HTMLResponse(body, headers=headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ from runs.errors import FilterError, RunNotFoundError, RunsError
 from runs.query.strict_json import strict
 from runs.stores.store import Store
 
-__all__ = ["Board", "Visit", "json_response", "page"]
+__all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
+
+_LOOK_S, _SHARE = 2.0, 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +69,18 @@ class Visit:
         """Return a field of the form."""
         return self.form.get(name, [""])[0]
 
-    def render(self, template: str, status: int = 200, **values: Any) -> Response:
+    def render(self, template: str, status_code: int = 200, **values: Any) -> Response:
         """Return a page."""
-        return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status)
+        return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status_code)
+
+
+def look_again_s(started: float) -> float:
+    """Return after how many seconds a page that watches asks again.
+
+    Args:
+        started: When this look was begun, by `time.perf_counter`. All looks take a twentieth of the time at most.
+    """
+    return max(_LOOK_S, _SHARE * (time.perf_counter() - started))
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -29,6 +29,7 @@ COMMANDS = {
     "restore": "bring runs back out of the trash, or list it",
     "gc_": "empty the trash; remove what crashes left behind, and files that no run uses",
     "export": "write whole runs into one archive, or a table of runs or metrics",
+    "card": "write what a model is, from the record of its run, as a page of Markdown",
     "import_": "import the runs of an archive",
     "copy_": "copy runs into another folder or database, with all that they hold",
     "artifacts": "list or get the files that a run made",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.sieve import Sieve
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import is_coloured, is_terminal
+from runs.errors import RunsError
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -27,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
     add_run(parser)
+    help = "print the output of another process of a run of several, by its number; 0 is that of the run"
+    parser.add_argument("--rank", type=int, default=0, metavar="N", help=help)
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--follow", action="store_true", help="print output as it comes, until the run ends or Ctrl-C")
     add_json(group)
@@ -36,18 +40,33 @@ def main(arguments: argparse.Namespace) -> int:
     """Print the output, to its end or as it comes."""
     with open_given(arguments) as store:
         run = store.get(arguments.run)
+        if arguments.rank and arguments.follow:
+            raise RunsError(f"--rank {arguments.rank} --follow: the output of rank 0 alone can be followed")
+        output = _output_of(run, arguments.rank)
         if arguments.json:
-            print_json({"id": run.id, "uid": run.uid, "status": run.status, "output": run.output})
+            text = output().decode("utf-8", "replace")
+            print_json({"id": run.id, "uid": run.uid, "status": run.status, "output": text})
             return 0
         sieve = Sieve(colours=is_coloured()) if is_terminal() else None
         try:
             if arguments.follow:
                 _follow(store, run, sieve)
             else:
-                _write(run.read_output()[0], sieve)
+                _write(output(), sieve)
         finally:
             _write(b"", sieve, is_last=True)
     return 0
+
+
+def _output_of(run: Run, rank: int) -> Callable[[], bytes]:
+    """Return what reads the output of a rank."""
+    if rank == 0:
+        return lambda: run.read_output()[0]
+    outputs = run.rank_outputs
+    if rank not in outputs:
+        there = ", ".join(map(str, outputs)) or "none but 0, as it was one process, or its folder is elsewhere"
+        raise RunsError(f"run {run.id}: got --rank {rank}, but there are: {there}")
+    return outputs[rank].read
 
 
 def _follow(store: Store, run: Run, sieve: Sieve | None) -> None:

@@ -36,6 +36,7 @@ def main(arguments: argparse.Namespace) -> int:
             print_json(_document(run))
             return 0
         _print_head(run)
+        _print_ranks(run)
         _print_sessions(run)
         _print_config(run)
         _print_metrics(run)
@@ -115,6 +116,17 @@ def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]
     how = f"{entry.get('mode')}, {time_text(entry.get('time'))}"
     text = f"{verdict}, {other} run {entry.get(f'{other}_id')} ({how})"
     yield name, Cell(f"{text}: {entry['reason']}" if entry.get("reason") else text, COLOURS.get(verdict, ""))
+
+
+def _print_ranks(run: Run) -> None:
+    """Print the processes of a run of several."""
+    ranks = [rank for rank in run.get("info.ranks") or () if isinstance(rank, Mapping)]
+    if not ranks:
+        return
+    print_text("ranks", "bold")
+    names = ("rank", "host", "pid", "device")
+    rows = [[Cell(f"  {rank.get('rank')}"), *(Cell(str(rank.get(name))) for name in names[1:])] for rank in ranks]
+    print_table([Column(f"  {names[0]}"), *map(Column, names[1:])], rows)
 
 
 def _print_sessions(run: Run) -> None:

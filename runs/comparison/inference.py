@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "mean_interval",
     "paired_test",
     "sample",
+    "share_interval",
     "welch_test",
 ]
 
@@ -257,3 +259,19 @@ def _moments(values: np.ndarray, size: float | None = None) -> tuple[float, floa
     # Added up exactly, so that the order of the values changes nothing.
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((values - mean) ** 2) / (len(values) - 1))
+
+
+def share_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of a share, such as the accuracy on n samples that are independent draws.
+
+    Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953
+
+    Args:
+        share: From 0 to 1.
+        n: Of how many, at least 1.
+        confidence: How often such intervals hold the true share.
+    """
+    z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
+    centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return max(0.0, centre - half), min(1.0, centre + half)

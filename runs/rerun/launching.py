@@ -125,13 +125,33 @@ def recorded_launch(
     script = record.script if script is None else script.absolute()
     # -P: the folder that it is started in is not searched ahead of the one of the experiment, as with a script.
     how = ["-P", "-m", record.module] if record.module else [str(script)]
-    command = [sys.executable, *how, *([record.command] if record.command else [])]
+    command = [sys.executable, *_started_by(record, how), *([record.command] if record.command else [])]
     command += ["with", str(config.absolute()), *updates]
     # Sacred takes no option twice.
     recorded, notes = _recorded_options(record, {*without, *_OTHER_DEEDS, *map(_long_name, options)})
     folder, note = _folder(record)
     added = {"PYTHONPATH": _python_path(script, record.mainfile, search), **(environment or {})}
+    if record.num_ranks > 1 and record.module:
+        added["PYTHONSAFEPATH"] = "1"  # as -P, for the processes of torchrun
     return Launch((*command, *recorded, *options), folder, added, (*notes, *note))
+
+
+def _started_by(record: Record, how: Sequence[str]) -> list[str]:
+    """Return words of a command line with those of torchrun, if the run had several processes.
+
+    Raises:
+        LaunchError: If they were on several machines.
+    """
+    if record.num_ranks == 1:
+        return list(how)
+    if record.ranks_per_node != record.num_ranks:
+        nodes = record.num_ranks // record.ranks_per_node
+        raise LaunchError(
+            f"run {record.run.id} had {record.num_ranks} processes on {nodes} machines, which cannot be started from "
+            "one; start torchrun on each of them as before, and let the run be resumed: with resume=auto"
+        )
+    of_module = ["-m", str(record.module)] if record.module else how
+    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={record.num_ranks}", *of_module]
 
 
 def check_passwords_alone(record: Record, settings: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ from runs.errors import LaunchError
 from runs.query.flattening import dotted
 from runs.stores.run import Run
 
-__all__ = ["RESUME_SETTING", "Record", "fingerprint_of", "mapping", "read_record"]
+__all__ = ["RESUME_SETTING", "Record", "fingerprint_of", "is_written_by", "mapping", "read_record"]
 
 # The setting that names the state an experiment starts from.
 RESUME_SETTING = "checkpoint.resume"
@@ -35,6 +35,8 @@ class Record:
             those that were not set are empty texts.
         fingerprint: Of the data that it was trained on.
         starts_from: What `checkpoint.resume` was set to; `auto` lets an experiment look for an unfinished run.
+        num_ranks: How many processes it had.
+        ranks_per_node: How many of them ran on each machine.
     """
 
     run: Run
@@ -47,6 +49,8 @@ class Record:
     flags: dict[str, str]
     fingerprint: str | None
     starts_from: str | None
+    num_ranks: int = 1
+    ranks_per_node: int = 1
 
     @property
     def mainfile(self) -> PurePath:
@@ -119,7 +123,15 @@ def read_record(run: Run) -> Record:
         flags=_flags(run),
         fingerprint=fingerprint_of(run),
         starts_from=_text(run.get(f"config.{RESUME_SETTING}")) or None,
+        num_ranks=_count(run["meta.ranks.size"]),
+        ranks_per_node=_count(run["meta.ranks.per_node"]),
     )
+
+
+def is_written_by(run: Run, pid: int) -> bool:
+    """Tell whether a process, or one that it started as one of several ranks, wrote a run last."""
+    lease = run.lease or {}
+    return pid in (lease.get("pid"), lease.get("ppid"))
 
 
 def fingerprint_of(run: Run) -> str | None:
@@ -144,6 +156,10 @@ def _flags(run: Run) -> dict[str, str]:
 def mapping(value: Any) -> Mapping[str, Any]:
     """Return an entry that is to be a mapping; an empty one for anything else, which a foreign record may hold."""
     return value if isinstance(value, Mapping) else {}
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _text(value: Any) -> str:

@@ -29,7 +29,7 @@ from runs.rerun.judging import judge
 from runs.rerun.launching import run_launch
 from runs.rerun.libraries import compare_libraries, has_libraries
 from runs.rerun.planning import IN_PLACE, RESTORED, Plan
-from runs.rerun.record import fingerprint_of, mapping
+from runs.rerun.record import fingerprint_of, is_written_by, mapping
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
 from runs.stores.content import Content
@@ -175,7 +175,7 @@ def _find_recorded(plan: Plan, pid: int, before: set[str]) -> Run | None:
     """Return the run that the process recorded in the store itself."""
     found = [run for run in plan.store.find([("parent", "==", plan.run.uid)]) if run.id not in before]
     # Another reproduction of the same run, or a fork, may have begun beside this one.
-    own = [run for run in found if (run.lease or {"pid": pid}).get("pid") == pid]
+    own = [run for run in found if not run.lease or is_written_by(run, pid)]
     return plan.store.get(own[0].id) if own else None
 
 
@@ -192,7 +192,7 @@ def _find_staged(
         if not recorded:
             return None, []
         # It may have started others, which are recorded beside it.
-        run = next((one for one in recorded if (one.lease or {}).get("pid") == pid), recorded[0])
+        run = next((one for one in recorded if is_written_by(one, pid)), recorded[0])
         if old.uid and not run["parent"]:
             _adopt(plan.record_to / run.id / RUN, old.uid)
         # What its own observer recorded in the store is not copied there once more.

@@ -11,6 +11,7 @@ from runs.errors import LaunchError
 from runs.rerun.judging import check_tolerance
 from runs.rerun.launching import Launch, run_launch
 from runs.rerun.planning import planned
+from runs.rerun.record import is_written_by
 from runs.rerun.reproducing import Reproduction, carry_out
 from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
 from runs.rerun.states import with_folder
@@ -56,7 +57,7 @@ def resume(run: Run, options: Sequence[str] = (), *, settings: Sequence[str] = (
     if changed:
         _log.warning("sources of run %s have changed since it was recorded: %s", run.id, ", ".join(changed))
     pid, code = _start(resume_launch(recorded, options, settings), output)
-    if _pid_of(recorded.store.get(recorded.id)) != pid:
+    if not is_written_by(recorded.store.get(recorded.id), pid):
         raise LaunchError(f"run {run.id} was not resumed: its process ended with {end_text(code)}; see what it printed")
     return run.store.get(run.id)
 
@@ -99,7 +100,7 @@ def fork(
     launch = fork_launch(recorded, settings, options, None if state is None else Path(state), without)
     pid, code = _start(launch, output)
     # Others may fork the same run at the same time.
-    found = [child for child in recorded.children() if child.id not in before and _pid_of(child) == pid]
+    found = [child for child in recorded.children() if child.id not in before and is_written_by(child, pid)]
     if not found:
         raise LaunchError(f"run {run.id} was not forked: its process recorded no run, and ended with {end_text(code)}")
     return recorded.store.get(found[0].id)
@@ -155,8 +156,3 @@ def _start(launch: Launch, output: int | None) -> tuple[int, int]:
     for note in launch.notes:
         _log.warning("%s", note)
     return run_launch(launch, output)
-
-
-def _pid_of(run: Run) -> int | None:
-    """Return the process that wrote a run last."""
-    return (run.lease or {}).get("pid")

@@ -92,7 +92,7 @@ class FolderStore(Store):
 
     def _run_of_id(self, key: str) -> Run | None:
         # Not by joining paths: an id that leaves the folder is none.
-        if not key or key.startswith(("/", ".")) or ".." in Path(key).parts:
+        if not key or key.startswith(("/", ".")) or "\0" in key or ".." in Path(key).parts:
             return None
         try:
             (self.folder / key / RUN).lstat()

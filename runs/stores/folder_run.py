@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from observers.record.schema import (
     OUTPUT,
     POINTS,
     PROVENANCE,
+    RANKS_FOLDER,
     RUN,
     SACRED_METRICS,
     SUMMARY,
@@ -112,19 +114,30 @@ class FolderRun(Run):
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise StoreError(f"the {what} in {self.folder} are damaged ({type(error).__name__}: {error})") from error
 
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
         """See `Run.read_output`."""
         try:
             with open_regular(self.folder / OUTPUT) as stream:
+                start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
                 stream.seek(start)
-                data = stream.read()
+                data = stream.read(max_bytes)
                 return data, start + len(data)
         except FileNotFoundError:
-            return b"", start
+            return b"", max(start, 0)
         except OSError as error:
             raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
         except MemoryError as error:
             raise StoreError(f"{self.folder / OUTPUT} is larger than the memory that is free") from error
+
+    @property
+    def rank_outputs(self) -> dict[int, Content]:
+        """See `Run.rank_outputs`."""
+        paths = (self.folder / RANKS_FOLDER).glob("*.txt")
+        ranks = sorted(int(path.stem) for path in paths if path.stem.isdecimal())
+        return {
+            rank: self._content(f"{RANKS_FOLDER}/{rank}.txt", self.folder, f"{RANKS_FOLDER}/{rank}.txt")
+            for rank in ranks
+        }
 
     @property
     def artifacts(self) -> dict[str, Content]:
@@ -229,6 +242,8 @@ class FolderRun(Run):
         discard_folder(self.base, self.folder)
 
     def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
+        if "\0" in path:
+            return missing_content(name, "its record names a path that there cannot be")
         target, inside = (base / path).resolve(), base.resolve()
         if not target.is_relative_to(inside):
             return missing_content(name, "its record names a path outside of the store")

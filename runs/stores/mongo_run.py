@@ -183,8 +183,17 @@ class MongoRun(Run):
             return series
         return joined(series, chunks)
 
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
         """See `Run.read_output`."""
+        data, end = self._output_from(max(start, 0))
+        data = data[start:] if start < 0 else data
+        if max_bytes is not None and len(data) > max_bytes:
+            end -= len(data) - max_bytes
+            data = data[:max_bytes]
+        return data, end
+
+    def _output_from(self, start: int) -> tuple[bytes, int]:
+        """Return the output from a byte on, and the byte behind it."""
         found = self._find({"captured_out": 1, "captured_out_file": 1})
         if found.get("captured_out_file") is not None:
             with self._content("captured output", found["captured_out_file"]).open() as stream, self.mongo.errors():
@@ -201,6 +210,12 @@ class MongoRun(Run):
             return data[start:], tail + len(data) - match.end()
         missed = b"\n... %d bytes left out here ...\n" % (tail - start) if start < tail else b""
         return missed + data[match.end() + max(0, start - tail) :], tail + len(data) - match.end()
+
+    @property
+    def rank_outputs(self) -> dict[int, Content]:
+        """See `Run.rank_outputs`."""
+        original = self.original()
+        return {} if original is None else original.rank_outputs
 
     @property
     def artifacts(self) -> dict[str, Content]:

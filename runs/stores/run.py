@@ -135,10 +135,20 @@ class Run(abc.ABC):
         """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
 
     @abc.abstractmethod
-    def read_output(self, start: int = 0) -> tuple[bytes, int]:
-        """Return what the run wrote to its terminal, from byte `start` on, and up to which byte there is some now.
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        """Return what the run wrote to its terminal, from byte `start` on, and the byte behind it.
+
+        A `start` below 0 counts from the end. Without `max_bytes` it is all that there is now.
 
         What a database does not hold of the long output of a run that goes on is stood for by a line that says so.
+        """
+
+    @property
+    @abc.abstractmethod
+    def rank_outputs(self) -> dict[int, Content]:
+        """What the processes of a run of several wrote, by their rank, but for rank 0, whose output is the run's.
+
+        Of a run in a database they are those in its folder, if that is on this machine.
         """
 
     @property

@@ -38,6 +38,7 @@ from observers.record.schema import (
     OUTPUT,
     OWN_FILES,
     PROVENANCE,
+    RANKS_FOLDER,
     RUN,
     VALUES,
     read_names,
@@ -163,6 +164,10 @@ class _Unloading:
         if self.run.lease is not None:
             self._write(LEASE, self.run.lease)
         (self.folder / OUTPUT).write_bytes(self.run.read_output()[0])
+        for rank, content in self.run.rank_outputs.items():
+            path = self.folder / RANKS_FOLDER / f"{rank}.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content.read())
         odd = self.run.odd_values()
         if odd:
             (self.folder / VALUES).write_bytes(odd)

@@ -66,7 +66,9 @@ def test_page_as_typed_does_what_it_says(page, tmp_path):
             continue
         for command, expected in commands(block):
             is_cold = cold_commands > 0
-            done = run(command if is_cold else words(command), env=cold if is_cold else warm, **options)
+            starts_python = True if "torch.distributed.run" in command else None
+            environ = cold if is_cold else warm
+            done = run(command if is_cold else words(command), env=environ, starts_python=starts_python, **options)
             cold_commands -= 1
             assert done.returncode == (1 if expected else 0), f"{command}\n{done.stdout}\n{done.stderr}"
             for line in expected:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,11 @@ import torch
 from sklearn.datasets import load_wine
 
 import exp
+from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from ingredients.deployment.formats import read_metadata
+from ingredients.deployment.hub import load_trained
 from ingredients.errors import CheckpointError, ConfigError, ModelError
+from tests import processes
 
 WINE = {"data.name": "wine", "epochs": 2, "lr": 0.05, "model.options.hidden": [8], "checkpoint.path": "run:1"}
 
@@ -131,3 +135,41 @@ def test_parts_of_the_data_that_a_checkpoint_was_trained_on_are_predicted(run, l
     assert indices["all"] == list(range(178)) == sorted(indices["test"] + indices["val"] + indices["train"])
     assert [len(indices[part]) for part in ("test", "val", "train")] == [27, 27, 124]
     assert run("evaluate", **{"data.part": "train"}).result > 0.6
+
+
+LAB = Path(__file__).resolve().parents[2]
+HUB = """
+import sys
+import torch
+
+load = lambda name, **options: torch.hub.load(sys.argv[1], name, source="local", **options)
+with torch.no_grad():
+    inputs = torch.randn(3, 13)
+    trained = load("trained", checkpoint="run:1")
+    named = load("mlp", input_shape=[13], num_outputs=3, hidden=[8], weights="run:1").eval()
+    assert not trained.training
+    assert torch.equal(trained(inputs), named(inputs))
+    prepared = load("trained", checkpoint="run:1", prepared=True)
+    assert torch.allclose(prepared(inputs * prepared.std + prepared.mean), trained(inputs), atol=1e-4)
+    assert load("cnn", input_shape=[1, 8, 8], num_outputs=2, widths=[2])(torch.zeros(1, 1, 8, 8)).shape == (1, 2)
+    assert load("vit", input_shape=[1, 8, 8], num_outputs=2, width=8, heads=2)(torch.zeros(1, 1, 8, 8)).shape == (1, 2)
+    try:
+        load("trained", checkpoint="run:77")
+    except Exception as error:
+        print(error)
+"""
+
+
+def test_hub_gives_networks_and_trained_models(lab):
+    command = [sys.executable, "-c", HUB, str(LAB)]
+    done = processes.run(command, cwd=lab, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint: got 'run:77', but my_runs has no run 77" in done.stdout
+
+
+def test_hub_refuses_a_checkpoint_that_does_not_tell_how_it_is_built(lab, tmp_path):
+    state = load_checkpoint(lab / "my_runs" / "1" / "checkpoints" / "best.pt")
+    del state["preparation"]
+    save_checkpoint(state, tmp_path / "old.pt")
+    with pytest.raises(CheckpointError, match=r"old.pt: does not tell how its model is built from inputs and targets"):
+        load_trained(str(tmp_path / "old.pt"), lab)

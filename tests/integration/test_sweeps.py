@@ -192,6 +192,21 @@ def test_a_target_ends_the_sweep_and_so_does_the_budget(sweep):
     assert late.agent(deadline=1.0).run() == 0
 
 
+def test_agents_go_on_when_the_count_is_raised_while_they_run(sweep):
+    grid = sweep(count=1)
+    agent = grid.agent()
+    point, _ = agent.next()
+    grid.home.replace(dataclasses.replace(grid.definition, count=2))
+    watcher = Watcher(grid.home)
+    agent.study.finish(point.number, "COMPLETE", [1.0])
+    second, _ = agent.next()
+    agent.study.finish(second.number, "COMPLETE", [1.0])
+    assert (second.number, agent.next()) == (1, None)
+    assert watcher.look().limit == 2
+    grid.home.replace(dataclasses.replace(grid.definition, count=3))
+    assert watcher.look().limit == 3
+
+
 def test_pruned_points_keep_their_records(sweep):
     values = {"x": {"values": [0.0, 1.0]}}
     pruned = sweep({**GRID, "parameters": values, "early_terminate": {"type": "threshold", "upper": 3.0}})
@@ -257,6 +272,23 @@ def test_an_agent_that_died_behind_its_run_leaves_nothing_to_run_again(sweep):
     assert len(late.runs()) == 1
 
 
+def test_seeds_that_have_run_to_their_end_are_not_run_again(sweep):
+    spec = {**GRID, "parameters": {"x": {"values": [2.0]}}, "seeds": 3}
+    sweep(spec, seed=5).agent().run()
+    late = sweep(spec, seed=5)
+    # As if the agent had been killed while it ran the last seed.
+    (late.place.base / "sweeps" / "s" / "study.journal").unlink()
+    with open_store(late.place.base) as store:
+        (last,) = store.find("seed=7")
+        store.remove([last])
+    assert late.agent().run() == 1
+    (point,) = late.points().values()
+    assert point.values == (0.25 + 6,)
+    with open_store(late.place.base) as store:
+        attempts = {run["config.seed"]: run["meta.sweep.attempt"] for run in store.find()}
+    assert attempts == {5: 0, 6: 0, 7: 1}
+
+
 def test_only_one_agent_has_an_attempt(sweep, database, mongo_url):
     destination = Destination(mongo_url, database.name)
     for home in (sweep().home, sweep(destination=destination).home):
@@ -299,6 +331,18 @@ def test_a_sweep_from_the_command_line_goes_on_and_tells(tmp_path):
     best = command("sweep.best", "with", f"sweep.id={id}", cwd=tmp_path)
     assert "python tiny.py with x=2.0" in best.stdout
     assert "trial 2: loss 0.25" in best.stdout
+
+
+def test_an_experiment_that_records_in_a_database_alone_is_swept(tmp_path, database, mongo_url):
+    attached = (
+        f"from observers import MongoObserver\nex.observers.append(MongoObserver({mongo_url!r}, {database.name!r}))"
+    )
+    script = TINY.replace("system_metrics_s=None", "system_metrics_s=None, record_to=None")
+    (tmp_path / "tiny.py").write_text(script.replace("@ex.config", f"{attached}\n\n@ex.config"))
+    done = command("sweep.run", "with", "sweep.over={x: [1.0]}", "sweep.metric=loss", FAST, cwd=tmp_path)
+    assert "best: trial 0, loss 1.25" in done.stdout
+    with open_store(f"{mongo_url.rstrip('/')}/{database.name}") as store:
+        assert [run.status for run in store.find("meta.sweep.trial>=0")] == ["COMPLETED"]
 
 
 REFUSED = [

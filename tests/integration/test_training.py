@@ -348,7 +348,7 @@ CANNOT_START = [
     ({"model.name": "cnn"}, r"model.options: CNN refuses .*: inputs have shape \(13,\), expected images"),
     ({"model.name": f"{__name__}:own_model"}, r"last.pt: does not fit this model: .*0.weight is only here"),
     ({"training.patience": 2}, r"training.patience: got 2, but by .*last.pt val/accuracy has not improved"),
-    ({"checkpoint.resume": "best"}, r"best.pt: holds no batch, losses, step, streams, so it is no state"),
+    ({"checkpoint.resume": "best"}, r"best.pt: holds no batch, losses, streams, so it is no state"),
     ({"checkpoint.resume": "damaged"}, r"damaged.pt: is damaged"),
 ]
 

@@ -49,13 +49,15 @@ FLOORS = [
     "runs.__main__",
     "ingredients.errors",
     "ingredients.config",
+    "ingredients.ranks",
     "ingredients.datasets",
     "ingredients.models",
     "ingredients.checkpoints ingredients.inspection ingredients.losses",
-    "ingredients.deployment ingredients.precision",
+    "ingredients.deployment",
+    "ingredients.precision",
     "ingredients.tuning",
-    "ingredients.checkpoint ingredients.data ingredients.device ingredients.exporting ingredients.loss"
-    " ingredients.metrics ingredients.optimizer ingredients.probe ingredients.scheduler",
+    "ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed ingredients.exporting"
+    " ingredients.loss ingredients.metrics ingredients.optimizer ingredients.probe ingredients.scheduler",
     "ingredients.model ingredients.sweep",
     "ingredients.composed",
     "ingredients.amp",

@@ -9,7 +9,7 @@ from sklearn import metrics as sklearn_metrics
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.loop import evaluate, fit, grouped, predict, steps_per_epoch
+from experiments.training.loop import evaluate, evaluate_and_predict, fit, grouped, predict, steps_per_epoch
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
 from experiments.training.trainer import Trainer
@@ -605,6 +605,18 @@ def test_predict_is_in_the_order_of_the_samples(data):
     assert torch.equal(found["targets"], LABELS[30:])
     assert torch.equal(found["predictions"], scores.argmax(-1))
     assert torch.allclose(found["probabilities"], scores.softmax(-1), atol=1e-6)
+
+
+def test_evaluate_and_predict_are_one_pass(data):
+    model, calls = make_model(3, nn.BatchNorm1d(8)), []
+    hook = model.register_forward_hook(lambda module, inputs, outputs: calls.append(len(inputs[0])))
+    metrics, found = evaluate_and_predict(model, data.train, loss_for(data))
+    assert sum(calls) == len(data.train.targets)
+    assert model.training
+    hook.remove()
+    assert metrics == evaluate(model, data.train, loss_for(data))
+    for name, part in predict(model, data.train, loss_for(data)).items():
+        assert torch.equal(found[name], part)
 
 
 def test_predict_of_values_is_in_their_own_unit_without_probabilities(tensor_data):

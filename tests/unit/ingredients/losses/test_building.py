@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from ingredients.errors import ConfigError, LossError
-from ingredients.losses.averaging import measured_averaging
+from ingredients.losses.averaging import measured_averaging, normalizer
 from ingredients.losses.building import LOSSES, build_loss, build_losses, check_loss
 from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
 
@@ -282,6 +282,23 @@ def test_normalizer_without_weights_is_the_number_of_samples(three, values):
 
 def test_normalizer_with_weights_is_their_sum(three):
     assert build(three, class_weights=[1.0, 2.0, 5.0]).normalizer(LABELS).item() == 6 * 1 + 4 * 2 + 2 * 5
+
+
+def test_normalizer_with_weights_leaves_out_targets_that_are_no_class(three):
+    labels = torch.where(LABELS == 1, -100, LABELS)
+    assert build(three, class_weights=[1.0, 2.0, 5.0]).normalizer(labels).item() == 6 * 1 + 2 * 5
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_normalizer_with_weights_on_cuda_waits_for_nothing(three):
+    module = nn.CrossEntropyLoss(weight=torch.ones(3)).cuda()
+    labels = LABELS.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = normalizer(module, "weights", labels)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert found.item() == 12
 
 
 @pytest.mark.parametrize(("weights", "expected"), [(None, 8), ([1.0, 2.0, 5.0], 16)])

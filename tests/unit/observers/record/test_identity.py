@@ -11,7 +11,7 @@ UID = "0199f1c2a3b4c5d6e7f8091a2b3c4d5e"
 
 def test_process_on_a_system_without_proc_is_alive_as_long_as_it_beats(monkeypatch):
     monkeypatch.setattr(identity, "_boot_id", lambda: "")
-    monkeypatch.setattr(identity, "_start_of", lambda pid: None)
+    monkeypatch.setattr(identity, "start_of", lambda pid: None)
     unknown = lease(1.0)
     assert is_alive(unknown)
     assert not is_alive(unknown, unknown["heartbeat"] + 31)

@@ -9,7 +9,15 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.comparison.inference import correction, holm, mean_interval, paired_test, sample, welch_test
+from runs.comparison.inference import (
+    correction,
+    holm,
+    mean_interval,
+    paired_test,
+    sample,
+    share_interval,
+    welch_test,
+)
 
 values = st.lists(st.floats(-1e6, 1e6).map(lambda value: round(value, 3)), min_size=2, max_size=12)
 
@@ -194,3 +202,9 @@ def test_mean_interval_is_the_same_as_of_each_alone():
         found = sample(row)
         assert width == pytest.approx((found.high - found.low) / 2)
     assert np.isnan(mean_interval(np.zeros(1), np.zeros(1), np.array([1]), 0.95)).all()
+
+
+@pytest.mark.parametrize(("hits", "n", "confidence"), [(18, 20, 0.95), (0, 5, 0.95), (5, 5, 0.9), (881, 1000, 0.99)])
+def test_interval_of_a_share_is_that_of_scipy(hits, n, confidence):
+    expected = scipy.stats.binomtest(hits, n).proportion_ci(confidence, method="wilson")
+    assert share_interval(hits / n, n, confidence) == pytest.approx((expected.low, expected.high))

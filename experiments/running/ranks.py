@@ -1,0 +1,167 @@
+"""A run of several processes: rank 0 records it, and the others go along, with the same config and the same end.
+
+What the others print goes to files in rank 0's record, see `observers.record.schema`, and not to the terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import sacred
+from sacred.utils import iterate_flattened
+
+from experiments.running.failures import format_failure
+from experiments.running.signals import Terminated
+from ingredients.errors import ConfigError, RankError
+from ingredients.ranks.group import is_of_connection
+from ingredients.ranks.notices import Notices
+from ingredients.ranks.world import World
+from observers.file.sacred_form import plain
+from observers.record.schema import RANKS_FOLDER
+
+__all__ = ["check_same_config", "ending_together", "meet", "printing_to_record", "publish_config"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def meet(world: World, experiment: sacred.Experiment, run: Any) -> Notices | None:
+    """Meet the other ranks of a run that is about to be made; return their notices, None for a process alone.
+
+    Raises:
+        ConfigError: If the run is none that several processes can share.
+        RankError: If they do not meet.
+    """
+    if world.size == 1:
+        return None
+    which = f"this process is rank {world.rank} of {world.size}"
+    name = run.experiment_info["name"]
+    if "distributed" not in [part.path for part, _ in list(experiment.traverse_ingredients())]:
+        raise ConfigError(
+            f"{which}, but {name} has no ingredient distributed, so that each would train by "
+            "itself; add ingredients.distributed to it, or start it without torchrun"
+        )
+    if getattr(run.main_function, "unobserved", False):
+        raise ConfigError(f"{which}, but this command takes one process; start it without torchrun")
+    return Notices(world)
+
+
+def publish_config(notices: Notices, config: Mapping[str, Any]) -> None:
+    """Let the other ranks know the config of rank 0."""
+    notices.put("config", _as_json(config))
+
+
+def check_same_config(notices: Notices, config: Mapping[str, Any], first: Mapping[str, Any]) -> None:
+    """Refuse to go along with rank 0 under another config than its own.
+
+    Args:
+        notices: Of the launch.
+        config: That of this rank.
+        first: That of rank 0.
+
+    Raises:
+        ConfigError: If an entry differs.
+    """
+    mine, its = dict(iterate_flattened(_as_json(config))), dict(iterate_flattened(dict(first)))
+    names = [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
+    if names:
+        shown = ", ".join(f"{name}={mine.get(name)!r} and {its.get(name)!r}" for name in names[:3])
+        raise ConfigError(
+            f"rank {notices.world.rank} and rank 0 have different configs: {shown}; give all ranks the same command "
+            "line, and let config scopes draw no random numbers but from seed"
+        )
+
+
+def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(plain(dict(config))))
+
+
+def ending_together(notices: Notices | None, function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that, where it fails, tells the other ranks why; and where another rank is why, says so.
+
+    Raises:
+        RankError: In the place of an error of the connection, or of a signal, that another rank's failure has caused.
+        Terminated: Likewise, if a signal has ended the other rank.
+    """
+    if notices is None:
+        return function
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            cause = _cause(notices, error)
+            if cause is None:
+                is_signal = isinstance(error, KeyboardInterrupt)
+                reason = getattr(error, "signal", "SIGINT") if is_signal else f"{type(error).__name__}: {error}"
+                notices.tell_end("INTERRUPTED" if is_signal else "FAILED", reason)
+                raise
+            notices.tell_end("FOLLOWED", str(cause))
+            if cause.status == "INTERRUPTED" and cause.reason in signal.Signals.__members__:
+                raise Terminated(signal.Signals[cause.reason]) from error
+            raise cause from error
+
+    return call
+
+
+def _cause(notices: Notices, error: BaseException) -> RankError | None:
+    """Return what of another rank has caused an error; None if nothing has."""
+    if isinstance(error, RankError):
+        return error
+    if is_of_connection(error):
+        lost = RankError(f"rank {notices.world.rank} lost the connection to another one: {str(error).splitlines()[0]}")
+        return notices.reason() or lost
+    # A launcher that sees a rank end sends the others a signal.
+    if isinstance(error, KeyboardInterrupt) and getattr(error, "step", None) is None:
+        found = notices.ended()
+        return found if found is not None and found.status == "FAILED" else None
+    return None
+
+
+@contextlib.contextmanager
+def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
+    """Give a function that lets what this rank prints go to its file in rank 0's record, until the block ends.
+
+    It waits until that record is there. Where it is not to be seen, as on a node that does not have the folder, output
+    stays where it is. Rank 0's is captured by Sacred.
+    """
+    saved: list[tuple[int, int]] = []
+
+    def begin() -> None:
+        folder = None if notices is None or notices.world.rank == 0 else notices.take("record")
+        if notices is None or folder is None or not Path(folder).is_dir():
+            return
+        path = Path(folder) / RANKS_FOLDER / f"{notices.world.rank}.txt"
+        path.parent.mkdir(exist_ok=True)
+        _flush()
+        with path.open("ab") as stream:
+            for number in (1, 2):
+                saved.append((number, os.dup(number)))
+                os.dup2(stream.fileno(), number)
+
+    try:
+        yield begin
+    except BaseException as error:
+        if saved:
+            sys.stderr.write(f"{format_failure(error)}\n")
+        raise
+    finally:
+        _flush()
+        for number, copy in saved:
+            os.dup2(copy, number)
+            os.close(copy)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()

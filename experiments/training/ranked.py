@@ -1,0 +1,158 @@
+"""Steps of a training by several processes: each computes the gradients of its share of a batch, and all add them up.
+
+The gradients are those of the whole batch: DistributedDataParallel takes the mean over ranks, so a rank's loss counts
+by its share of the batch, times the number of ranks. Micro-batches are added up before gradients are exchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.training.tasks import Supervised, Task
+from ingredients.errors import ConfigError
+from ingredients.models.freezing import freezings_of
+from ingredients.ranks.group import Ranks, current
+
+if TYPE_CHECKING:
+    from experiments.training.trainer import Trainer
+
+__all__ = ["RankedSteps", "check_ranked"]
+
+
+def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None, on_nan: str) -> None:
+    """Refuse, before the first step, what several processes cannot train together.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    joined = current().size
+    if ranks.size != joined:
+        raise ConfigError(
+            f"distributed: {joined} processes train together, but the data are for {ranks.size}; make them by "
+            "data.make_data, which gives each process its share"
+        )
+    if joined == 1:
+        return
+    data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
+    on_cpu = trainer.amp.device.type == "cpu"
+    reasons = {
+        f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
+        f"{type(optimizer).__name__} recomputes its loss": isinstance(optimizer, torch.optim.LBFGS),
+        "the loss has parameters or statistics of its own": task.is_changed_by_training,
+        f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
+        "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
+        "training.average=swa measures batches of one process": average == "swa",
+        f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
+        "SyncBatchNorm of torch needs GPUs (distributed.sync_batch_norm)": on_cpu and ranks.options["sync_batch_norm"],
+        "nn.DataParallel has threads of one process share its GPUs, and is slower": _has_data_parallel(trainer.model),
+    }
+    refused = [reason for reason, applies in reasons.items() if applies]
+    if refused:
+        raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; train in one process")
+    if (
+        0 < data.val.num_samples < ranks.size
+        and getattr(getattr(task, "criterion", None), "measures", None) is not None
+    ):
+        raise ConfigError(
+            f"metrics.use: got {data.val.num_samples} validation samples for {ranks.size} processes, expected at least "
+            "one for each; start fewer processes"
+        )
+
+
+def _has_data_parallel(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.DataParallel) for module in model.modules())
+
+
+class RankedSteps:
+    """The optimizer steps of one of several ranks.
+
+    Args:
+        trainer: The training; batch normalisation of its model becomes that of all ranks, if that is asked for.
+        ranks: All of them.
+
+    Attributes:
+        model: The model within torch's DistributedDataParallel.
+    """
+
+    def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
+        self._trainer = trainer
+        self._ranks = ranks
+        self._batches = trainer.data.train
+        device = trainer.amp.device
+        if ranks.options["sync_batch_norm"]:
+            trainer.model = nn.SyncBatchNorm.convert_sync_batchnorm(trainer.model)
+        self.model = nn.parallel.DistributedDataParallel(
+            trainer.model,
+            device_ids=[device] if device.type == "cuda" else None,
+            find_unused_parameters=ranks.options["find_unused_parameters"],
+        )
+        # Whether the weight of a share is its part of the batch, which is known without asking the others.
+        task = trainer.task
+        self._counts_samples = type(task).weight is Task.weight or isinstance(task, Supervised)
+
+    def step(self, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> tuple[Tensor | None, bool]:
+        """Let the optimizer take one step on the batch that all ranks share.
+
+        Args:
+            group: This rank's shares of the micro-batches.
+            optimizer: The optimizer.
+
+        Returns:
+            This rank's part of the loss, whose mean over ranks is that of the whole batch; and whether it stepped.
+        """
+        task, amp, trainer = self._trainer.task, self._trainer.amp, self._trainer
+        weights = [task.weight(batch) for batch in group]
+        total = self._total(sum(weights))
+        whole: Tensor | None = None
+        beside: dict[str, Any] = {}
+        for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
+            share = self._ranks.size * weight / total
+            is_last = number == len(group)
+            with contextlib.nullcontext() if is_last else self.model.no_sync():
+                with amp.autocast():
+                    found = task.loss(self.model, batch)
+                    if found is None:
+                        raise ConfigError(
+                            f"{type(task).__name__}.loss: skipped a batch, which one of several processes cannot; "
+                            "return a loss of 0, or train in one process"
+                        )
+                    parts = found if isinstance(found, Mapping) else {"loss": found}
+                    own = parts["loss"] if "loss" in parts else trainer.note(parts)
+                    loss = own * (self._ranks.size if task.is_sum else share)
+                amp.backward(loss)
+            counted = _counted(own.detach() * share, weight)
+            whole = counted if whole is None else whole + counted
+            for name, value in parts.items():
+                beside[name] = beside.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * share, weight)
+        if len(beside) > 1:
+            trainer.note(beside)
+        return whole, amp.step(optimizer)
+
+    def _total(self, weight: Tensor | int) -> Tensor | float:
+        """Return the weight of the shares of all ranks; those of a full batch are alike."""
+        batches, place = self._batches, self._trainer.place
+        is_even = place.batch < len(batches) or batches.last_batch_size % self._ranks.size == 0
+        if self._counts_samples and not isinstance(weight, Tensor) and is_even:
+            return weight * self._ranks.size
+        return self._ranks.total(weight)
+
+    def send_buffers(self) -> None:
+        """Give the statistics of rank 0's layers to all ranks, before they are measured or saved."""
+        for model in {id(each): each for each in (self._trainer.model, self._trainer.evaluated)}.values():
+            self._ranks.send_tensors(model, buffers_alone=True)
+
+    def means(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Return what was measured by each rank as means over all; NaN where a rank has NaN."""
+        return dict(zip(values, self._ranks.mean(list(values.values())), strict=True))
+
+
+def _counted(value: Tensor, weight: Tensor | int) -> Tensor:
+    """Return what a share adds to a mean: nothing if it has no weight, and its own mean is NaN."""
+    if isinstance(weight, Tensor):
+        return torch.where(weight > 0, value, 0.0)
+    return value if weight else torch.zeros_like(value)

@@ -1,0 +1,86 @@
+"""What `hubconf.py` publishes: networks by name, and models from checkpoints, which tell how they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ingredients.checkpoints.files import load_checkpoint, preparation_of
+from ingredients.checkpoints.weights import find_weights, read_weights
+from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.transforms import shape_after
+from ingredients.deployment.prepared import Prepared
+from ingredients.errors import CheckpointError
+from ingredients.losses.building import reading
+from ingredients.models.building import build_model
+from ingredients.models.weights import load_weights_into
+
+__all__ = ["load_network", "load_trained"]
+
+
+def load_network(
+    name: str,
+    input_shape: Sequence[int],
+    num_outputs: int,
+    weights: str | None,
+    store: str | Path,
+    seed: int,
+    options: Mapping[str, Any],
+) -> nn.Module:
+    """Return a network of the lab, with weights if they are given.
+
+    Args:
+        name: Its name, as of `model.name`.
+        input_shape: Shape of one input.
+        num_outputs: Scores.
+        weights: As of `model.weights`.
+        store: The folder of runs that `run:ID` is in.
+        seed: Of the initial weights.
+        options: As of `model.options`.
+
+    Raises:
+        LabError: If there is no such network, or the weights are not there or do not fit.
+    """
+    model = build_model(name, options, "default", tuple(input_shape), num_outputs, seed)
+    if weights is not None:
+        path = find_weights(weights, Path(store), "weights")
+        load_weights_into(model, read_weights(path), strict=True, source=str(path))
+    return model
+
+
+def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
+    """Return the model of a checkpoint in evaluation mode, built as the config in it says.
+
+    Args:
+        checkpoint: `run:ID`, `run:ID@NAME`, or a path.
+        store: The folder of runs that `run:ID` is in.
+        prepared: Whether to put the preparation of its data around it; see `Prepared`.
+
+    Raises:
+        LabError: If it is not there, does not tell how to build the model, or the model cannot be built here.
+    """
+    path = find_weights(checkpoint, Path(store), "checkpoint")
+    state = load_checkpoint(path)
+    by, config = preparation_of(state, path), state.get("config", {})
+    if by is None or by.task == "custom" or not {"data", "loss", "model"} <= config.keys():
+        raise CheckpointError(
+            f"{path}: does not tell how its model is built from inputs and targets; build it as its experiment does, "
+            "and load the weights with weights="
+        )
+    model = _build(by, config)
+    load_weights_into(model, state["model"], strict=True, source=str(path))
+    return (Prepared(model, by) if prepared else model).eval()
+
+
+def _build(by: Preparation, config: Mapping[str, Any]) -> nn.Module:
+    loss, model = config["loss"], config["model"]
+    name = next((part.get("name") for part in loss.get("parts", {}).values()), loss["name"])
+    transforms = config["data"].get("transforms")
+    shape = shape_after(transforms, by.input_shape) if transforms else by.input_shape
+    _, num_outputs = reading(name, by)
+    dtype = getattr(torch, by.dtype)
+    return build_model(model["name"], model["options"], "default", shape, num_outputs, 0, dtype, by)

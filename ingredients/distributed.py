@@ -1,0 +1,56 @@
+"""Ingredient `distributed`: how the processes of one training work together, where `torchrun` started several.
+
+    torchrun --nproc-per-node 2 exp.py with data.batch_size=256
+
+Started without it, nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from configs import Map
+from ingredients.config.ingredient import Ingredient
+from ingredients.errors import ConfigError
+
+__all__ = ["ingredient", "join_ranks"]
+
+ingredient = Ingredient("distributed")
+
+
+@ingredient.config
+def config() -> None:
+    # how ranks exchange tensors: auto (nccl on GPUs, else gloo), gloo, nccl
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    # let batch normalisation take its statistics over the batches of all ranks; without it, over each rank's own
+    sync_batch_norm = False
+    # let parameters take no part in the loss of some batches; costs a search through the graph at each step
+    find_unused_parameters = False
+    # seconds that ranks wait for each other in one exchange, before the run fails
+    timeout_s = 600.0
+
+
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Refuse a time to wait that is none, and nccl without a GPU."""
+    if config.timeout_s <= 0:
+        raise ConfigError(f"distributed.timeout_s: got {config.timeout_s}, expected more than 0 seconds")
+    if config.backend == "nccl":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ConfigError("distributed.backend: got nccl, which needs CUDA, and there is none; use auto or gloo")
+
+
+@ingredient.pre_run_hook
+def join_ranks(_config: Map, _run: Any) -> None:
+    """Join the other ranks of the run, if there are any.
+
+    Raises:
+        RankError: If one of them does not come.
+    """
+    notices = getattr(_run, "notices", None)
+    if notices is not None:
+        from ingredients.ranks.group import join
+
+        join(notices, _config)

@@ -1,0 +1,153 @@
+"""`Notices`: what ranks tell each other beside the training: the config, the record, and how each of them ended.
+
+They lie in the store at MASTER_ADDR:MASTER_PORT, where ranks meet. Whoever waits for a notice looks for ranks that have
+ended meanwhile, so that nobody waits for the dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from ingredients.errors import RankError
+from ingredients.ranks.world import World
+from observers.record.identity import start_of
+
+__all__ = ["Notices"]
+
+_POLL_S = 0.02
+# How long a rank that lost the others waits for them to say why; and how long for one that has not been heard of yet.
+_REASON_S = 5.0
+_MEET_S = 300.0
+
+
+class Notices:
+    """The notices of a launch.
+
+    Args:
+        world: Which rank this process is.
+
+    Attributes:
+        store: The store, for torch's own process group.
+
+    Raises:
+        RankError: If the ranks do not meet.
+    """
+
+    def __init__(self, world: World) -> None:
+        import torch.distributed as dist
+
+        self.world = world
+        try:
+            store, _, _ = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=_MEET_S)))
+        except (RuntimeError, ValueError) as error:
+            raise RankError(
+                f"rank {world.rank}: cannot meet the others at MASTER_ADDR={os.environ['MASTER_ADDR']}, "
+                f"MASTER_PORT={os.environ['MASTER_PORT']} ({str(error).splitlines()[0]})"
+            ) from error
+        # A launcher may keep its store, with all that is in it, when it starts its processes anew.
+        self.store = dist.PrefixStore(f"attempt/{world.restarts}", store)
+        self._notices = dist.PrefixStore("sacristan", self.store)
+        self._people: dict[int, dict[str, Any]] = {}
+        self._is_told = False
+        self.put(f"here/{world.rank}", _me())
+
+    def put(self, name: str, value: Any) -> None:
+        """Leave a notice, JSON."""
+        self._notices.set(name, json.dumps(value))
+
+    def take(self, name: str, timeout_s: float | None = None) -> Any:
+        """Return a notice, as soon as it is there.
+
+        Raises:
+            RankError: If a rank has ended meanwhile, or it takes longer than `timeout_s`.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        looked = time.monotonic()
+        while not self._check(name):
+            if time.monotonic() - looked > 10 * _POLL_S:  # not each time: it asks for every rank
+                found = self.ended()
+                if found is not None:
+                    raise found
+                looked = time.monotonic()
+            if until is not None and time.monotonic() > until:
+                raise RankError(f"rank {self.world.rank}: waited {timeout_s:g} s for another rank ({name})")
+            time.sleep(_POLL_S)
+        return json.loads(self._notices.get(name))
+
+    def _check(self, name: str) -> bool:
+        try:
+            return self._notices.check([name])
+        except RuntimeError as error:
+            raise RankError("rank 0, or the launcher, is gone: its store does not answer") from error
+
+    # ------------------------------------------------------------------ how ranks end
+
+    def tell_end(self, status: str, reason: str) -> None:
+        """Leave word of how this rank ends; the first word counts."""
+        if not self._is_told:
+            self._is_told = True
+            with contextlib.suppress(RuntimeError):  # the store may be gone
+                self.put(f"end/{self.world.rank}", {"status": status, "reason": reason})
+
+    def ended(self) -> RankError | None:
+        """Return the error of a rank that has failed, or is gone without a word; None as long as there is none.
+
+        Whether a process is gone is seen on its own node alone. A rank that ended because of another one, or well, says
+        nothing of interest.
+        """
+        others = [rank for rank in range(self.world.size) if rank != self.world.rank]
+        ends = {rank: self._read(f"end/{rank}") for rank in others}
+        for rank, end in ends.items():
+            if end is not None and end["status"] in ("FAILED", "INTERRUPTED"):
+                return RankError(f"{self._name(rank)} {_word(end)}", rank, end["status"], end["reason"])
+        for rank, end in ends.items():
+            if end is None and self._is_gone(rank):
+                return RankError(
+                    f"{self._name(rank)} is gone without a word: it was killed (kill -9, or out of memory), or crashed",
+                    rank,
+                )
+        return None
+
+    def reason(self) -> RankError | None:
+        """Return `ended` once there is one, or None after some seconds."""
+        until = time.monotonic() + _REASON_S
+        while (found := self.ended()) is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        return found
+
+    def _read(self, name: str) -> Any:
+        with contextlib.suppress(RuntimeError):
+            return json.loads(self._notices.get(name)) if self._notices.check([name]) else None
+        return None
+
+    def _person(self, rank: int) -> dict[str, Any] | None:
+        if rank not in self._people:
+            found = self._read(f"here/{rank}")
+            if found is None:
+                return None
+            self._people[rank] = found
+        return self._people[rank]
+
+    def _name(self, rank: int) -> str:
+        person = self._person(rank)
+        return f"rank {rank}" if person is None else f"rank {rank} (pid {person['pid']} on {person['host']})"
+
+    def _is_gone(self, rank: int) -> bool:
+        person = self._person(rank)
+        if person is None or person["host"] != socket.gethostname() or person["start"] is None:
+            return False
+        return start_of(person["pid"]) != person["start"]
+
+
+def _me() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "start": start_of(os.getpid())}
+
+
+def _word(end: dict[str, Any]) -> str:
+    return f"was ended by {end['reason']}" if end["status"] == "INTERRUPTED" else f"failed: {end['reason']}"

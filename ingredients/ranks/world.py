@@ -1,0 +1,82 @@
+"""Which of several processes this one is, as `torchrun` says it in the environment. No torch is imported for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from ingredients.errors import ConfigError
+
+__all__ = ["World", "world_of"]
+
+# What torch itself reads to let processes meet; `torchrun` sets them, and so may anybody else.
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """The processes that one launch has started, and which of them this one is.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        size: Number of processes.
+        local_rank: Number of this process on its node.
+        local_size: Number of processes on its node.
+        launch: What names the launch, the same after a restart of its processes; empty if nothing does.
+        restarts: How often the launcher has started its processes anew.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    launch: str = ""
+    restarts: int = 0
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the record of the run tells of the launch."""
+        return {"size": self.size, "per_node": self.local_size, "launch": self.launch}
+
+
+def world_of(environ: Mapping[str, str] | None = None) -> World:
+    """Return the world that the environment describes; that of a process alone, if it describes none.
+
+    Args:
+        environ: The environment; by default that of this process.
+
+    Raises:
+        ConfigError: If one of the variables holds no number, or the numbers make no sense.
+    """
+    environ = os.environ if environ is None else environ
+    if not all(environ.get(name) for name in _NEEDED):
+        return World()
+    rank, size = _number(environ, "RANK"), _number(environ, "WORLD_SIZE")
+    local_rank, local_size = _number(environ, "LOCAL_RANK", rank), _number(environ, "LOCAL_WORLD_SIZE", size)
+    if not 0 <= rank < size or not 0 <= local_rank < local_size:
+        raise ConfigError(
+            f"RANK={rank}, WORLD_SIZE={size}, LOCAL_RANK={local_rank}, LOCAL_WORLD_SIZE={local_size}: expected ranks "
+            "from 0 to one below the size; start the processes with torchrun"
+        )
+    if size == 1:
+        return World()
+    return World(
+        rank, size, local_rank, local_size, _launch(environ), _number(environ, "TORCHELASTIC_RESTART_COUNT", 0)
+    )
+
+
+def _launch(environ: Mapping[str, str]) -> str:
+    """Return what names the launch: its id, or without one the process that started this one."""
+    given = environ.get("TORCHELASTIC_RUN_ID", "none")
+    return given if given != "none" else f"{socket.gethostname()}/{os.getppid()}"
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environ.get(name) or default
+    try:
+        return int(text)  # type: ignore[arg-type]  # those without a default are there
+    except ValueError as error:
+        raise ConfigError(f"{name}: got {text!r}, expected a number; start the processes with torchrun") from error

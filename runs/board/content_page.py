@@ -1,0 +1,96 @@
+"""Files of runs, as bytes: shown where that is safe, else downloaded."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator
+from typing import BinaryIO
+from urllib.parse import quote
+
+from starlette.responses import Response, StreamingResponse
+
+from runs.board.security import sandboxed
+from runs.board.visits import Visit, page
+from runs.errors import RunNotFoundError
+from runs.stores.content import Content
+from runs.stores.media import Medium
+from runs.stores.run import Run
+
+__all__ = ["FRAMED", "KINDS", "ROUTES", "SHOWN", "kind_of", "medium_at"]
+
+_PIECE = 2**18
+# Kinds of files of a run; those of media are known by their number.
+KINDS = ("artifact", "checkpoint", "source", "resource")
+# What a browser shows by itself; a page that a run wrote, in a sandbox.
+FRAMED = frozenset(("text/html", "image/svg+xml"))
+SHOWN = FRAMED | {
+    "image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp",
+    "audio/mpeg", "audio/ogg", "audio/wav", "audio/x-wav", "audio/flac", "audio/mp4", "audio/webm", "audio/aac",
+    "video/mp4", "video/webm", "video/ogg",
+}  # fmt: skip
+
+
+def kind_of(name: str, declared: str | None = None) -> str:
+    """Return the MIME type that a file is served as; of what a browser is not to show, that of mere bytes."""
+    found = (declared or mimetypes.guess_type(name)[0] or "").partition(";")[0].strip().lower()
+    return found if found in SHOWN else "application/octet-stream"
+
+
+def _content(visit: Visit) -> Response:
+    run = visit.store.get(visit.asked("run"))
+    kind, name = visit.asked("kind"), visit.asked("name")
+    if kind == "media":
+        content, declared = _of_medium(run, name, visit.asked("image"))
+    else:
+        content, declared = _of_run(run, kind, name), None
+    stream = content.open()
+    mime = kind_of(content.name, declared)
+    response = StreamingResponse(_pieces(stream), media_type=mime)
+    if visit.asked("download") or mime not in SHOWN:
+        last = content.name.rpartition("/")[2] or "file"
+        response.headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(last, safe='')}"
+    return sandboxed(response)
+
+
+def _of_run(run: Run, kind: str, name: str) -> Content:
+    files = {
+        "artifact": lambda: run.artifacts,
+        "checkpoint": lambda: run.checkpoints,
+        "source": lambda: run.sources,
+        "resource": lambda: run.resources,
+    }
+    found = files[kind]().get(name) if kind in files else None
+    if found is None:
+        raise RunNotFoundError(f"run {run.id} has no {kind} {name!r}")
+    return found
+
+
+def _of_medium(run: Run, number: str, image: str) -> tuple[Content, str | None]:
+    """Return the file of the medium of that number, or an image in a table of it, and its MIME type."""
+    medium = medium_at(run, number)
+    if not image:
+        return medium.content, str(medium.content_type)
+    if image not in medium.images:
+        raise RunNotFoundError(f"{medium.name!r} of run {run.id} has no image {image!r}")
+    return medium.images[image], None
+
+
+def medium_at(run: Run, number: str) -> Medium:
+    """Return the medium that was logged as the number says, from 0 on.
+
+    Raises:
+        RunNotFoundError: If there is none.
+    """
+    media = run.media
+    if not number.isascii() or not number.isdecimal() or len(number) > 9 or int(number) >= len(media):
+        raise RunNotFoundError(f"run {run.id} has {len(media)} media, and none of number {number!r}")
+    return media[int(number)]
+
+
+def _pieces(stream: BinaryIO) -> Iterator[bytes]:
+    with stream:
+        while piece := stream.read(_PIECE):
+            yield piece
+
+
+ROUTES = [page("/content", _content)]

@@ -1,0 +1,119 @@
+"""What a run logged beside numbers: series of images, histograms, tables and so on, a step at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from runs.board.content_page import FRAMED, kind_of, medium_at
+from runs.board.previews import read_text
+from runs.board.rendering import content_url, short_text
+from runs.board.visits import Visit, page
+from runs.errors import StoreError
+from runs.query.texts import is_number
+from runs.stores.content import Content
+from runs.stores.media import Medium
+from runs.stores.run import Run
+
+__all__ = ["ROUTES", "series_of_media"]
+
+_MAX_SERIES, _MAX_STEPS = 200, 5_000
+_MAX_ROWS, _MAX_COLUMNS = 1_000, 60
+_MAX_DOCUMENT = 2**23
+_MAX_BINS = 512
+
+
+def series_of_media(media: Sequence[Medium]) -> list[dict[str, Any]]:
+    """Return the series, each with the numbers and the steps of its media, the newest that a page shows."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for number, medium in enumerate(media):
+        entry = number, short_text(medium.step, 20)
+        found.setdefault((str(medium.name), str(medium.kind)), []).append(entry)
+    return [
+        {"name": name, "kind": kind, "entries": entries[-_MAX_STEPS:], "count": len(entries)}
+        for (name, kind), entries in list(found.items())[:_MAX_SERIES]
+    ]
+
+
+def _medium(visit: Visit) -> Response:
+    """Answer with one medium, as a part of a page."""
+    run = visit.store.get(visit.asked("run"))
+    number = visit.asked("number")
+    medium = medium_at(run, number)
+    try:
+        values = _shown(run, medium, number)
+    except (StoreError, RecursionError) as error:
+        values = {"how": "problem", "problem": str(error)}
+    caption = medium.meta.get("caption") if isinstance(medium.meta, Mapping) else None
+    return visit.render("medium.html", run=run, medium=medium, number=number, caption=caption, **values)
+
+
+def _shown(run: Run, medium: Medium, number: str) -> dict[str, Any]:
+    """Return how a medium is shown, and what of it."""
+    mime = kind_of(str(medium.content.name), str(medium.content_type))
+    if medium.kind == "histogram":
+        return {"how": "histogram", **_histogram(_document(medium))}
+    if medium.kind == "table":
+        return {"how": "table", **_table(run, medium, number)}
+    if mime in FRAMED:
+        return {"how": "frame"}
+    if mime.partition("/")[0] in ("image", "audio", "video"):
+        return {"how": mime.partition("/")[0]}
+    text, is_cut = read_text(medium.content)
+    return {"how": "download"} if text is None else {"how": "text", "text": text, "is_cut": is_cut}
+
+
+def _document(medium: Medium) -> Any:
+    """Return what a table or a histogram holds, if it is not too large for a page."""
+    with medium.content.open() as stream:
+        if len(stream.read(_MAX_DOCUMENT + 1)) > _MAX_DOCUMENT:
+            raise StoreError(f"{medium.name!r} is larger than {_MAX_DOCUMENT} bytes; download it")
+    return medium.document()
+
+
+def _histogram(document: Any) -> dict[str, Any]:
+    """Return bars of a histogram in a box of 100 by 100, and its numbers."""
+    document = document if isinstance(document, dict) else {}
+    edges, counts = document.get("edges") or [0], document.get("counts") or []
+    are_lists = isinstance(edges, list) and isinstance(counts, list)
+    if not are_lists or len(edges) != len(counts) + 1 or not all(map(_is_finite, [*edges, *counts])):
+        raise StoreError("this is no histogram: it needs edges, and a count between each two of them")
+    # By halves, as the greatest floats are further apart than the greatest float.
+    halves = [edge / 2 for edge in edges[: _MAX_BINS + 1]]
+    width = (halves[-1] - halves[0] or 1.0) if halves else 1.0
+    most = max(counts, default=0) or 1
+    bars = [
+        {
+            "x": f"{100 * (halves[index] - halves[0]) / width:.4f}",
+            "width": f"{100 * (halves[index + 1] - halves[index]) / width:.4f}",
+            "y": f"{100 - 100 * count / most:.3f}",
+            "height": f"{100 * count / most:.3f}",
+            "title": f"{edges[index]:.5g} to {edges[index + 1]:.5g}: {count:g}",
+        }
+        for index, count in enumerate(counts[:_MAX_BINS])
+    ]
+    numbers = {name: document.get(name) for name in ("num", "min", "max", "mean", "nan", "inf", "-inf")}
+    return {"bars": bars, "numbers": {name: value for name, value in numbers.items() if value}}
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and math.isfinite(value)
+
+
+def _table(run: Run, medium: Medium, number: str) -> dict[str, Any]:
+    _document(medium)  # refuses what is too large
+    columns, rows = medium.table()
+    cells = [[_cell(run, number, cell) for cell in row[:_MAX_COLUMNS]] for row in rows[:_MAX_ROWS]]
+    return {"columns": [str(name) for name in columns[:_MAX_COLUMNS]], "rows": cells, "num_rows": len(rows)}
+
+
+def _cell(run: Run, number: str, cell: Any) -> dict[str, Any]:
+    if isinstance(cell, Content):
+        return {"image": content_url(run, "media", number, cell.name.rpartition("/")[2])}
+    return {"value": cell}
+
+
+ROUTES = [page("/medium", _medium)]

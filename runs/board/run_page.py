@@ -1,0 +1,287 @@
+"""The page of one run, in tabs. Of a damaged record, each part is shown that can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from runs.board.ansi import to_html
+from runs.board.previews import highlighted, preview_of, size_of
+from runs.board.rendering import short_text
+from runs.board.visits import Visit, json_response, page
+from runs.errors import RunNotFoundError, StoreError
+from runs.query.flattening import dotted
+from runs.stores.content import Content
+from runs.stores.run import Run
+
+__all__ = ["ROUTES", "TABS"]
+
+TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
+_RELATIONS = ("parent", "missing_parent", "children", "num_children", "sweep")
+_STATISTICS = ("last", "min", "max", "mean", "count")
+# What a page shows at most; the rest is said to be there.
+_MAX_ENTRIES, _MAX_LINKED, _MAX_FILES = 2_000, 50, 2_000
+_MAX_SIZED = 100
+_OUTPUT_BYTES = 2**18
+_FAILURE_LINES = 40
+_DIFF_LINES = 10_000
+
+
+def _run(visit: Visit) -> Response:
+    run = visit.store.get(visit.request.path_params["id"])
+    tab = visit.asked("tab")
+    tab = tab if tab in TABS else TABS[0]
+    problems: list[str] = []
+    values = _PARTS[tab](visit, run, problems)
+    head = {
+        "status": _tried(problems, lambda: run.status, "UNREADABLE"),
+        "tags": _tried(problems, lambda: run.tags, []),
+    }
+    return visit.render(f"run_{tab}.html", run=run, tab=tab, tabs=TABS, problems=problems, **head, **values)
+
+
+def _tried(problems: list[str], read: Callable[[], Any], otherwise: Any) -> Any:
+    """Return what is read; if it is damaged, say so once on the page."""
+    try:
+        return read()
+    except (StoreError, RecursionError) as error:
+        if str(error) not in problems:
+            problems.append(str(error))
+        return otherwise
+
+
+# ---------------------------------------------------------------------- overview
+
+
+def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    config = _tried(problems, lambda: dotted(run.config), {})
+    updates = _tried(problems, lambda: run.get("meta.config_updates"), None)
+    changed = set(dotted(updates)) if isinstance(updates, Mapping) else set()
+    entries = [(name, config[name], name in changed) for name in config]
+    entries.sort(key=lambda entry: not entry[2])
+    summary = _tried(problems, lambda: run.summary, {})
+    rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in sorted(summary)]
+    rows.sort(key=lambda row: row[0].startswith("system/"))
+    return {
+        "facts": list(_facts(run, problems)),
+        "relations": _tried(problems, lambda: _relations(run), dict.fromkeys(_RELATIONS)),
+        "config": entries[:_MAX_ENTRIES],
+        "num_config": len(entries),
+        "statistics": _STATISTICS,
+        "summary": rows[:_MAX_ENTRIES],
+        "result": _tried(problems, lambda: run.result, None),
+        "info": _tried(problems, lambda: dotted(run.info), {}),
+        "failure": _tried(problems, lambda: _failure(run), ""),
+        "note": _tried(problems, lambda: run.note, ""),
+        "verdicts": _tried(problems, lambda: run.reproductions, [])[-_MAX_LINKED:],
+        "sessions": _tried(problems, lambda: run.sessions, [])[-_MAX_LINKED:],
+        "commands": _tried(problems, lambda: list(_commands(visit, run)), []),
+    }
+
+
+def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
+    """Yield names and values of what is known of a run, as it is shown at its top."""
+    git = _tried(problems, lambda: run.provenance.get("git"), None)
+    git = git if isinstance(git, Mapping) else {}
+    names = {"started": "start", "ended": "stop", "took": "duration", "uid": "uid", "on": "host", "command": "command"}
+    for label, name in names.items():
+        value = _tried(problems, functools.partial(run.get, name), None)
+        if value is not None and value != "":
+            yield label, value
+    if git.get("commit"):
+        dirty = " with changes that were not committed" if git.get("dirty") else ""
+        yield "git", f"{short_text(git['commit'], 60)} {short_text(git.get('branch') or '', 60)}{dirty}"
+    interrupted = _tried(problems, lambda: run.get("meta.interrupted_by"), None)
+    if interrupted:
+        yield "interrupted by", interrupted
+    comment = _tried(problems, lambda: run.get("meta.comment"), None)
+    if comment:
+        yield "comment", comment
+
+
+def _relations(run: Run) -> dict[str, Any]:
+    """Return the runs that this one comes from, and that come from it."""
+    parent = run.get("parent")
+    children = run.children()
+    sweep = run.get("meta.sweep")
+    return {
+        "parent": run.parent if parent else None,
+        "missing_parent": parent if parent and run.parent is None else None,
+        "children": children[:_MAX_LINKED],
+        "num_children": len(children),
+        "sweep": sweep if isinstance(sweep, Mapping) else None,
+    }
+
+
+def _failure(run: Run) -> str:
+    trace = run.get("fail_trace")
+    if not isinstance(trace, list):
+        return ""
+    return "\n".join("".join(map(str, trace)).rstrip("\n").split("\n")[-_FAILURE_LINES:])
+
+
+def _commands(visit: Visit, run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what to do with a run, and the command that does it."""
+    words = run.get("command_line")
+    if isinstance(words, list) and words:
+        yield "start it anew", shlex.join(["python", *map(str, words)])
+    store = ["python", "-m", "runs", "--store", visit.board.where]
+    yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
+    if run.status in ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT"):
+        yield "resume it in its record", shlex.join([*store, "resume", run.id])
+    yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with"]) + " lr=1e-4"
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    of_system = visit.asked("tab") == "system"
+    names = _tried(problems, lambda: run.metrics, [])
+    names = [name for name in names if name.startswith("system/") == of_system]
+    return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names), "living": _is_living(run)}
+
+
+def _is_living(run: Run) -> bool:
+    return _tried([], lambda: run.is_living, False)
+
+
+# ---------------------------------------------------------------------- output
+
+
+def _output(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    start = visit.number("from", -_OUTPUT_BYTES, -_OUTPUT_BYTES, 2**62)
+    data, end = _tried(problems, lambda: run.read_output(start, _OUTPUT_BYTES), (b"", 0))
+    first = end - len(data)
+    whole = data.rpartition(b"\n")[0] + b"\n" if b"\n" in data else b""
+    return {
+        "html": to_html(data.decode("utf-8", "replace")),
+        "first": first,
+        "end": end,
+        # What follows is asked for from the beginning of its line on.
+        "resume_at": end - len(data) + len(whole),
+        "page_bytes": _OUTPUT_BYTES,
+        "living": _is_living(run),
+    }
+
+
+def _more_output(visit: Visit) -> Response:
+    """Answer with what a run wrote since: whole lines, and the last one as it is by now."""
+    run = visit.store.get(visit.asked("run"))
+    is_over = not run.is_living  # looked at before the output, so that what comes last is read
+    start = visit.number("from", 0, 0, 2**62)
+    data, end = run.read_output(start, _OUTPUT_BYTES)
+    whole, newline, rest = data.rpartition(b"\n")
+    if not newline and len(data) == _OUTPUT_BYTES:
+        whole, rest = data, b""
+    texts = [part.decode("utf-8", "replace") for part in (whole + newline, rest)]
+    there = len(data) == _OUTPUT_BYTES
+    return json_response(
+        {
+            "lines": str(to_html(texts[0])),
+            "line": str(to_html(texts[1])),
+            "next": end - len(rest),
+            "over": is_over and not there,
+        }
+    )
+
+
+# ---------------------------------------------------------------------- files
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    kind: str
+    name: str
+    size: int | None
+
+
+def _files(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    groups: dict[str, Mapping[str, Content]] = {
+        "artifact": _tried(problems, lambda: run.artifacts, {}),
+        "checkpoint": _tried(problems, lambda: run.checkpoints, {}),
+        "resource": _tried(problems, lambda: run.resources, {}),
+    }
+    files = [
+        _File(kind, name, size_of(content) if number < _MAX_SIZED else None)
+        for kind, contents in groups.items()
+        for number, (name, content) in enumerate(list(contents.items())[:_MAX_FILES])
+    ]
+    kind, name = visit.asked("kind"), visit.asked("name")
+    chosen = groups.get(kind, {}).get(name) if name else None
+    if name and chosen is None:
+        raise RunNotFoundError(f"run {run.id} has no {kind or 'file'} {name!r}")
+    return {
+        "files": files,
+        "num_files": sum(map(len, groups.values())),
+        "chosen": chosen,
+        "kind": kind,
+        "preview": None if chosen is None else preview_of(chosen),
+        "versions": _tried(problems, lambda: _versions(run), []),
+    }
+
+
+def _versions(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the versions of artifacts that a run made and used."""
+    found = []
+    for relation, field in (("made", "artifacts_logged"), ("used", "artifacts_used")):
+        entries = run.get(field)
+        found += (
+            [(relation, entry) for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
+        )
+    return found[:_MAX_ENTRIES]
+
+
+def _sources(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    sources = _tried(problems, lambda: run.sources, {})
+    name = visit.asked("name")
+    chosen = sources.get(name) if name else None
+    if name and chosen is None:
+        raise RunNotFoundError(f"run {run.id} has no source {name!r}")
+    lines = _tried(problems, lambda: str(run.diff).splitlines(), [])
+    return {
+        "sources": sorted(sources)[:_MAX_FILES],
+        "chosen": chosen,
+        "code": None if chosen is None else _tried(problems, lambda: highlighted(chosen), None),
+        "diff": lines[:_DIFF_LINES],
+        "is_cut": len(lines) > _DIFF_LINES,
+    }
+
+
+def _environment(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    provenance = _tried(problems, lambda: dict(run.provenance), {})
+    host = _tried(problems, lambda: run.document.get("host"), None)
+    parts = {"host": host, **{name: part for name, part in provenance.items() if name != "git"}}
+    git = provenance.get("git")
+    if isinstance(git, Mapping):
+        parts["git"] = {name: value for name, value in git.items() if name != "diff"}
+    shown = {}
+    for name, part in parts.items():
+        entries = dotted(part) if isinstance(part, Mapping) else {"": part}
+        shown[name] = list(entries.items())[:_MAX_ENTRIES]
+    return {"parts": {name: entries for name, entries in shown.items() if entries and entries != [("", None)]}}
+
+
+def _media(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
+    from runs.board.media_page import series_of_media
+
+    media = _tried(problems, lambda: run.media, [])
+    return {"series": series_of_media(media), "num_media": len(media)}
+
+
+_PARTS: dict[str, Callable[[Visit, Run, list[str]], dict[str, Any]]] = {
+    "overview": _overview,
+    "curves": _metrics,
+    "system": _metrics,
+    "output": _output,
+    "media": _media,
+    "files": _files,
+    "sources": _sources,
+    "environment": _environment,
+}
+ROUTES = [page("/runs/{id:path}", _run), page("/output", _more_output)]

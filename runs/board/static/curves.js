@@ -1,0 +1,110 @@
+// The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
+import { repeat } from "./board.js";
+import { configOf, layoutOf, lineColour } from "./plots.js";
+
+const run = document.querySelector("[data-run]").dataset.run;
+const charts = document.getElementById("charts");
+const axis = document.getElementById("x-axis");
+const smoothing = document.getElementById("smoothing");
+const isLog = document.getElementById("log-scale");
+
+/** Return values as an exponential moving average shows them; gaps stay. */
+export function smoothed(values, weight) {
+  if (!weight) return values;
+  let [mean, norm] = [0, 0];
+  return values.map((value) => {
+    if (value === null) return null;
+    mean = weight * mean + (1 - weight) * value;
+    norm = weight * norm + (1 - weight);
+    return mean / norm;
+  });
+}
+
+class Chart {
+  constructor(section) {
+    this.metric = section.dataset.metric;
+    this.place = section.querySelector(".plot");
+    this.range = null;
+    this.found = null;
+  }
+
+  async load() {
+    const pixels = Math.max(100, Math.round(this.place.clientWidth));
+    const query = new URLSearchParams({ run, metric: this.metric, pixels, axis: axis.value });
+    if (this.range) {
+      query.set("from", this.range[0]);
+      query.set("to", this.range[1]);
+    }
+    const answer = await fetch(`/series?${query}`);
+    const found = await answer.json();
+    if (!answer.ok) {
+      this.place.textContent = found.error;
+      return null;
+    }
+    this.found = found;
+    await this.draw();
+    return found;
+  }
+
+  async draw() {
+    const { steps, times, values } = this.found;
+    const weight = Number(smoothing.value);
+    const x = axis.value === "times" ? times : steps;
+    const line = { color: lineColour(0), width: 1.6 };
+    const isFew = values.length < 3;
+    const common = { type: "scatter", mode: isFew ? "lines+markers" : "lines", x, connectgaps: false };
+    const data = [{ ...common, name: this.metric, y: smoothed(values, weight), line, hovertemplate: "%{y:.6g}<extra></extra>" }];
+    if (weight) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
+    const layout = layoutOf({
+      height: 240,
+      xaxis: { title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 } },
+      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "power" },
+      uirevision: `${axis.value} ${isLog.checked}`,
+    });
+    await window.Plotly.react(this.place, data, layout, configOf(this.metric));
+    this.place.dataset.drawn = values.length;
+    if (this.isWatched) return;
+    this.isWatched = true;
+    this.place.on("plotly_relayout", (change) => this.zoom(change));
+  }
+
+  zoom(change) {
+    if ("xaxis.range[0]" in change) this.range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    else if (change["xaxis.autorange"]) this.range = null;
+    else return;
+    this.load();
+  }
+}
+
+if (charts) {
+  const seen = new Map();
+  const observer = new IntersectionObserver((found) => {
+    for (const { isIntersecting, target } of found) {
+      if (!isIntersecting || seen.has(target)) continue;
+      const chart = new Chart(target);
+      seen.set(target, chart);
+      chart.load();
+    }
+  }, { rootMargin: "200px" });
+  for (const section of charts.querySelectorAll(".chart")) observer.observe(section);
+  const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
+  for (const control of [smoothing, isLog]) control.addEventListener("input", redraw);
+  axis.addEventListener("input", () => {
+    for (const chart of seen.values()) {
+      chart.range = null;
+      chart.load();
+    }
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  if (charts.dataset.living) {
+    repeat(async () => {
+      let [seconds, living] = [2, false];
+      for (const chart of seen.values()) {
+        const found = await chart.load();
+        seconds = Math.max(seconds, found?.look_again_s ?? 2);
+        living ||= found?.living ?? true;
+      }
+      return living || seen.size === 0 ? seconds : null;
+    });
+  }
+}

@@ -1,0 +1,203 @@
+"""The card of a model, in Markdown, written from the record of its run: data, scores, config, environment, origin.
+
+Whatever the record holds is text to a card: nothing of it becomes markup, a link or HTML.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from runs.comparison.inference import share_interval
+from runs.query.flattening import dotted, entry_at
+from runs.stores.run import Run
+
+__all__ = ["escape_markdown", "model_card"]
+
+# What means something in Markdown, in that of GitHub, too, wherever it stands; and what does at the start of a line.
+_ESCAPED = {char: f"\\{char}" for char in r"\`*_{}[]>#!|~@:$^"} | {"<": "&lt;", "&": "&amp;"}
+_AT_START = re.compile(r"^(\d+(?=[.)])|)([-+=.)])")
+# The start of an address that GitHub makes a link of.
+_ADDRESS = re.compile(r"(www)\.", re.IGNORECASE)
+# Controls, formats, surrogates, and ends of lines and paragraphs, by Unicode's categories.
+_NOT_SHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+# Packages that results depend on most.
+_PACKAGES = ("sacristan", "torch", "torchvision", "numpy", "sacred", "scikit-learn")
+
+
+def escape_markdown(text: object) -> str:
+    """Return a text as one line of Markdown that shows it as it is, wherever in a line or a table it stands."""
+    line = "".join(_ESCAPED.get(char, char) for char in _one_line(str(text)).strip())
+    return _ADDRESS.sub(r"\1\.", _AT_START.sub(r"\1\\\2", line))
+
+
+def model_card(run: Run) -> str:
+    """Return the card of a run's model.
+
+    Args:
+        run: The run that trained it.
+
+    Example:
+        with open_store("my_runs") as store:
+            print(model_card(store.get("latest")))
+    """
+    name = " on ".join(filter(None, (_text(run, "config.model.name"), _text(run, "config.data.name"))))
+    title = escape_markdown(": ".join(filter(None, (run.name, name))) or f"run {run.id}")
+    parts = [
+        ("", _head(run)),
+        ("Data", _data(run)),
+        ("Scores", _scores(run)),
+        ("Configuration", _config(run)),
+        ("Environment", _environment(run)),
+        ("How to reproduce", _reproduce(run)),
+        ("Checkpoints", _items((name, None) for name in run.checkpoints)),
+        ("License", ["<!-- under which the weights, and the data, may be used -->"]),
+    ]
+    lines = [f"# {title}"]
+    for heading, content in parts:
+        lines += ["", *([f"## {heading}", ""] if heading else []), *(content or ["The record says nothing of it."])]
+    return "\n".join(lines) + "\n"
+
+
+def _text(run: Run, name: str) -> str:
+    value = run.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _items(entries: Iterable[tuple[object, Any]]) -> list[str]:
+    """Return a list of names and values, those that are None being left out of their lines, or names alone."""
+    return [
+        f"- {escape_markdown(name)}" + ("" if value is None else f": {escape_markdown(value)}")
+        for name, value in entries
+        if value != ""
+    ]
+
+
+def _head(run: Run) -> list[str]:
+    status = str(run.status)
+    lines = _items(
+        [
+            ("run", f"{run.id} ({run.uid})" if run.uid else run.id),
+            ("experiment", run.name),
+            ("model", _text(run, "config.model.name")),
+            ("started", "" if run.start_time is None else f"{run.start_time:%Y-%m-%d %H:%M} UTC"),
+            ("tags", ", ".join(run.tags)),
+            ("note", run.note),
+        ]
+    )
+    if status != "COMPLETED":
+        lines += ["", f"The run did not complete: it is {escape_markdown(status)}."]
+    return lines
+
+
+def _data(run: Run) -> list[str]:
+    found = run.info.get("data")
+    found = found if isinstance(found, Mapping) else {}
+    counts = found.get("parts")
+    shown = ", ".join(f"{part} {count}" for part, count in counts.items()) if isinstance(counts, Mapping) else ""
+    return _items(
+        [
+            ("name", found.get("name") or _text(run, "config.data.name")),
+            ("path", _text(run, "config.data.path")),
+            ("task", found.get("task") or ""),
+            ("samples", shown),
+            ("fingerprint (SHA-256 of the content)", found.get("fingerprint") or ""),
+            ("seed of the split", "" if (seed := entry_at(found, "split.seed")) is None else str(seed)),
+        ]
+    )
+
+
+def _scores(run: Run) -> list[str]:
+    """Return the test metrics as a table; the accuracy of a classifier with its interval."""
+    found = run.info.get("test")
+    found = {name: value for name, value in found.items() if _is_number(value)} if isinstance(found, Mapping) else {}
+    if not found:
+        return ["The record has no metrics of a test part."]
+    count = _num_tested(run)
+    rows, has_interval = [], False
+    for name, value in found.items():
+        interval = ""
+        if name == "accuracy" and count and 0 <= value <= 1:
+            low, high = share_interval(value, count)
+            interval, has_interval = f"{low:.4f} to {high:.4f}", True
+        rows.append([escape_markdown(name), f"{value:.4f}", interval])
+    lines = _table(["test metric", "value", "95% interval"], rows)
+    if has_interval:
+        lines += ["", f"The interval is Wilson's, of the accuracy as a share of {count} test samples."]
+    else:
+        lines += ["", "There are no intervals: the record does not say how many test samples were classified."]
+    return lines
+
+
+def _num_tested(run: Run) -> int | None:
+    """Return how many samples the test metrics of a classifier are of, if the record says so."""
+    if run.get("info.data.task") != "classification":
+        return None
+    counts = (run.get("info.data.tested"), run.get("info.data.parts.test"))
+    return next((count for count in counts if isinstance(count, int) and count > 0), None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def _config(run: Run) -> list[str]:
+    changed = run.get("meta.config_updates")
+    changed = dotted(changed) if isinstance(changed, Mapping) else {}
+    lines = _items((name, repr(value)) for name, value in changed.items())
+    document = run.config.to_dict()
+    if not document:
+        return lines
+    lines = ["Changed from the defaults:", "", *lines, ""] if lines else []
+    return [*lines, "All settings:", "", *_fenced(yaml.safe_dump(document, sort_keys=False, width=110), "yaml")]
+
+
+def _fenced(text: str, kind: str) -> list[str]:
+    """Return a block of code that nothing in it ends."""
+    runs_of_ticks = re.findall("`+", text)
+    fence = "`" * max(3, 1 + max(map(len, runs_of_ticks), default=0))
+    return [f"{fence}{kind}", *text.rstrip("\n").split("\n"), fence]
+
+
+def _environment(run: Run) -> list[str]:
+    machine, packages = (run.provenance.get(name) for name in ("machine", "packages"))
+    machine = machine if isinstance(machine, Mapping) else {}
+    packages = packages if isinstance(packages, Mapping) else {}
+    gpus = machine.get("gpus")
+    names = [gpu.get("name") if isinstance(gpu, Mapping) else gpu for gpu in gpus] if isinstance(gpus, list) else []
+    return _items(
+        [
+            ("Python", machine.get("python") or _text(run, "host.python_version")),
+            *((name, packages[name]) for name in _PACKAGES if name in packages),
+            ("system", machine.get("os") or ""),
+            ("CPU", machine.get("cpu") or _text(run, "host.cpu")),
+            ("GPUs", ", ".join(map(str, names))),
+            ("CUDA", machine.get("cuda") or ""),
+        ]
+    )
+
+
+def _reproduce(run: Run) -> list[str]:
+    git = run.provenance.get("git")
+    git = git if isinstance(git, Mapping) else {}
+    dirty = ", with changes that the record holds" if git.get("dirty") else ""
+    lines = _items([("git commit", f"{git['commit']}{dirty}" if git.get("commit") else "")])
+    words = run.get("command_line")
+    commands = [f"python -m runs reproduce {shlex.quote(run.id)}"]
+    if isinstance(words, list) and words:
+        commands.append(f"python {shlex.join(map(str, words))}")
+    return [*lines, *([""] if lines else []), *_fenced("\n".join(map(_one_line, commands)), "console")]
+
+
+def _one_line(text: str) -> str:
+    """Return a text without what is no character to show, such as ends of lines and what a terminal would obey."""
+    return "".join(" " if unicodedata.category(char) in _NOT_SHOWN else char for char in text)

@@ -1,0 +1,235 @@
+"""Trainings by two processes: the same as by one, in one record, and ended truthfully when one of them dies."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from observers.record.points import read_metrics
+from runs import open_store
+from runs.rerun.resuming import resume_launch
+from tests.processes import PIPE, Process, run
+from tests.ranks import started_ranks, wait_for_all, write_experiment
+
+LAB = Path(__file__).resolve().parents[2]
+SMALL = ["with", "training.epochs=2", "data.limit=305", "training.log_interval=1", "checkpoint.interval_steps=2"]
+# The last batch of an epoch is a small one, and odd.
+WHOLE = [*SMALL, "seed=1", "data.batch_size=20", "amp.accumulate=2", "amp.clip_norm=1.0"]
+DROPPING = [*SMALL, "seed=1", "data.batch_size=32", "model.options.dropout=0.3"]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """Yield a folder with the experiment, whose processes find the lab."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_experiment(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(LAB))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield folder
+
+
+def train(lab, name, words, fault="", own=((), ())):
+    """Train by two ranks, recorded in a folder of its own; return that run, and how each rank ended."""
+    words = ["ranked.py", *words, "-F", name]
+    with started_ranks(words, lab, environ={"FAULT": fault} if fault else {}, own=own) as ranks:
+        ended = wait_for_all(ranks)
+    return newest(lab, name), ended
+
+
+def newest(lab, name):
+    with open_store(lab / name) as store:
+        found = store.find()
+        return found[0] if found else None
+
+
+def last_state(lab, name):
+    return torch.load(lab / name / "1" / "checkpoints" / "last.pt", weights_only=True)
+
+
+@pytest.fixture(scope="module")
+def alone(lab):
+    done = run([sys.executable, "ranked.py", *WHOLE, "-F", "alone"], cwd=lab, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return newest(lab, "alone")
+
+
+@pytest.fixture(scope="module")
+def together(lab):
+    found, ended = train(lab, "together", WHOLE)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    return found, ended
+
+
+@pytest.fixture(scope="module")
+def unbroken(lab):
+    train(lab, "unbroken", DROPPING)
+    return last_state(lab, "unbroken")
+
+
+def assert_same_bits(state, unbroken):
+    assert (state["step"], state["epoch"]) == (unbroken["step"], unbroken["epoch"])
+    for name, weights in unbroken["model"].items():
+        assert torch.equal(state["model"][name], weights)
+    for mine, other in zip(state["ranks"], unbroken["ranks"], strict=True):
+        assert torch.equal(mine["streams"]["torch"], other["streams"]["torch"])
+
+
+# The same as one process
+
+
+def test_two_processes_end_with_the_weights_of_one(lab, alone, together):
+    mine, other = last_state(lab, "alone"), last_state(lab, "together")
+    assert mine["step"] == other["step"] == 12
+    for name, weights in mine["model"].items():
+        torch.testing.assert_close(other["model"][name], weights, rtol=1e-4, atol=1e-6)
+
+
+def test_two_processes_log_the_values_of_whole_batches(lab, alone, together):
+    mine, other = (read_metrics(lab / name / "1") for name in ("alone", "together"))
+    names = [name for name in mine if not name.startswith("system/")]
+    assert {"train/loss", "train/grad_norm", "val/loss", "val/accuracy"} <= set(names)
+    for name in names:
+        assert mine[name].steps.tolist() == other[name].steps.tolist()
+        assert other[name].values.tolist() == pytest.approx(mine[name].values.tolist(), rel=1e-4)
+
+
+def test_two_processes_evaluate_and_predict_each_sample_once(alone, together):
+    found, _ = together
+    assert found.info.test.to_dict() == pytest.approx(alone.info.test.to_dict(), rel=1e-4)
+    assert len(found.info.predicted) == 46
+    assert found.info.predicted == alone.info.predicted
+
+
+def test_one_process_goes_on_from_the_state_of_two(lab, together):
+    start = lab / "together" / "1" / "checkpoints" / "last.pt"
+    words = [*WHOLE, "training.epochs=3", f"checkpoint.resume={start}", "-F", "further"]
+    words.remove("training.epochs=2")
+    done = run([sys.executable, "ranked.py", *words], cwd=lab, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert last_state(lab, "further")["step"] == 18
+
+
+# One record
+
+
+def test_record_lists_ranks_and_what_each_printed(lab, together):
+    found, ended = together
+    assert [os.fspath(path.name) for path in (lab / "together").glob("[0-9]*")] == ["1"]
+    assert found.status == "COMPLETED"
+    assert [(rank.rank, rank.device) for rank in found.info.ranks] == [(0, "cpu"), (1, "cpu")]
+    assert len({rank.pid for rank in found.info.ranks}) == 2
+    assert found["meta.ranks.size"] == 2
+    assert "hello from 0" in found.output
+    assert "hello from 1" not in found.output
+    assert list(found.rank_outputs) == [1]
+    assert b"hello from 1" in found.rank_outputs[1].read()
+    assert "hello" not in ended[1][1]
+
+
+def test_runs_show_the_ranks_and_the_output_of_one(lab, together):
+    def typed(*words):
+        done = run(
+            [sys.executable, "-m", "runs", "--store", "together", *words], cwd=lab, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert "ranks" in typed("show", "1")[1]
+    code, output = typed("log", "1", "--rank", "1")
+    assert code == 0
+    assert "hello from 1" in output
+    assert typed("log", "1", "--rank", "2") == (1, "error: run 1: got --rank 2, but there are: 1\n")
+
+
+# Ranks that differ
+
+
+def test_ranks_with_different_configs_are_refused(lab):
+    found, ended = train(lab, "different", SMALL, own=((), ("optimizer.lr=0.5",)))
+    assert ended[1][0] == 1
+    assert "rank 1: error: rank 1 and rank 0 have different configs: optimizer.lr=0.5 and 0.001" in ended[1][2]
+    assert ended[0][0] == 1
+    assert found.status == "FAILED"
+    assert "rank 1" in found["fail_trace"][-1]
+
+
+# Ranks that die
+
+
+def test_a_rank_that_fails_ends_all_with_its_number_and_reason(lab):
+    # Without a seed, the ranks take the one that Sacred draws for rank 0.
+    found, ended = train(lab, "failed", SMALL, "1:5:raise")
+    assert [code for code, _, _ in ended] == [1, 1]
+    assert found.status == "FAILED"
+    pid = found.info.ranks[1].pid
+    assert f"rank 1 (pid {pid} on {found.host}) failed: ValueError: boom" in found["fail_trace"][-1]
+    assert b"ValueError: boom" in found.rank_outputs[1].read()
+
+
+def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbroken):
+    found, ended = train(lab, "killed", DROPPING, "1:5:SIGKILL")
+    assert [code for code, _, _ in ended] == [1, -signal.SIGKILL]
+    assert found.status == "FAILED"
+    assert "is gone without a word" in found["fail_trace"][-1]
+    assert last_state(lab, "killed")["step"] == 4
+
+    # As `runs resume` starts it.
+    launch = resume_launch(found)
+    done = run(launch.command, cwd=launch.cwd, env=launch.environ(), capture_output=True, text=True, starts_python=True)
+    assert done.returncode == 0, done.stderr
+    found = newest(lab, "killed")
+    assert found.status == "COMPLETED"
+    assert [session["status"] for session in found.sessions] == ["FAILED", "COMPLETED"]
+    assert_same_bits(last_state(lab, "killed"), unbroken)
+
+
+def test_a_signal_to_one_rank_ends_all_with_a_state_saved(lab):
+    found, ended = train(lab, "signalled", DROPPING, "1:5:SIGTERM")
+    assert [code for code, _, _ in ended] == [75, 75]
+    assert (found.status, found["meta.interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
+    assert last_state(lab, "signalled")["step"] == 6
+
+
+# torchrun
+
+
+def torchrun(*words):
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *words]
+
+
+def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbroken):
+    # Rank 0 dies itself, with the record in its hands.
+    command = torchrun("--max-restarts=1", "ranked.py", *DROPPING, "-F", "restarted")
+    environ = {**os.environ, "FAULT": "0:5:SIGKILL"}
+    done = run(command, cwd=lab, env=environ, capture_output=True, text=True, starts_python=True)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (lab / "restarted").glob("[0-9]*")] == ["1"]
+    found = newest(lab, "restarted")
+    assert found.status == "COMPLETED"
+    assert len(found.sessions) == 2
+    assert_same_bits(last_state(lab, "restarted"), unbroken)
+
+
+def test_ctrl_c_ends_all_as_interrupted_with_a_state_saved(lab):
+    words = ["ranked.py", *DROPPING, "training.epochs=100000", "-F", "interrupted"]
+    words.remove("training.epochs=2")
+    last = lab / "interrupted" / "1" / "checkpoints" / "last.pt"
+    with Process(torchrun(*words), cwd=lab, stdout=PIPE, stderr=PIPE, text=True, starts_python=True) as process:
+        until = time.monotonic() + 120
+        while not last.exists():
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode not in (0, None)
+    found = newest(lab, "interrupted")
+    assert (found.status, found["meta.interrupted_by"]) == ("INTERRUPTED", "SIGINT"), errors
+    assert "is saved; resume with" in errors
+    lease = json.loads((lab / "interrupted" / "1" / "lease.json").read_text())
+    assert not Path(f"/proc/{lease['pid']}").exists()

@@ -1,0 +1,316 @@
+"""The page of one run."""
+
+import contextlib
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from experiments import Experiment
+from observers import FileObserver, Histogram, Image, Table, Text
+from runs.stores.opening import open_store
+from runs.transfer.copying import copy
+from tests.processes import PIPE, Process
+
+TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory, mongo_url):
+    """A run with all that a run can hold, in a folder and in a database."""
+    folder = tmp_path_factory.mktemp("rich")
+    ex = Experiment("rich", base_dir=folder, save_git_info=False)
+
+    @ex.main
+    def main(_run):
+        picture = np.zeros((4, 6))
+        for step in range(3):
+            _run.log({"picture": Image(picture + step / 4, caption=f"at {step}")}, step)
+        _run.log({"weights": Histogram(np.arange(100.0)), "words": Text("# <b>é</b>")}, 2)
+        rows = [[Image(picture), "cat", 0.5], [Image(picture), "dog", 1]]
+        _run.log({"cases": Table(["image", "label", "p"], rows)}, 2)
+        files = {
+            "page.html": "<h1>page</h1><script>parent.document.title = 'run'</script>",
+            "table.csv": "name,value\n<b>,2\n",
+            "data.json": '{"a": [1, 2]}',
+            "notes.txt": "é" * 10,
+            "bytes.bin": "\0\1",
+            "drawing.svg": "<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>",
+        }
+        for name, text in files.items():
+            (folder / name).write_text(text)
+            ex.add_artifact(folder / name)
+
+    ex.observers.append(FileObserver(folder / "store"))
+    ex.run()
+    lines = "".join(f"line {number}: {'x' * 60}\n" for number in range(6000))
+    (folder / "store" / "1" / "cout.txt").write_text(lines)
+    name = f"rich_{folder.name}_{id(folder)}"
+    with open_store(folder / "store") as source, open_store(f"{mongo_url}/{name}") as target:
+        copy(source.get("1"), target)
+        yield {"folder": str(folder / "store"), "database": f"{mongo_url}/{name}"}
+        target.mongo.database.client.drop_database(name)
+
+
+@pytest.fixture(params=["folder", "database"])
+def kept(request, rich):
+    return rich[request.param]
+
+
+# Overview
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_part_of_a_run_is_shown(client_of, store, tab):
+    answer = client_of(store).get("/runs/1", params={"tab": tab})
+    assert answer.status_code == 200
+    assert 'role="alert"' not in answer.text
+
+
+def test_overview_tells_what_was_set_and_what_came_out(client_of, store):
+    text = client_of(store).get("/runs/2").text
+    assert re.search(r'class="changed"><th scope="row">lr .*?</th><td class="mono">0.01<', text)
+    assert not re.search(r'class="changed"><th scope="row">model.name', text)
+    assert "{&#34;accuracy&#34;: 0.99}" in text
+    assert "val/accuracy" in text
+    failed = client_of(store).get("/runs/3").text
+    assert "RuntimeError: no luck" in failed
+
+
+def test_commands_start_the_run_again(client_of, recorded):
+    text = client_of(recorded).get("/runs/3").text
+    for command in ("reproduce 3", "resume 3", "fork 3 with lr=1e-4"):
+        assert f"python -m runs --store {recorded} {command}" in text
+
+
+def test_parents_and_children_lead_to_each_other(client_of, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    with open_store(store) as runs:
+        uid = runs.get("1").uid
+    path = store / "2" / "run.json"
+    path.write_text(path.read_text().replace("{", f'{{"parent": "{uid}",', 1))
+    client = client_of(store)
+    assert '<a href="/runs/1">run 1</a>' in client.get("/runs/2").text
+    assert '<a href="/runs/2">run 2</a>' in client.get("/runs/1").text
+
+
+def test_run_that_is_not_there_is_told(client_of, store):
+    answer = client_of(store).get("/runs/77", headers={"accept": "text/html"})
+    assert answer.status_code == 404
+    assert "there is no run &#39;77&#39;" in answer.text
+
+
+def test_damaged_run_is_shown_as_far_as_it_can_be(client_of, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    (store / "1" / "config.json").write_text("{")
+    client = client_of(store)
+    text = client.get("/runs/1").text
+    assert "config.json is no JSON" in text
+    assert "val/accuracy" in text
+    assert "cannot be read, or not as a whole" in client.get("/runs").text
+
+
+# Curves
+
+
+def test_curve_has_the_points_of_its_pixels_or_of_a_part(client_of, store):
+    client = client_of(store)
+    query = {"run": "1", "metric": "train/loss"}
+    whole = client.get("/series", params={**query, "pixels": 16}).json()
+    assert whole["count"] == 40
+    assert whole["steps"] == list(range(40))
+    assert whole["living"] is False
+    part = client.get("/series", params={**query, "from": 9.5, "to": 12}).json()
+    assert part["steps"] == [9, 10, 11, 12, 13]
+    assert part["values"] == pytest.approx([0.1 / (step + 1) for step in range(9, 14)])
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "problem"),
+    [
+        ({"metric": "none"}, 409, "has no metric 'none'"),
+        ({"metric": "train/loss", "from": "x"}, 400, "from: got 'x', expected a step"),
+        ({"metric": "train/loss", "run": "77"}, 404, "there is no run '77'"),
+    ],
+)
+def test_curve_that_is_not_there_is_told(client_of, recorded, query, status, problem):
+    answer = client_of(recorded).get("/series", params={"run": "1", **query})
+    assert answer.status_code == status
+    assert problem in answer.json()["error"]
+
+
+# Output
+
+
+def test_long_output_is_shown_from_its_end_on(client_of, kept):
+    client = client_of(kept)
+    last = client.get("/runs/1?tab=output").text
+    assert "line 5999" in last
+    assert "line 0:" not in last
+    link = re.search(r'<a href="([^"]+)">Show what comes before', last)[1].replace("&amp;", "&")
+    assert "line 0:" in client.get(link).text
+
+
+def test_output_is_sent_as_whole_lines_and_the_one_that_is_written(client_of, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    (store / "1" / "cout.txt").write_text("one\n\x1b[31mtwo\x1b[0m\n10%\r20%")
+    client = client_of(store)
+    found = client.get("/output", params={"run": "1", "from": "4"}).json()
+    assert found == {"lines": '<span class="fg-red">two</span>\n', "line": "20%", "next": 17, "over": True}
+    assert client.get("/output", params={"run": "1", "from": "17"}).json()["line"] == "20%"
+
+
+# Media and files
+
+
+def test_media_are_shown_by_step(client_of, kept):
+    client = client_of(kept)
+    text = client.get("/runs/1?tab=media").text
+    assert "[[0, &#34;0&#34;], [1, &#34;1&#34;], [2, &#34;2&#34;]]" in text
+    shown = [client.get("/medium", params={"run": "1", "number": number}).text for number in range(6)]
+    assert 'alt="at 1"' in shown[1]
+    assert shown[3].count("<rect") > 5
+    assert "# &lt;b&gt;é&lt;/b&gt;" in shown[4]
+    assert shown[5].count('<img class="cell') == 2
+    for source in re.findall('src="([^"]+)"', shown[5] + shown[1]):
+        answer = client.get(source.replace("&amp;", "&"))
+        assert answer.headers["content-type"] == "image/png"
+        assert answer.content.startswith(b"\x89PNG")
+    assert client.get("/medium", params={"run": "1", "number": "6"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("table.csv", "<td>&lt;b&gt;</td>"),
+        ("data.json", "{\n  &#34;a&#34;: [\n    1,"),
+        ("notes.txt", "é" * 10),
+        ("bytes.bin", "There is no preview"),
+        ("page.html", "<iframe"),
+        ("drawing.svg", "<iframe"),
+    ],
+)
+def test_artifacts_have_a_preview_and_can_be_downloaded(client_of, kept, name, shown):
+    client = client_of(kept)
+    text = client.get("/runs/1", params={"tab": "files", "kind": "artifact", "name": name}).text
+    assert shown in text
+    answer = client.get("/content", params={"run": "1", "kind": "artifact", "name": name, "download": "1"})
+    assert answer.headers["content-disposition"] == f"attachment; filename*=UTF-8''{name}"
+    assert answer.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    with open_store(kept) as store:
+        assert answer.content == store.get("1").artifacts[name].read()
+
+
+def test_only_what_browsers_show_without_running_it_is_no_download(client_of, kept):
+    client = client_of(kept)
+    kinds = {}
+    for name in ("page.html", "drawing.svg", "notes.txt", "data.json"):
+        answer = client.get("/content", params={"run": "1", "kind": "artifact", "name": name})
+        kinds[name] = answer.headers["content-type"].partition(";")[0], "content-disposition" in answer.headers
+    assert kinds == {
+        "page.html": ("text/html", False),
+        "drawing.svg": ("image/svg+xml", False),
+        "notes.txt": ("application/octet-stream", True),
+        "data.json": ("application/octet-stream", True),
+    }
+
+
+@pytest.mark.parametrize("name", ["../run.json", "/etc/passwd", "..%2frun.json", "none"])
+@pytest.mark.parametrize("kind", ["artifact", "source", "resource", "checkpoint", "media", "none"])
+def test_only_files_that_the_record_names_are_sent(client_of, recorded, kind, name):
+    answer = client_of(recorded).get("/content", params={"run": "1", "kind": kind, "name": name})
+    assert answer.status_code == 404
+
+
+# In the browser
+
+
+def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
+    page = watched().page
+    page.goto(f"{serve(recorded)}/runs/1?tab=curves")
+    plot = page.locator("section[data-metric='train/loss'] .plot")
+    page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40'] .scatterlayer path")
+    plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12})")
+    page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='5']")
+    csv = plot.evaluate("plot => import('/static/plots.js').then(({csvOf}) => csvOf(plot))")
+    assert csv.splitlines()[:2] == ["curve,x,y", "train/loss,9,0.01"]
+    with page.expect_download() as download:
+        page.locator("section[data-metric='train/loss'] [data-title='Save as SVG']").click()
+    assert download.value.suggested_filename == "train_loss.svg"
+
+
+def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):
+    page = watched().page
+    page.goto(f"{serve(rich['folder'])}/runs/1?tab=media")
+    page.wait_for_selector("img[alt='at 2']")
+    page.locator("input[type=range]").first.press("ArrowLeft")
+    page.wait_for_selector("img[alt='at 1']")
+    assert page.locator(".slider output").first.text_content() == "1"
+
+
+def test_page_of_a_run_is_framed_without_its_scripts(watched, serve, rich):
+    browser = watched()
+    browser.page.goto(f"{serve(rich['folder'])}/runs/1?tab=files&kind=artifact&name=page.html")
+    browser.page.frame_locator("iframe").locator("h1", has_text="page").wait_for()
+    assert "run 1" in browser.page.title().lower()
+    # That its script was blocked is said on the console.
+    assert all("sandboxed" in error for error in browser.errors)
+    browser.errors.clear()
+
+
+def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    page = watched().page
+    page.goto(f"{serve(store)}/runs/1")
+    page.fill("#note", "good <b>")
+    page.click("#note-form button")
+    page.wait_for_selector("#note-state:text('note written')")
+    page.fill("[data-sieve=config]", "lr")
+    assert page.locator("#config tbody tr:visible").count() == 1
+    with open_store(store) as runs:
+        assert runs.get("1").note == "good <b>"
+
+
+LIVING = """
+import sys, time
+from experiments import Experiment
+from observers import FileObserver
+ex = Experiment("living", save_git_info=False)
+ex.observers.append(FileObserver("store"))
+
+@ex.automain
+def main(_run):
+    print("begin")
+    for step, line in enumerate(sys.stdin):
+        print("got", line.strip())
+        _run.log_scalar("train/loss", step, step)
+"""
+
+
+def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_path):
+    script = tmp_path / "living.py"
+    script.write_text(LIVING)
+    (tmp_path / "store").mkdir()
+    process = Process([sys.executable, str(script)], cwd=tmp_path, stdin=PIPE, text=True)
+    with contextlib.closing(process):
+        page = watched().page
+        page.goto(serve(tmp_path / "store"))
+        page.wait_for_selector("tr[data-run='1'] .status.running")
+        page.click("tr[data-run='1'] th a")
+        page.wait_for_url("**/runs/1")
+        page.keyboard.press("4")
+        page.wait_for_selector("#output:has-text('begin')")
+        process.stdin.write("first\n")
+        process.stdin.flush()
+        page.wait_for_selector("#output:has-text('got first')")
+        page.keyboard.press("2")
+        page.wait_for_url("**tab=curves")
+        page.wait_for_selector("[data-drawn='1']")
+        process.stdin.write("second\n")
+        process.stdin.flush()
+        page.wait_for_selector("[data-drawn='2']")
+        process.stdin.close()
+        page.goto(f"{serve(tmp_path / 'store')}/runs")
+        page.wait_for_selector("tr[data-run='1'] .status.completed")

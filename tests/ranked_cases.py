@@ -1,0 +1,150 @@
+"""Small trainings of many kinds, by one process or by some ranks: `train` returns what each came to.
+
+As a script each rank trains them all, and rank 0 writes what came of it to the file that is named.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.training.callbacks import Callback
+from experiments.training.loop import evaluate, fit, predict
+from experiments.training.tasks import Task
+from ingredients.datasets.batches import Data
+from ingredients.datasets.epochs import TensorBatches
+from ingredients.losses.building import Loss
+from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.ranks.group import current
+
+__all__ = ["CASES", "ON_GPUS", "train"]
+
+_GENERATOR = torch.Generator().manual_seed(0)
+INPUTS = torch.randn(47, 4, generator=_GENERATOR)
+LABELS = (INPUTS[:, 0] > 0).long() + (INPUTS[:, 1] > 0).long()
+# A whole batch of rank 1 has no target that counts.
+SPARSE = torch.where(torch.arange(47) % 8 < 4, LABELS, 0)
+VALUES = INPUTS[:, :2] * 2 + 1
+
+
+class Own(Task):
+    """A task of one's own, whose batches weigh what their labels add up to."""
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        inputs, targets = batch
+        wrong = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+        return {
+            "loss": (wrong * targets).sum() / targets.sum().clamp(min=1),
+            "labels": (targets * targets).sum() / targets.sum().clamp(min=1),
+        }
+
+    def weight(self, batch: Any) -> Tensor:
+        return batch[1].sum()
+
+
+class Exchanges(Callback):
+    """Counts how often gradients are exchanged."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def start(self, trainer: Any) -> None:
+        if trainer.ranked is not None:
+            trainer.ranked.model.register_comm_hook(self, _counted)
+
+
+def _counted(callback, bucket):
+    callback.count += 1
+    group = torch.distributed.group.WORLD
+    work = torch.distributed.all_reduce(bucket.buffer().div_(current().size), group=group, async_op=True)
+    return work.get_future().then(lambda future: future.value()[0])
+
+
+def _classes(**options: Any) -> Loss:
+    return Loss(nn.CrossEntropyLoss(**options), "classes", 3)
+
+
+CASES: dict[str, Any] = {
+    "mean": (LABELS, _classes, 1),
+    "accumulated": (LABELS, _classes, 3),
+    "weighted": (LABELS, functools.partial(_classes, weight=torch.tensor([1.0, 4.0, 0.5])), 1),
+    "ignored": (SPARSE, functools.partial(_classes, ignore_index=0), 2),
+    "sum": (LABELS, functools.partial(_classes, reduction="sum"), 1),
+    "values": (VALUES, lambda: Loss(nn.MSELoss(), "values", 2), 1),
+    "own": (LABELS, Own, 2),
+}
+# With statistics over all ranks, which torch has on GPUs alone.
+ON_GPUS: dict[str, Any] = {"normalised": (LABELS, _classes, 1)}
+
+
+def train(case: str, device: str = "cpu") -> dict[str, Any]:
+    """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
+    targets, make_loss, accumulate = (CASES | ON_GPUS)[case]
+    ranks = current()
+    parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
+    where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
+    batches = {}
+    for name, rows in parts.items():
+        options: dict[str, Any] = {"ranks": ranks}
+        if name == "train":
+            options |= {"shuffle": True, "least": ranks.size}
+        batches[name] = TensorBatches(INPUTS[rows].to(where), targets[rows].to(where), 8, **options)
+    kind = "regression" if case == "values" else "classification"
+    num_outputs = 2 if case == "values" else 3
+    data = Data(
+        **batches,
+        task=kind,
+        input_shape=(4,),
+        num_targets=num_outputs,
+        classes=("a", "b", "c"),
+        class_counts=(1, 1, 1),
+        target_mean=None,
+        target_std=None,
+        fingerprint="f",
+    )
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(8) if case == "normalised" else nn.Identity()
+    model = nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh(), nn.Linear(8, num_outputs)).to(where)
+    loss, exchanges, logged = make_loss(), Exchanges(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if case != "sum" else 0.01)
+    amp = MixedPrecision(where, accumulate=accumulate)
+    callbacks = [exchanges]
+    log = functools.partial(_note, logged)
+    result = fit(model, data, loss, optimizer, amp=amp, log=log, epochs=2, log_interval=2, callbacks=callbacks)
+    found: dict[str, Any] = {"weights": torch.cat([each.detach().flatten() for each in model.parameters()])}
+    found |= {"logged": logged, "steps": result.steps, "exchanges": exchanges.count}
+    found["test"] = evaluate(model, data.test, loss)
+    if case != "own":
+        found["predictions"] = predict(model, data.test, loss)["predictions"].tolist()
+    return found
+
+
+def _note(logged: list, name: str, value: float, step: int) -> None:
+    logged.append((name, float(value), step))
+
+
+if __name__ == "__main__":
+    from ingredients.ranks.group import join, leave
+    from ingredients.ranks.notices import Notices
+    from ingredients.ranks.world import world_of
+
+    device = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(world_of().local_rank)
+    options = {
+        "backend": "auto",
+        "sync_batch_norm": device == "cuda",
+        "find_unused_parameters": False,
+        "timeout_s": 60.0,
+    }
+    ranks = join(Notices(world_of()), options)
+    found = {case: train(case, device) for case in (ON_GPUS if device == "cuda" else CASES)}
+    if ranks.is_first:
+        torch.save(found, Path(sys.argv[1]))
+    ranks.agree(0)
+    leave(well=True)

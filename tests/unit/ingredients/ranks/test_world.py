@@ -1,0 +1,55 @@
+"""Which of several processes this one is."""
+
+import pytest
+
+from ingredients.errors import ConfigError
+from ingredients.ranks.group import ALONE, Ranks
+from ingredients.ranks.world import World, world_of
+
+MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4"}
+TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "3"}
+
+
+def test_world_of_what_torchrun_says():
+    assert world_of({**MEETING, **TORCHRUN}) == World(1, 4, 1, 2, "job", 3)
+
+
+@pytest.mark.parametrize("missing", MEETING)
+def test_world_without_all_of_the_variables_is_that_of_a_process_alone(missing):
+    # Such as WORLD_SIZE, which cluster software sets for other purposes.
+    assert world_of({name: value for name, value in MEETING.items() if name != missing}) == World()
+
+
+def test_world_of_one_process_is_that_of_a_process_alone():
+    assert world_of({**MEETING, **TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}) == World()
+
+
+def test_launches_without_an_id_are_told_apart_by_the_process_that_started_them():
+    found = world_of({**MEETING, "TORCHELASTIC_RUN_ID": "none"})
+    assert found.launch not in ("", "none")
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"RANK": "x"}, "RANK: got 'x', expected a number"),
+        ({"RANK": "4"}, "RANK=4, WORLD_SIZE=4, .* expected ranks from 0"),
+    ],
+)
+def test_world_that_cannot_be_is_refused(environ, said):
+    with pytest.raises(ConfigError, match=said):
+        world_of({**MEETING, **environ})
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, 4, 15, 16])
+def test_shares_are_all_rows_in_order_and_alike(size, count):
+    shares = [Ranks(World(rank, size)).share(range(count)) for rank in range(size)]
+    assert [row for share in shares for row in share] == list(range(count))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_a_process_alone_exchanges_with_itself():
+    assert ALONE.gather("x") == ["x"]
+    assert ALONE.from_first(lambda: 3) == 3
+    assert ALONE.agree(15) == 15
