@@ -113,7 +113,7 @@ WORDS = {
     "work": ["--until-empty"],
     **{name: [] for name in ("gc", "ls", "reap", "reindex", "restore", "sync")},
     **{name: ["ls", "1"] for name in ("artifacts", "sources")},
-    **{name: ["1"] for name in ("config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},
+    **{name: ["1"] for name in ("card", "config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},
 }
 
 
