@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ModelError
+from ingredients.errors import MissingDependencyError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -201,10 +202,10 @@ def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
 
 @ingredient.command(unobserved=True)
 def summary(_config: Map, _run: Any) -> None:
-    """Show per layer name, type, output shape and parameters; totals; operations per sample."""
+    """Show per layer output shape, parameters, operations, memory and receptive field, and the totals."""
     import torch
 
-    from ingredients.models.building import summarize
+    from ingredients.models.summarizing import summarize
 
     seed = _run.config["seed"]
     source = data.make_data(seed, torch.device("cpu"))
@@ -214,11 +215,55 @@ def summary(_config: Map, _run: Any) -> None:
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 
+@ingredient.command(unobserved=True)
+def probe(_config: Map, _run: Any) -> None:
+    """Show what goes through the layers with one training batch, forward and back, and draw it as probe.png."""
+    import torch
+
+    from ingredients.config.seed import global_stream
+    from ingredients.inspection.one_batch import draw, look, print_seen
+
+    seed = _run.config["seed"]
+    source = data.make_data(seed, torch.device("cpu"))
+    criterion = loss.make_loss(source)
+    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
+    network = make_model(source.input_shape, criterion.num_outputs, seed, **told)
+    modules = _run.config.get("probe", {}).get("modules", [])
+    globs = [modules] if isinstance(modules, str) else modules
+    with global_stream(seed, "probe"):
+        found = look(network, criterion, next(iter(source.train.epoch(1))), globs)
+    print_seen(found)
+    path = Path("probe.png")
+    try:
+        draw(found, path)
+    except (MissingDependencyError, OSError) as error:
+        print(f"no picture: {error}")
+    else:
+        print(f"drawn in {path}")
+
+
 def print_summary(found: dict) -> None:
-    """Print what `models.building.summarize` found as a table."""
+    """Print what `models.summarizing.summarize` found as a table."""
     from ingredients.config.tables import print_table
 
-    rows = [[row["name"], row["type"], "x".join(map(str, row["output"])), row["parameters"]] for row in found["layers"]]
-    print_table(["layer", "type", "output", "parameters"], rows)
+    rows = [
+        [
+            row["name"],
+            row["type"],
+            _times(row["output"]),
+            row["parameters"],
+            row["operations"],
+            f"{row['output_bytes'] / 1024:.1f}",
+            _times(row["receptive_field"]) or "-",
+        ]
+        for row in found["layers"]
+    ]
+    print_table(["layer", "type", "output", "parameters", "FLOPs", "output KiB", "receptive field"], rows)
     print(f"parameters: {found['parameters']:,} ({found['trainable']:,} trainable)")
     print(f"operations per sample, forward: {found['operations']:,} FLOPs")
+    parameters, outputs = found["parameter_bytes"] / 2**20, found["output_bytes"] / 2**20
+    print(f"memory: parameters and buffers {parameters:.2f} MiB, outputs of layers {outputs:.3f} MiB a sample")
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

@@ -82,6 +82,20 @@ class Series:
     def __len__(self) -> int:
         return len(self.values)
 
+    def between(self, first: float | None, last: float | None) -> Series:
+        """Return the points from the step `first` to the step `last`, and one on either side, in the order of logging.
+
+        Args:
+            first, last: Steps; None for no bound.
+        """
+        low = -np.inf if first is None else first
+        high = np.inf if last is None else last
+        inside = np.flatnonzero((self.steps >= low) & (self.steps <= high))
+        if not len(inside):
+            return Series(self.steps[:0], self.values[:0], self.times[:0])
+        part = slice(max(int(inside[0]) - 1, 0), int(inside[-1]) + 2)
+        return Series(self.steps[part], self.values[part], self.times[part])
+
     def to_pandas(self) -> pandas.DataFrame:
         """Return the points as a pandas DataFrame of the columns `step`, `value` and `time` (seconds)."""
         import pandas

@@ -22,13 +22,14 @@ from runs.stores.run import Run
 __all__ = ["ROUTES", "TABS"]
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
+_RELATIONS = ("parent", "missing_parent", "children", "num_children", "sweep")
 _STATISTICS = ("last", "min", "max", "mean", "count")
 # What a page shows at most; the rest is said to be there.
 _MAX_ENTRIES, _MAX_LINKED, _MAX_FILES = 2_000, 50, 2_000
 _MAX_SIZED = 100
 _OUTPUT_BYTES = 2**18
 _FAILURE_LINES = 40
-_DIFF_CHARACTERS = 500_000
+_DIFF_LINES = 10_000
 
 
 def _run(visit: Visit) -> Response:
@@ -64,11 +65,11 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     entries = [(name, config[name], name in changed) for name in config]
     entries.sort(key=lambda entry: not entry[2])
     summary = _tried(problems, lambda: run.summary, {})
-    rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in sorted(summary)]
-    rows.sort(key=lambda row: row[0].startswith("system/"))
+    names = sorted(name for name in summary if not name.startswith("system/"))
+    rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
     return {
         "facts": list(_facts(run, problems)),
-        "relations": _tried(problems, lambda: _relations(run), {}),
+        "relations": _tried(problems, lambda: _relations(run), dict.fromkeys(_RELATIONS)),
         "config": entries[:_MAX_ENTRIES],
         "num_config": len(entries),
         "statistics": _STATISTICS,
@@ -242,13 +243,13 @@ def _sources(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     chosen = sources.get(name) if name else None
     if name and chosen is None:
         raise RunNotFoundError(f"run {run.id} has no source {name!r}")
-    diff = _tried(problems, lambda: str(run.diff), "")
+    lines = _tried(problems, lambda: str(run.diff).splitlines(), [])
     return {
         "sources": sorted(sources)[:_MAX_FILES],
         "chosen": chosen,
         "code": None if chosen is None else _tried(problems, lambda: highlighted(chosen), None),
-        "diff": diff[:_DIFF_CHARACTERS].splitlines(),
-        "is_cut": len(diff) > _DIFF_CHARACTERS,
+        "diff": lines[:_DIFF_LINES],
+        "is_cut": len(lines) > _DIFF_LINES,
     }
 
 

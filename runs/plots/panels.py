@@ -32,7 +32,8 @@ class View:
         band: `interval`, `range` or `none`, around means.
         confidence: Of the interval.
         log_y: Logarithmic values; what is not above 0 is a gap.
-        num_points: At most as many are drawn of each curve.
+        num_points: At most as many are drawn of each curve, and a few beside the range.
+        between: The range of positions that is drawn; None for where a curve begins or ends.
     """
 
     by: tuple[str, ...] = ()
@@ -43,6 +44,7 @@ class View:
     confidence: float = 0.95
     log_y: bool = False
     num_points: int = 2000
+    between: tuple[float | None, float | None] = (None, None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,7 @@ def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) 
             ]
         curves += drawn
         notes += [note for note in said if note not in notes]
-    shown = tuple(thin(curve, view.num_points) for curve in curves)
+    shown = tuple(thin(curve, view.num_points, *view.between) for curve in curves)
     return Panel(title, shown, _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y)
 
 

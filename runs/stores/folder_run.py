@@ -242,6 +242,8 @@ class FolderRun(Run):
         discard_folder(self.base, self.folder)
 
     def _content(self, name: str, base: Path, path: str, md5: str | None = None) -> Content:
+        if "\0" in path:
+            return missing_content(name, "its record names a path that there cannot be")
         target, inside = (base / path).resolve(), base.resolve()
         if not target.is_relative_to(inside):
             return missing_content(name, "its record names a path outside of the store")

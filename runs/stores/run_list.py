@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import SupportsIndex, overload
 
-from runs.errors import RunsError
 from runs.stores.run import Run
-from runs.stores.settings import settings
+from runs.stores.settings import telling_settings
 
 __all__ = ["RunList"]
 
@@ -34,8 +33,4 @@ class RunList(list[Run]):
         """Return a table of the first runs as HTML that needs nothing else."""
         from runs.stores.forms import runs_form  # with numpy, which lists of runs do without
 
-        try:
-            names = settings(self[:_MAX_READ])
-        except RunsError:
-            names = []
-        return runs_form(self, names, title)
+        return runs_form(self, telling_settings(self[:_MAX_READ]), title)

@@ -16,6 +16,8 @@ from runs.stores.run import Run
 __all__ = ["differing", "identity", "parameters", "run_labels", "settings", "show", "telling_settings"]
 
 _MAX_SHOWN = 60
+# As many settings fit beside the other columns of a list.
+_MAX_SETTINGS = 4
 _MAX_LABEL, _MAX_NAMES = 60, 4
 # As many settings fit beside the other columns of a list.
 _MAX_SETTINGS = 4

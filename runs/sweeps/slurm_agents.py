@@ -82,7 +82,7 @@ def run_array(
         place: Where the sweep is kept, on a file system that all nodes share.
         id: The sweep's.
         means: What the agents work with.
-        num_agents: Tasks of the array.
+        num_agents: Agents to be at work; those that are, such as of an earlier array, are no tasks of this one.
         resources: What each gets: `cpus`, `gpus`, `memory_gb`.
         options: submitit's options, without the prefix `slurm_`; and the `cluster`: slurm, local or debug.
         show: Takes lines.
@@ -98,28 +98,34 @@ def run_array(
         status = watcher.look()
         if status.is_done:
             return status
+        if status.num_agents:
+            show(f"{status.num_agents} of {num_agents} agents are at work already")
         request = _write_request(folder, agent_request(place, id, means))
-        jobs = _submit(folder, [ArrayTask(request) for _ in range(num_agents)], id, resources, options)
-        number = jobs[0].job_id.partition("_")[0]
-        show(f"job {number}: agents are queued, and write to {folder}")
+        tasks = [ArrayTask(request) for _ in range(num_agents - status.num_agents)]
+        jobs = _submit(folder, tasks, id, resources, options) if tasks else []
+        number = jobs[0].job_id.partition("_")[0] if jobs else ""
+        job = f"job {number}" if jobs else "the job"
+        if jobs:
+            show(f"{job}: agents are queued, and write to {folder}")
         try:
             with display(show, status, watcher) as look:
                 has_ended = False
                 while not has_ended:
                     has_ended = all(job.done() for job in jobs)
                     status = watcher.look()
+                    has_ended &= bool(jobs) or not status.num_agents
                     look(status)
                     time.sleep(0 if has_ended else _LOOK_S)
         except KeyboardInterrupt:
             show(
-                f"job {number} goes on; to look at it: sweep.status with sweep.id={id}; to end it: sweep.stop with"
-                f" sweep.id={id}, which lets runs come to their end, or at once: scancel {number}"
+                f"{job} goes on; to look at it: sweep.status with sweep.id={id}; to end it: sweep.stop with"
+                f" sweep.id={id}, which lets runs come to their end, or at once: scancel {number}".rstrip()
             )
             raise
     request.unlink(missing_ok=True)
     is_late = means.deadline is not None and time.time() >= means.deadline
     if not (status.is_done or status.is_stopped or is_late):
-        raise SweepError(f"job {number} has ended with points left; see {folder}; the same command goes on")
+        raise SweepError(f"{job} has ended with points left; see {folder}; the same command goes on")
     return status
 
 

@@ -158,6 +158,19 @@ def test_tasks_of_an_array_try_each_point_once(grid, cluster, capfd):
 
 
 @pytest.mark.nightly
+def test_agents_that_are_at_work_are_not_submitted_again(grid, capfd):
+    needing_submitit()
+    place, definition, _ = grid
+    with contextlib.closing(place.home(definition.id)) as home:
+        home.beat("of an earlier array")
+        status = work(Engine("slurm", slurm={"cluster": "local", "timeout_min": 5}), grid)
+        home.leave("of an earlier array")
+    check_done_once(status, place.base)
+    assert "1 of 2 agents are at work already" in capfd.readouterr().out
+    assert len(list((place.base / "sweeps" / "s" / "slurm").glob("*_submitted.pkl"))) == 1
+
+
+@pytest.mark.nightly
 def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(grid):
     needing_submitit()
     place, definition, means = grid

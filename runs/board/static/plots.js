@@ -4,7 +4,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
 
 /** Return a colour of the page as plotly.js takes it: `light-dark()` is resolved. */
-function colour(name) {
+export function colour(name) {
   const probe = document.createElement("span");
   probe.style.color = `var(${name})`;
   document.body.append(probe);
@@ -35,7 +35,8 @@ export function layoutOf(more = {}) {
   };
 }
 
-function download(name, blob) {
+/** Let a file be saved. */
+export function download(name, blob) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;
@@ -56,15 +57,15 @@ export function csvOf(plot) {
 const icon = (text) => ({ width: 24, height: 24, path: text });
 const SAVE = "M12 3v10m0 0 4-4m-4 4-4-4M5 17v3h14v-3h-1.6v1.4H6.6V17z M11 3h2v9h-2z";
 
-/** Return the configuration of a plot that is saved under a name. */
-export function configOf(name) {
+/** Return the configuration of a plot that is saved under a name; `csv` returns the text of its CSV file. */
+export function configOf(name, csv = csvOf) {
   const file = name.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "plot";
   const save = (format) => ({
     name: `Save as ${format.toUpperCase()}`,
     icon: icon(SAVE),
     click: (plot) =>
       format === "csv"
-        ? download(`${file}.csv`, new Blob([csvOf(plot)], { type: "text/csv" }))
+        ? download(`${file}.csv`, new Blob([csv(plot)], { type: "text/csv" }))
         : window.Plotly.downloadImage(plot, { format, filename: file, width: 1000, height: 600 }),
   });
   return {
@@ -72,4 +73,30 @@ export function configOf(name) {
     responsive: true,
     modeBarButtons: [[save("png"), save("svg"), save("csv")], ["zoom2d", "pan2d", "resetScale2d"]],
   };
+}
+
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+/** Return colour and dash of the curve of that number, for many curves. */
+export function lineOf(index) {
+  return { color: lineColour(index), dash: DASHES[Math.floor(index / PALETTE.length) % DASHES.length] };
+}
+
+/** Return a colour of the palette that is seen through. */
+export function faded(color, opacity) {
+  const [red, green, blue] = [1, 3, 5].map((at) => Number.parseInt(color.slice(at, at + 2), 16));
+  return `rgba(${red},${green},${blue},${opacity})`;
+}
+
+/** Return what the server answers; throws what it says is wrong. */
+export async function fetchJson(url) {
+  const answer = await fetch(url, { headers: { accept: "application/json" } });
+  const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
+  if (!answer.ok) throw new Error(found.error);
+  return found;
+}
+
+/** Call a function when the colours of the page change. */
+export function onScheme(redraw) {
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }

@@ -1,0 +1,252 @@
+"""The page that compares runs: curves, configs, sources, media and statistics side by side."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from runs.board.compare_view import TABS, CompareView
+from runs.board.side_by_side import changed_sources, side_by_side
+from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.comparison.compare import compare
+from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from runs.drawing.curve import Curve
+from runs.errors import FilterError, PlotError, RunsError, StoreError
+from runs.plots.panels import make_panels
+from runs.query.flattening import dotted
+from runs.query.texts import is_number
+from runs.stores.run import Run
+from runs.stores.settings import differing, identity, run_labels, show
+
+__all__ = ["ROUTES"]
+
+# Runs that one page compares, columns of its tables, and metrics that it draws when none are named.
+_MAX_RUNS, _MAX_COLUMNS, _MAX_METRICS = 500, 40, 12
+_MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
+# Points that one answer holds, over all of its curves, and those of one curve.
+_MAX_POINTS, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 150_000, 2_000, 100
+_COLUMNS = ("status", "config", "start_time", "uid")
+
+
+def _chosen(visit: Visit, view: CompareView) -> list[Run]:
+    """Return the runs of a view, in the order in which they were named."""
+    if len(view.run) > _MAX_RUNS:
+        raise FilterError(f"got {len(view.run)} runs, expected {_MAX_RUNS} at most; choose fewer")
+    if view.run:
+        return list(dict.fromkeys(visit.store.get(key) for key in view.run))
+    if not view.where:
+        return []
+    found = visit.store.find(list(view.where), limit=_MAX_RUNS + 1, columns=_COLUMNS)
+    if len(found) > _MAX_RUNS:
+        raise FilterError(f"got more than {_MAX_RUNS} runs; add a condition")
+    return list(found)
+
+
+def _compare(visit: Visit) -> Response:
+    """Answer with the page of a view."""
+    view = CompareView.of(visit.request.query_params)
+    problem, runs = "", list[Run]()
+    values: dict[str, Any] = {}
+    try:
+        runs = _chosen(visit, view)
+        values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
+    except RunsError as error:
+        problem = str(error)
+    labels = run_labels(runs) if runs else {}
+    status = 400 if problem and not runs else 200
+    common = {"view": view, "tabs": TABS, "runs": runs, "labels": labels, "problem": problem}
+    return visit.render("compare.html", status, **common, **values)
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def _curves(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for run in runs:
+        for name in run.metrics:
+            counts[name] = counts.get(name, 0) + 1
+    order = sorted(
+        counts, key=lambda name: (name.startswith("system/"), "loss" not in name, not name.startswith("val/"), name)
+    )
+    shown = [name for name in order if not name.startswith("system/")][:_MAX_METRICS] or order[:_MAX_METRICS]
+    drawn = [name for name in view.metric if name in counts] or shown
+    return {
+        "metrics": [(name, counts[name]) for name in order[:2_000]],
+        "panels": [(name, view.url("/compare/panel", metric=(name,), tab=TABS[0])) for name in drawn[:_MAX_RUNS]],
+        "drawn": set(drawn),
+    }
+
+
+def _rank(name: str) -> tuple[bool, bool, bool, str]:
+    """Return what metrics are sorted by: losses and validations first, those of the machine last."""
+    return name.startswith("system/"), "loss" not in name, not name.startswith("val/"), name
+
+
+def _panel(visit: Visit) -> Response:
+    """Answer with the curves of one metric, in a range of the axis."""
+    started = time.perf_counter()
+    view = CompareView.of(visit.request.query_params)
+    runs = _chosen(visit, view)
+    if not view.metric:
+        raise PlotError("got no metric to draw")
+    num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_POINTS // max(1, len(runs))))
+    between = (_bound(visit, "from"), _bound(visit, "to"))
+    [panel] = make_panels(runs, view.metric[:1], view.plot(num_points, between))
+    return json_response(
+        {
+            "metric": panel.metric,
+            "x": view.x,
+            "x_label": panel.x_label,
+            "notes": list(panel.notes),
+            "curves": [_document(curve) for curve in panel.curves],
+            "living": any(run.is_living for run in runs[:_MAX_COLUMNS]),
+            "look_again_s": look_again_s(started),
+        }
+    )
+
+
+def _bound(visit: Visit, name: str) -> float | None:
+    try:
+        bound = float(visit.asked(name)[:40])
+    except ValueError:
+        return None
+    return bound if math.isfinite(bound) else None
+
+
+def _document(curve: Curve) -> dict[str, Any]:
+    parts = {name: getattr(curve, name) for name in ("y", "low", "high", "raw")}
+    lists = {name: _plain(values) for name, values in parts.items() if values is not None}
+    return {"label": curve.label, "x": curve.x.tolist(), **lists}
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    """Return numbers as JSON has them; a gap where there is none."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
+
+
+# ---------------------------------------------------------------------- configs
+
+
+def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the entries of the configs, a column for each run, those that differ marked."""
+    shown = runs[:_MAX_COLUMNS]
+    configs = [dotted(run.config) for run in shown]
+    names = sorted({name for config in configs for name in config}) if view.everything else differing(shown)
+    rows = []
+    for name in names[:_MAX_ENTRIES]:
+        rows.append((name, [_cell(config, configs[0], name) for config in configs]))
+    return {"columns": shown, "rows": rows, "num_entries": len(names)}
+
+
+def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tuple[str, bool] | None:
+    """Return an entry, and whether it differs from that of the first run; None if there is none."""
+    if name not in config:
+        return None
+    return show(config[name]), name not in first or identity(config[name]) != identity(first[name])
+
+
+# ---------------------------------------------------------------------- sources
+
+
+def _sources(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the sources that differ between two of the runs, and one of them side by side."""
+    by_id = {run.id: run for run in runs}
+    first = by_id.get(view.first, runs[0])
+    second = by_id.get(view.second) or next((run for run in runs if run is not first), first)
+    files = changed_sources(first.sources, second.sources)
+    file = view.file if view.file in files else next(iter(files), "")
+    lines, problem = [], ""
+    if file:
+        try:
+            lines = side_by_side(first.sources.get(file), second.sources.get(file))
+        except StoreError as error:
+            problem = str(error)
+    return {
+        "first": first,
+        "second": second,
+        "files": files,
+        "file": file,
+        "lines": lines,
+        "file_problem": problem,
+        "origins": _origins(first, second),
+    }
+
+
+def _origins(first: Run, second: Run) -> list[tuple[str, object, object]]:
+    """Return what differs between two runs in packages and git state: name, and both values."""
+    found: list[tuple[str, object, object]] = []
+    for part in ("git", "packages"):
+        old, new = (_mapping(run.provenance.get(part)) for run in (first, second))
+        for name in sorted({*old, *new} - {"diff", "untracked", "root"}):
+            if old.get(name) != new.get(name):
+                found.append((f"{part}: {name}", old.get(name), new.get(name)))
+    return found[:_MAX_ENTRIES]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+# ---------------------------------------------------------------------- media
+
+
+def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what the runs logged beside numbers: of each series, what each run has of it."""
+    found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
+    for run in runs[:_MAX_COLUMNS]:
+        for number, medium in enumerate(run.media):
+            of_runs = found.setdefault((str(medium.name), str(medium.kind)), {})
+            of_runs.setdefault(run.id, []).append((number, _step(medium.step)))
+    series = [
+        {
+            "name": name,
+            "kind": kind,
+            "entries": {id: entries[-_MAX_STEPS:] for id, entries in of_runs.items()},
+            "steps": sorted({step for entries in of_runs.values() for _, step in entries[-_MAX_STEPS:]}),
+        }
+        for (name, kind), of_runs in sorted(found.items())[:_MAX_SERIES]
+    ]
+    return {"columns": runs[:_MAX_COLUMNS], "series": series}
+
+
+def _step(step: Any) -> float:
+    """Return a step as a number; of anything else, which a foreign record may hold, 0."""
+    return step if is_number(step) and math.isfinite(step) else 0
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+def _statistics(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what `runs compare` says; without fields to compare by, what there is to choose from."""
+    names = sorted({f"{name}.{one}" for run in runs[:50] for name in run.summary for one in ("last", "min", "max")})
+    choices = {"fields": ["result", "duration", *(name for name in names if not name.startswith("system/"))]}
+    if not view.by or not view.field:
+        return {**choices, "comparison": None}
+    found = compare(runs, view.fields_by, view.fields_over, view.field)
+    return {
+        **choices,
+        "comparison": found,
+        "group_head": group_head(found),
+        "group_rows": group_rows(found),
+        "pair_head": PAIR_HEAD,
+        "pair_rows": pair_rows(found)[:_MAX_ENTRIES],
+        "notes": notes(found)[:_MAX_ENTRIES],
+    }
+
+
+_TAB_VALUES: dict[str, Callable[[Visit, CompareView, Sequence[Run]], dict[str, Any]]] = {
+    "curves": _curves,
+    "config": _config,
+    "sources": _sources,
+    "media": _media,
+    "statistics": _statistics,
+}
+
+ROUTES = [page("/compare", _compare), page("/compare/panel", _panel)]

@@ -1,0 +1,189 @@
+// Curves of several runs: a panel for each metric, one cursor and one range over all of them.
+import { repeat } from "./board.js";
+import { configOf, faded, fetchJson, layoutOf, lineOf, onScheme } from "./plots.js";
+
+const figures = [...document.querySelectorAll("figure.panel")];
+const panels = new Map();
+const numbers = new Map(); // of curves, by what they are called in every panel
+const off = new Set();
+const legend = document.getElementById("legend");
+let range = null;
+
+/** Return what a curve is called in every panel: the number of runs behind a mean may differ. */
+function keyOf(label) {
+  return label.replace(/ \(n = [^)]*\)$/, "");
+}
+
+function numberOf(label) {
+  const key = keyOf(label);
+  if (!numbers.has(key)) {
+    numbers.set(key, numbers.size);
+    addToLegend(key);
+  }
+  return numbers.get(key);
+}
+
+function addToLegend(key) {
+  const item = document.createElement("li");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.setAttribute("aria-pressed", "true");
+  const swatch = document.createElement("span");
+  swatch.className = "swatch";
+  swatch.style.background = lineOf(numbers.get(key)).color;
+  button.append(swatch, key);
+  button.addEventListener("click", () => {
+    if (!off.delete(key)) off.add(key);
+    button.setAttribute("aria-pressed", String(!off.has(key)));
+    for (const figure of panels.keys()) draw(figure);
+  });
+  item.append(button);
+  legend.append(item);
+}
+
+function traces(found) {
+  const over = found.x === "wall" ? (x) => x.map((seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
+  const all = [];
+  for (const curve of found.curves) {
+    const { color, dash } = lineOf(numberOf(curve.label));
+    if (off.has(keyOf(curve.label))) continue;
+    const x = over(curve.x);
+    const few = curve.x.length < 2;
+    const base = { x, type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
+    if (curve.low) {
+      all.push({ ...base, y: curve.low, line: { width: 0 } });
+      all.push({ ...base, y: curve.high, line: { width: 0 }, fill: "tonexty", fillcolor: faded(color, 0.18) });
+    }
+    if (curve.raw) all.push({ ...base, y: curve.raw, line: { color: faded(color, 0.25), width: 1 } });
+    all.push({
+      ...base,
+      y: curve.y,
+      mode: few ? "markers" : "lines",
+      hoverinfo: "all",
+      hovertemplate: "%{y:.6~g}<extra>%{fullData.name}</extra>",
+      name: shown(curve.label),
+      line: { color, dash, width: 1.7 },
+      marker: { color },
+    });
+  }
+  return all;
+}
+
+/** Return a text that plotly takes for no markup. */
+function shown(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
+async function draw(figure) {
+  const { found, plot } = panels.get(figure);
+  const isWall = found.x === "wall";
+  const drawn = traces(found);
+  const many = found.curves.length > 12;
+  const xaxis = {
+    title: { text: found.x_label, standoff: 6 },
+    type: isWall ? "date" : figure.dataset.logx ? "log" : "linear",
+    ...(range ? { range: [...range], autorange: false } : { autorange: true }),
+  };
+  const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
+  const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
+  await window.Plotly.react(plot, drawn, layout, configOf(found.metric));
+  if (!plot.dataset.heard) {
+    plot.dataset.heard = "1";
+    plot.on("plotly_relayout", (change) => zoomed(change));
+    plot.on("plotly_hover", (event) => moveCursors(plot, event.points[0]?.x));
+    plot.on("plotly_unhover", () => moveCursors(plot, null));
+  }
+}
+
+/** Show one range in all panels, and ask for the points that it has room for. */
+async function zoomed(change) {
+  const [low, high] = [change["xaxis.range[0]"] ?? change["xaxis.range"]?.[0], change["xaxis.range[1]"] ?? change["xaxis.range"]?.[1]];
+  if (low !== undefined && high !== undefined) range = [low, high];
+  else if (change["xaxis.autorange"]) range = null;
+  else return;
+  await Promise.all([...panels.keys()].map(load));
+}
+
+function bounds(figure) {
+  if (!range) return "";
+  const isLog = figure.dataset.logx && !figure.dataset.url.includes("x=wall");
+  const number = (value) => (typeof value === "string" ? Date.parse(value.replace(" ", "T") + "Z") / 1000 : isLog ? 10 ** value : value);
+  return `&from=${number(range[0])}&to=${number(range[1])}`;
+}
+
+function moveCursors(source, x) {
+  for (const { plot } of panels.values()) {
+    let cursor = plot.querySelector(".cursor");
+    if (!cursor) {
+      cursor = document.createElement("div");
+      cursor.className = "cursor";
+      cursor.append(document.createElement("span"));
+      plot.append(cursor);
+    }
+    const axis = plot._fullLayout?.xaxis;
+    const at = x === null || x === undefined || !axis ? NaN : axis.d2p(x);
+    cursor.hidden = !(at >= 0 && at <= axis?._length);
+    if (cursor.hidden) continue;
+    cursor.style.left = `${plot._fullLayout._size.l + at}px`;
+    cursor.firstChild.textContent = plot === source ? "" : typeof x === "number" ? String(Number(x.toPrecision(6))) : x;
+  }
+}
+
+async function load(figure) {
+  const notes = figure.querySelector(".notes");
+  try {
+    const found = await fetchJson(figure.dataset.url + bounds(figure));
+    panels.set(figure, { found, plot: figure.querySelector(".plot") });
+    notes.textContent = found.notes.join("; ");
+    notes.classList.remove("problem");
+    await draw(figure);
+  } catch (error) {
+    notes.textContent = error.message;
+    notes.classList.add("problem");
+  }
+  figure.dataset.ready = "1";
+}
+
+// A panel is loaded when it comes near to what is seen.
+const near = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      near.unobserve(target);
+      load(target);
+    }
+  },
+  { rootMargin: "300px" },
+);
+figures.forEach((figure) => near.observe(figure));
+
+repeat(async () => {
+  const living = [...panels].filter(([, { found }]) => found.living);
+  if (range) return 5;
+  await Promise.all(living.map(([figure]) => load(figure)));
+  return living.length ? Math.max(...living.map(([, { found }]) => found.look_again_s)) : 5;
+});
+
+onScheme(() => {
+  legend.querySelectorAll(".swatch").forEach((swatch, number) => {
+    swatch.style.background = lineOf(number).color;
+  });
+  for (const figure of panels.keys()) draw(figure);
+});
+
+const form = document.getElementById("settings");
+form.elements.smoothing.addEventListener("input", () => {
+  form.querySelector("output").textContent = form.elements.smoothing.value;
+});
+for (const control of form.querySelectorAll("select, input[type=range], input[name^=log_]")) {
+  control.addEventListener("change", () => form.requestSubmit());
+}
+form.addEventListener("submit", () => {
+  // All that is drawn anyway needs no place in the URL.
+  const boxes = [...form.querySelectorAll("input[name=metric]")];
+  if (boxes.every((box) => box.checked === box.defaultChecked) && !location.search.includes("metric=")) {
+    for (const box of boxes) box.disabled = true;
+  }
+  for (const field of form.querySelectorAll("input[type=text]")) field.disabled = !field.value.trim();
+  if (form.elements.smoothing.value === "0") form.elements.smoothing.disabled = true;
+});

@@ -1,0 +1,189 @@
+"""Runs that were crafted to harm whoever looks at them: nothing of them runs, hangs, or leads out of the store."""
+
+import importlib.util
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pymongo
+import pytest
+from starlette.testclient import TestClient
+
+from runs.board.app import create_app
+from runs.stores.opening import open_store
+
+spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
+hostile = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(hostile)
+
+TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
+NUM_RUNS = 30
+# What a page may say of a run at most; a browser takes more, but nobody reads it.
+MAX_PAGE = 3_000_000
+
+
+@pytest.fixture(scope="module")
+def hostile_store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hostile")
+    assert hostile.write_hostile_runs(folder / "store") == NUM_RUNS
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def hostile_client(hostile_store):
+    with TestClient(create_app(lambda: open_store(hostile_store)), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def hostile_database(mongo_url):
+    """A database with hostile documents, as anybody can write there."""
+    name = "hostile_board"
+    text = hostile.SCRIPT
+    files = hostile.with_script_everywhere()
+    runs = [
+        {**files["run.json"], "config": files["config.json"], "info": files["info.json"], "captured_out": text,
+         "summary": {text: {"last": text}}, "tags": {text: True}, "note": text, "provenance": files["provenance.json"],
+         "sources": [], "artifacts": [{"name": text, "file_id": text}], "resources": [[text, "x"]]},
+        {"status": 7, "config": "x", "info": [1], "summary": [1], "artifacts": "x", "resources": {"a": 1}},
+        {"status": "RUNNING", "lease": {"pid": text}, "heartbeat": "x", "captured_out": 7, "captured_out_file": "x"},
+        {"status": None, "experiment": [], "host": [], "meta": "x", "tags": [1], "note": {}, "provenance": [], "uid": 3}
+    ]  # fmt: skip
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database(name)
+        client[name].runs.insert_many([{"_id": number, **run} for number, run in enumerate(runs, 1)])
+        media = {"run_id": 1, "number": 0, "name": text, "kind": "html", "content_type": "text/html", "meta": text}
+        client[name].media.insert_one({**media, "file": text, "file_id": text, "step": text})
+        client[name].metrics.insert_one(
+            {"run_id": 1, "name": text, "steps": [text], "values": [text], "timestamps": []}
+        )
+        yield f"{mongo_url}/{name}"
+        client.drop_database(name)
+
+
+def links(text):
+    """Return the addresses of this server that a page leads to, and what it loads."""
+    found = re.findall(r'(?:href|src|data-watch)="(/[^"]*)"', text)
+    return {link.replace("&amp;", "&").replace("&#39;", "'").partition("#")[0] for link in found}
+
+
+def check(text):
+    """Nothing that a run wrote is an element or an attribute of the page, and no link of it leads elsewhere."""
+    assert len(text) < MAX_PAGE
+    # Values of attributes hold no `<`, `>` and `"`, as those are escaped.
+    tags = {re.sub('"[^"]*"', '""', tag) for tag in re.findall("<[a-zA-Z][^>]*>", text)}
+    for tag in tags:
+        assert not re.search(r"[\s\"'/](on\w+|style|srcdoc|http-equiv)\s*=", tag), tag
+        assert not re.match("<(base|object|embed|style)", tag), tag
+        assert not tag.startswith("<img") or 'src=""' in tag, tag
+        assert not tag.startswith("<iframe") or " sandbox " in tag, tag
+    assert all(link.startswith("/static/") for link in re.findall('<script[^>]* src="([^"]*)"', text))
+    assert text.count("<script") == len(re.findall('<script[^>]* src="', text))
+    for link in set(re.findall('[\\s"](?:href|src|action|formaction|data)="([^"]*)"', text)):
+        assert re.match("/(?!/)|#", link), link
+
+
+@pytest.mark.parametrize("number", range(1, NUM_RUNS + 1))
+def test_pages_of_hostile_runs_load_and_escape_everything(hostile_client, number):
+    client = hostile_client
+    for tab in TABS:
+        answer = client.get(f"/runs/{number}", params={"tab": tab})
+        assert answer.status_code in (200, 409), (tab, answer.text[:300])
+        check(answer.text)
+        if tab not in ("media", "files", "sources"):
+            continue
+        for link in [one for one in links(answer.text) if "name=" in one][:20]:
+            other = client.get(link)
+            assert other.status_code < 500, link
+            if other.headers["content-type"].startswith("text/html") and not link.startswith("/content"):
+                check(other.text)
+        for media in range(8 if tab == "media" else 0):
+            other = client.get("/medium", params={"run": str(number), "number": str(media)})
+            assert other.status_code < 500
+            check(other.text)
+
+
+def test_list_of_hostile_runs_loads_however_it_is_asked_for(hostile_client):
+    client = hostile_client
+    text = hostile.SCRIPT
+    for query in (
+        {},
+        {"group": "status"},
+        {"group": text},
+        {"sort": text},
+        {"sort": "-result"},
+        {"words": text},
+        {"where": f"name={text!r}"},
+        {"where": [text] * 100},
+        {"column": [text] * 100},
+        {"column": ["config", "info", "provenance", "host", "meta", "experiment", "fail_trace", "summary"]},
+        {"add": f"{text}=1"},
+        {"words": "x" * 50_000},
+        {"where": "name~(a+)+" + "a" * 5_000},
+        {"page": "-1", "size": "1000000"},
+    ):
+        answer = client.get("/runs", params=query)
+        assert answer.status_code in (200, 400), query
+        check(answer.text)
+    assert client.get("/list/fields").status_code == 200
+
+
+def test_nothing_outside_of_the_store_is_sent(hostile_client):
+    client = hostile_client
+    names = ["../1/run.json", "/etc/passwd", "..", ".", "", "a\0b", "run.json/x", "link", "folder", "pipe"]
+    secret = Path("/etc/passwd").read_text()[:20]
+    for number in (1, 17, 18, 19, 20, 27):
+        for kind in ("artifact", "source", "resource", "checkpoint", "media"):
+            for name in [*names, "a", "b", "a.py", "0", "1", "2"]:
+                answer = client.get("/content", params={"run": str(number), "kind": kind, "name": name})
+                assert answer.status_code < 500, (number, kind, name)
+                assert secret not in answer.text
+
+
+@pytest.mark.parametrize("id", ["..", "../1", "%2e%2e", "/etc", ".", "1/../2", "_sources", "1%00", "a" * 5_000])
+def test_ids_cannot_leave_the_store(hostile_client, id):
+    assert hostile_client.get(f"/runs/{id}").status_code in (200, 404, 409)
+    for path in ("/series", "/output", "/medium", "/content"):
+        answer = hostile_client.get(path, params={"run": unquote(id)})
+        assert answer.status_code in (404, 409)
+
+
+def test_pages_over_a_hostile_database_load_and_escape_everything(client_of, hostile_database):
+    client = client_of(hostile_database)
+    for query in ({}, {"group": "name"}, {"words": "script"}, {"sort": "duration"}):
+        answer = client.get("/runs", params=query)
+        assert answer.status_code == 200
+        check(answer.text)
+    for number in range(1, 5):
+        for tab in TABS:
+            answer = client.get(f"/runs/{number}", params={"tab": tab})
+            assert answer.status_code in (200, 409), (number, tab, answer.text[:300])
+            check(answer.text)
+        for path in ("/medium", "/output"):
+            assert client.get(path, params={"run": number, "number": "0"}).status_code < 500
+
+
+def test_no_script_of_a_run_runs_in_a_browser(watched, serve, hostile_store):
+    browser = watched()
+    page, base = browser.page, serve(hostile_store)
+    page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+    paths = ["/runs", "/runs?group=name", *(f"/runs/1?tab={tab}" for tab in TABS)]
+    paths += [f"/runs/1?tab=files&kind=artifact&name={name}" for name in ("page.html", "drawing.svg", "table.csv")]
+    paths += [
+        "/runs/1?tab=sources&name=code.py",
+        "/content?run=1&kind=media&name=0",
+        "/content?run=1&kind=media&name=2",
+    ]
+    for path in paths:
+        page.goto(base + path)
+        if "tab=media" in path:
+            page.wait_for_selector(".medium iframe")
+        if "tab=curves" in path:
+            page.wait_for_selector("[data-drawn]")
+        assert page.evaluate("window.hacked") is None, path
+        assert page.url == base + path
+    # What was blocked is said on the console: the scripts in the sandbox, and what they would have loaded.
+    assert [error for error in browser.errors if "sandboxed" not in error and "evil.example" not in error] == []
+    assert browser.errors
+    browser.errors.clear()
+    browser.requests[:] = [url for url in browser.requests if "evil.example" not in url]

@@ -1,0 +1,192 @@
+"""The page that compares runs."""
+
+import csv
+import re
+
+import pytest
+
+from experiments import Experiment
+from observers import FileObserver, Image
+from runs import copy, open_store
+
+TABS = ("curves", "config", "sources", "media", "statistics")
+
+
+def panel(client, **query):
+    answer = client.get("/compare/panel", params=query)
+    return answer.status_code, answer.json()
+
+
+def drawn(page):
+    """Wait until all panels are drawn."""
+    page.wait_for_function("() => [...document.querySelectorAll('figure.panel')].every((one) => one.dataset.ready)")
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_each_tab_has_an_address(client_of, store, tab):
+    answer = client_of(store).get("/compare", params={"run": ["1", "2", "4"], "tab": tab})
+    assert answer.status_code == 200
+    assert "3 runs" in answer.text
+    assert f'aria-current="page" data-key="{TABS.index(tab) + 1}">{tab.capitalize()}' in answer.text
+
+
+def test_runs_are_chosen_by_conditions_or_by_name(client_of, store):
+    client = client_of(store)
+    assert "2 runs" in client.get("/compare", params={"where": ["lr=0.1", "status=COMPLETED"]}).text
+    assert "Select runs on" in client.get("/compare").text
+    for query, problem in (
+        ({"run": "99"}, "there is no run"),
+        ({"where": "nope=1"}, "no run has a field"),
+        ({"run": [str(n) for n in range(501)]}, "got 501 runs, expected 500 at most"),
+    ):
+        answer = client.get("/compare", params=query)
+        assert answer.status_code == 400
+        assert problem in answer.text
+
+
+def test_curves_over_each_axis(client_of, store):
+    client = client_of(store)
+    for x, last in (("step", 39), ("time", None), ("wall", None)):
+        code, found = panel(client, run=["1", "2"], metric="train/loss", x=x)
+        assert code == 200
+        assert [len(curve["x"]) for curve in found["curves"]] == [40, 40]
+        assert [curve["label"].partition(":")[0] for curve in found["curves"]] == ["run 1", "run 2"]
+        if last:
+            assert found["curves"][0]["x"][-1] == last
+        elif x == "wall":
+            assert found["curves"][0]["x"][0] > 1.7e9
+    code, found = panel(client, run="1", metric="train/loss", x="epoch")
+    assert code == 409
+    assert "its record tells no epochs" in found["error"]
+
+
+def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
+    client = client_of(store)
+    code, found = panel(client, where="status=COMPLETED", metric="train/loss", by="lr", band="range", smoothing=0.5)
+    assert code == 200
+    assert [curve["label"] for curve in found["curves"]] == ["lr=0.01 (n = 1)", "lr=0.1 (n = 2)"]
+    assert {"label", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
+    code, found = panel(client, run="1", metric="train/loss", **{"from": "10", "to": "12.5"})
+    assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
+
+
+def test_configs_stand_side_by_side(client_of, store):
+    client = client_of(store)
+    text = client.get("/compare", params={"run": ["1", "2"], "tab": "config"}).text
+    table = text.partition('aria-label="Configs"')[2]
+    assert re.findall(r'<th scope="row" class="mono">([^<]+)</th>', table)[0] == "lr"
+    assert '<td class="mono differs">0.01</td>' in table
+    assert "model.name" not in table
+    assert "model.name" in client.get("/compare", params={"run": ["1", "2"], "tab": "config", "everything": "1"}).text
+
+
+def test_statistics_are_those_of_compare(client_of, store):
+    query = {"where": "lr>0", "tab": "statistics", "by": "lr", "field": "val/accuracy.max"}
+    text = client_of(store).get("/compare", params=query).text
+    assert "val/accuracy.max by lr (greater is better)" in text
+    assert "is FAILED" in text
+    text = client_of(store).get("/compare", params={**query, "by": "nope"}).text
+    assert "no run has it" in text
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """Two runs whose source differs, each with an image at two steps."""
+    folder = tmp_path_factory.mktemp("changed")
+    source = folder / "layers.py"
+    for text in ("first = 1\nsecond = 2\n", "first = 1\nsecond = '<script>alert(1)</script>'\nthird = 3\n"):
+        source.write_text(text)
+        ex = Experiment("changed", base_dir=folder, save_git_info=False, system_metrics_s=None)
+
+        @ex.main
+        def main(_run):
+            for step in (0, 5):
+                _run.log_media("sample", Image([[0.0, 1.0]]), step)
+
+        ex.add_source_file(source)
+        ex.observers.append(FileObserver(folder / "store"))
+        ex.run(options={"--capture": "sys"})
+    return folder / "store"
+
+
+@pytest.fixture(params=["folder", "database"])
+def changed_store(request, changed, mongo_url):
+    if request.param == "folder":
+        yield str(changed)
+        return
+    database = request.getfixturevalue("database")
+    where = f"{mongo_url}/{database.name}"
+    with open_store(changed) as source, open_store(where) as target:
+        for run in source.find(sort="id"):
+            copy(run, target)
+    yield where
+
+
+def test_sources_and_media_stand_side_by_side(client_of, changed_store):
+    client = client_of(changed_store)
+    text = client.get("/compare", params={"run": ["1", "2"], "tab": "sources"}).text
+    assert "layers.py</a>" in text
+    assert re.findall(r'<tr class="(\w+)">', text.partition("side by side")[2]) == ["same", "changed", "added"]
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    text = client.get("/compare", params={"run": ["1", "2"], "tab": "media"}).text
+    assert 'data-steps="[0, 5]"' in text
+    assert text.count("data-entries=") == 2
+
+
+def test_curves_are_drawn_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
+    page = watched().page
+    page.goto(f"{serve(recorded)}/compare?run=1&run=2&log_y=1&smoothing=0.3")
+    drawn(page)
+    assert page.locator("figure.panel").count() == 2
+    legend = page.locator("#legend li").all_inner_texts()
+    assert [text.partition(",")[0] for text in legend] == ["run 1: lr=0.1", "run 2: lr=0.01"]
+    plots = page.locator("figure.panel .plot")
+    plots.first.hover()
+    page.wait_for_function("() => document.querySelectorAll('.cursor:not([hidden])').length === 2")
+    with page.expect_download() as download:
+        page.evaluate("document.querySelector('.modebar-btn[data-title*=CSV]').dispatchEvent(new MouseEvent('click'))")
+    download.value.save_as(tmp_path / "saved.csv")
+    rows = list(csv.reader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
+    assert rows[0] == ["curve", "x", "y"]
+    assert len(rows) > 80
+    page.locator("#legend button").first.click()
+    assert page.locator("#legend button").first.get_attribute("aria-pressed") == "false"
+    page.locator("select[name=x]").select_option("time")
+    page.wait_for_url("**/compare?*x=time*")
+    drawn(page)
+    assert "smoothing=0.3" in page.url
+
+
+def test_a_range_is_shown_in_all_panels_with_all_of_its_points(watched, serve, recorded):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(recorded)}/compare?run=1&run=2")
+    drawn(page)
+    page.evaluate("Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [5, 9]})")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.plot')].every((one) => one.layout.xaxis.range?.[0] === 5)"
+    )
+    assert sum("from=5" in url for url in watch.requests) == 2
+
+
+def test_media_follow_the_slider(watched, serve, changed):
+    page = watched().page
+    page.goto(f"{serve(changed)}/compare?run=1&run=2&tab=media")
+    page.wait_for_function("() => document.querySelectorAll('.medium img').length === 2")
+    assert page.locator(".at").all_inner_texts() == ["step 5", "step 5"]
+    page.locator("input[type=range]").fill("0")
+    page.wait_for_function("() => [...document.querySelectorAll('.at')].every((one) => one.innerText === 'step 0')")
+
+
+@pytest.mark.parametrize(
+    "tab", [tab if tab == "curves" else pytest.param(tab, marks=pytest.mark.nightly) for tab in TABS]
+)
+def test_page_is_accessible(watched, serve, changed, recorded, tab):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = watched(bypass_csp=True).page
+    page.goto(f"{serve(changed if tab in ('sources', 'media') else recorded)}/compare?run=1&run=2&tab={tab}")
+    if tab == "curves":
+        drawn(page)
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
