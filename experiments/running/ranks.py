@@ -74,10 +74,12 @@ def check_same_config(notices: Notices, config: Mapping[str, Any], first: Mappin
     names = [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
     if names:
         shown = ", ".join(f"{name}={mine.get(name)!r} and {its.get(name)!r}" for name in names[:3])
-        raise ConfigError(
+        error = ConfigError(
             f"rank {notices.world.rank} and rank 0 have different configs: {shown}; give all ranks the same command "
             "line, and let config scopes draw no random numbers but from seed"
         )
+        notices.tell_end("FAILED", f"ConfigError: {error}")
+        raise error
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:

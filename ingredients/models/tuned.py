@@ -69,6 +69,8 @@ def _compile(model: nn.Module, options: Mapping[str, Any]) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
         return model._call_impl(*args, **kwargs)
 
+    # How often something is compiled is counted by its code, which models of one process are not to share.
+    call.__code__ = call.__code__.replace()
     model._compiled_call_impl = torch.compile(call, **options)
 
 

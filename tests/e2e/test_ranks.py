@@ -155,7 +155,7 @@ def test_ranks_with_different_configs_are_refused(lab):
     assert "rank 1: error: rank 1 and rank 0 have different configs: optimizer.lr=0.5 and 0.001" in ended[1][2]
     assert ended[0][0] == 1
     assert found.status == "FAILED"
-    assert "rank 1" in found["fail_trace"][-1]
+    assert "failed: ConfigError: rank 1 and rank 0 have different configs" in found["fail_trace"][-1]
 
 
 # Ranks that die
@@ -169,6 +169,14 @@ def test_a_rank_that_fails_ends_all_with_its_number_and_reason(lab):
     pid = found.info.ranks[1].pid
     assert f"rank 1 (pid {pid} on {found.host}) failed: ValueError: boom" in found["fail_trace"][-1]
     assert b"ValueError: boom" in found.rank_outputs[1].read()
+
+
+def test_a_full_disk_of_rank_0_ends_all_with_the_reason(lab):
+    found, ended = train(lab, "full", DROPPING, "0:3:full")
+    assert [code for code, _, _ in ended] == [1, 1]
+    assert found.status == "FAILED"
+    assert "cannot be written" in found["fail_trace"][-1]
+    assert "rank 1: error: " in ended[1][2]
 
 
 def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbroken):

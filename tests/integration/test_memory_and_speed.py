@@ -9,9 +9,9 @@ import rich.style  # noqa: F401 - it draws from the global generator when it is 
 import torch
 
 import exp
-from experiments.training import loop
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError, ModelError
+from ingredients.models.networks import MLP
 
 WINE = {"data.name": "wine", "model.options.hidden": [8], "model.options.dropout": 0.5}
 DIGITS = {
@@ -61,7 +61,7 @@ def differing(one, other, where=""):
         WINE | COMPILED | {"model.compile_options.backend": "aot_eager"},
         pytest.param(
             DIGITS | COMPILED | {"model.gradient_checkpointing": ["3"], "model.channels_last": True},
-            marks=pytest.mark.nightly,
+            marks=[pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")],
         ),
         *(WINE | {"optimizer.implementation": name} for name in ("for_loop", "foreach", "fused")),
         WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
@@ -91,23 +91,18 @@ def test_settings_of_memory_compute_what_is_computed_without_them(train):
         assert differing(state["streams"], plain["streams"]) == []
 
 
-def test_validation_in_inference_mode_is_in_it_alone(train, monkeypatch):
-    seen = {}
-    evaluate = loop.evaluate
+def test_validation_alone_is_in_inference_mode(train, monkeypatch):
+    seen = set()
+    forward = MLP.forward
 
-    def spied(model, batches, *args, **options):
-        handle = model.register_forward_hook(
-            lambda *_: seen.update({id(batches): torch.is_inference_mode_enabled()}) or None
-        )
-        try:
-            return evaluate(model, batches, *args, **options)
-        finally:
-            handle.remove()
+    def spied(self, *args):
+        seen.add((self.training, torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+        return forward(self, *args)
 
-    monkeypatch.setattr(loop, "evaluate", spied)
+    monkeypatch.setattr(MLP, "forward", spied)
     train(**WINE, epochs=1, **{"training.inference_mode": True})
-    # The validation part, and the test part at the end.
-    assert list(seen.values()) == [True, False]
+    # Validating; training; a first look at the model, and the test part at the end.
+    assert seen == {(False, True, False), (True, False, True), (False, False, False)}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
