@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
 from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
+from ingredients.errors import MissingDependencyError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -18,11 +20,14 @@ if TYPE_CHECKING:
     from ingredients.datasets.fitted import Preparation
     from ingredients.models.freezing import Freezing
 
-__all__ = ["OPTIONS", "ingredient", "make_model"]
+__all__ = ["OPTIONS", "TUNED", "ingredient", "make_model"]
 
 _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("model", ingredients=[data.ingredient, loss.ingredient])
+
+# Settings that change the memory and the speed of a model, and nothing else; see `ingredients.models.tuned.tune`.
+TUNED = ("gradient_checkpointing", "channels_last", "compile", "compile_options")
 
 # The options of the networks that ship with the lab, so that they can be seen and checked without torch.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -60,6 +65,14 @@ def config() -> None:
     unfreeze: list[dict] = []
     # what of frozen parts stays in evaluation mode: norm (normalisation layers), all (dropout, too)
     frozen_eval: Literal["norm", "all"] = "norm"
+    # compute activations again in the backward pass, in place of keeping them: globs on the names of modules
+    gradient_checkpointing: list[str] = []
+    # keep images, and weights of convolutions, with channels last in memory, which is faster on tensor cores
+    channels_last = False
+    # compile the network (torch.compile, which takes a C++ compiler): its mode, or None
+    compile: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None = None
+    # further arguments of torch.compile, such as backend, fullgraph, dynamic
+    compile_options: dict[str, Any] = {}
 
 
 config.document(
@@ -90,12 +103,14 @@ def check_config(config: Map) -> None:
     from ingredients.models.building import check_model
     from ingredients.models.freezing import check_unfreeze
     from ingredients.models.initialising import check_init
+    from ingredients.models.tuned import check_compile
     from ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
     check_init(config.init)
     check_rename(config.rename)
     check_unfreeze(config.unfreeze)
+    check_compile(config.compile, config.compile_options)
     if config.weights is not None:
         parse_run(config.weights)
 
@@ -110,6 +125,7 @@ def make_model(
     dtype: torch.dtype | None = None,
     pretrained: bool = True,
     preparation: Preparation | None = None,
+    tuned: bool = True,
 ) -> nn.Module:
     """Return the configured model, on the CPU: initialised from the stream `init` of `seed`, with `model.weights`.
 
@@ -123,6 +139,7 @@ def make_model(
         dtype: Type of inputs, `Data.input_dtype`; float32 without it.
         preparation: `Data.preparation`, for models that take it.
         pretrained: Whether to load `model.weights`; False where a checkpoint is loaded into the model afterwards.
+        tuned: Whether `gradient_checkpointing`, `channels_last` and `compile` count.
 
     Returns:
         A module that takes inputs (B, *input_shape) and returns raw scores (B, num_outputs).
@@ -144,7 +161,19 @@ def make_model(
         _load_weights(model, _config, _run)
     if _config.freeze or _config.unfreeze:
         _freezing(model, _config)
+    if tuned:
+        _tune(model, _config, len(input_shape))
     return model
+
+
+def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
+    from ingredients.models.tuned import tune
+
+    if config.channels_last and num_dims != 3:
+        raise ModelError(
+            f"model.channels_last: inputs have {num_dims} dimensions, expected images (channels, height, width)"
+        )
+    tune(model, **{name: config[name] for name in TUNED})
 
 
 def _freezing(model: nn.Module, config: Map) -> Freezing:
@@ -173,24 +202,68 @@ def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
 
 @ingredient.command(unobserved=True)
 def summary(_config: Map, _run: Any) -> None:
-    """Show per layer name, type, output shape and parameters; totals; operations per sample."""
+    """Show per layer output shape, parameters, operations, memory and receptive field, and the totals."""
     import torch
 
-    from ingredients.models.building import summarize
+    from ingredients.models.summarizing import summarize
 
     seed = _run.config["seed"]
     source = data.make_data(seed, torch.device("cpu"))
     num_outputs = loss.make_loss(source).num_outputs
     told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
-    model = make_model(source.input_shape, num_outputs, seed, pretrained=False, **told)
+    model = make_model(source.input_shape, num_outputs, seed, pretrained=False, tuned=False, **told)
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 
+@ingredient.command(unobserved=True)
+def probe(_config: Map, _run: Any) -> None:
+    """Show what goes through the layers with one training batch, forward and back, and draw it as probe.png."""
+    import torch
+
+    from ingredients.config.seed import global_stream
+    from ingredients.inspection.one_batch import draw, look, print_seen
+
+    seed = _run.config["seed"]
+    source = data.make_data(seed, torch.device("cpu"))
+    criterion = loss.make_loss(source)
+    told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
+    network = make_model(source.input_shape, criterion.num_outputs, seed, **told)
+    modules = _run.config.get("probe", {}).get("modules", [])
+    globs = [modules] if isinstance(modules, str) else modules
+    with global_stream(seed, "probe"):
+        found = look(network, criterion, next(iter(source.train.epoch(1))), globs)
+    print_seen(found)
+    path = Path("probe.png")
+    try:
+        draw(found, path)
+    except (MissingDependencyError, OSError) as error:
+        print(f"no picture: {error}")
+    else:
+        print(f"drawn in {path}")
+
+
 def print_summary(found: dict) -> None:
-    """Print what `models.building.summarize` found as a table."""
+    """Print what `models.summarizing.summarize` found as a table."""
     from ingredients.config.tables import print_table
 
-    rows = [[row["name"], row["type"], "x".join(map(str, row["output"])), row["parameters"]] for row in found["layers"]]
-    print_table(["layer", "type", "output", "parameters"], rows)
+    rows = [
+        [
+            row["name"],
+            row["type"],
+            _times(row["output"]),
+            row["parameters"],
+            row["operations"],
+            f"{row['output_bytes'] / 1024:.1f}",
+            _times(row["receptive_field"]) or "-",
+        ]
+        for row in found["layers"]
+    ]
+    print_table(["layer", "type", "output", "parameters", "FLOPs", "output KiB", "receptive field"], rows)
     print(f"parameters: {found['parameters']:,} ({found['trainable']:,} trainable)")
     print(f"operations per sample, forward: {found['operations']:,} FLOPs")
+    parameters, outputs = found["parameter_bytes"] / 2**20, found["output_bytes"] / 2**20
+    print(f"memory: parameters and buffers {parameters:.2f} MiB, outputs of layers {outputs:.3f} MiB a sample")
+
+
+def _times(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape))

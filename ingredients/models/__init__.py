@@ -1,1 +1,21 @@
-"""Models without Sacred: networks, and building them."""
+"""Models without Sacred: networks, and building them.
+
+from ingredients.models import make_feature_extractor
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__all__ = ["FeatureExtractor", "make_feature_extractor"]
+
+if TYPE_CHECKING:
+    from ingredients.models.features import FeatureExtractor, make_feature_extractor
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            from ingredients.models import features
+
+            return getattr(features, name)
+        raise AttributeError(f"module 'ingredients.models' has no attribute {name!r}")

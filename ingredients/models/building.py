@@ -1,16 +1,13 @@
-"""Building and describing models, without Sacred."""
+"""Building models, without Sacred."""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 from ingredients.config.nearest import nearest
@@ -20,7 +17,7 @@ from ingredients.errors import ModelError
 from ingredients.models.initialising import initialize
 from ingredients.models.networks import CNN, MLP, ViT
 
-__all__ = ["NETWORKS", "build_model", "check_model", "summarize"]
+__all__ = ["NETWORKS", "build_model", "check_model"]
 
 NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
@@ -121,71 +118,3 @@ def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_output
         raise ModelError(
             f"model.name={name} returns {outputs.shape[1]} outputs, expected {num_outputs} for these data and loss"
         )
-
-
-def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """Return what `model.summary` shows.
-
-    Returns:
-        `layers`: per leaf module name, type, output shape without the batch, parameters (of shared ones, once);
-        `parameters` and `trainable`: totals; `operations`: floating-point operations of one sample forward, as
-        `torch.utils.flop_counter` counts them (a multiply and an add are two).
-    """
-    shapes: dict[str, list[int]] = {}
-    handles = []
-    for name, module in model.named_modules():
-        if not any(module.children()):
-            handles.append(module.register_forward_hook(_shape_recorder(shapes, name)))
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), _countable(), FlopCounterMode(display=False) as counter:
-            model(torch.zeros(1, *input_shape, dtype=dtype, device=device))
-    finally:
-        model.train(training)
-        for handle in handles:
-            handle.remove()
-    return {
-        "layers": _layers(model, shapes),
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-        "operations": counter.get_total_flops(),
-    }
-
-
-@contextlib.contextmanager
-def _countable() -> Iterator[None]:
-    """Let attention be computed by matrix products, which the counter knows, instead of by fused kernels."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-
-
-def _shape_recorder(shapes: dict[str, list[int]], name: str) -> Any:
-    def record(module: nn.Module, inputs: Any, output: Any) -> None:
-        shapes[name] = list(output.shape[1:]) if isinstance(output, torch.Tensor) else []
-
-    return record
-
-
-def _layers(model: nn.Module, shapes: dict[str, list[int]]) -> list[dict[str, Any]]:
-    seen: set[int] = set()
-    layers = []
-    for name, module in model.named_modules():
-        own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in seen]
-        seen.update(id(parameter) for parameter in own)
-        if own or name in shapes:
-            count = sum(parameter.numel() for parameter in own)
-            row = {
-                "name": name or "(model)",
-                "type": type(module).__name__,
-                "output": shapes.get(name, []),
-                "parameters": count,
-            }
-            layers.append(row)
-    return layers

@@ -184,7 +184,7 @@ def test_main_under_overflow_counts_what_it_skipped(run, recorder):
         {"data.name": "breast_cancer", "loss.name": "bce", "loss.options.pos_weight": 2.0},
         {"optimizer.name": "SGD", "optimizer.options": {"momentum": 0.9, "nesterov": True}, "lr": 0.1},
         {"optimizer.groups": [{"match": "*.bias", "lr": 0.1}], "optimizer.decay_bias_and_norm": False},
-        {"optimizer.name": "LBFGS", "lr": 0.1},
+        {"optimizer.name": "LBFGS", "lr": 0.1, "epochs": 2},
         {"scheduler.name": "OneCycleLR", "scheduler.options": {"max_lr": 0.1}, "scheduler.interval": "step"},
         {"scheduler.name": "CosineAnnealingLR", "scheduler.warmup_steps": 5},
         {
@@ -429,6 +429,16 @@ def test_model_summary_shows_the_configured_model(run, capsys):
     out = capsys.readouterr().out
     assert "parameters: 275 (275 trainable)" in out
     assert f"operations per sample, forward: {2 * (13 * 16 + 16 * 3)} FLOPs" in out
+    assert "memory: parameters and buffers 0.00 MiB, outputs of layers 0.000 MiB a sample" in out
+
+
+def test_model_probe_shows_what_goes_through_layers_and_draws_it(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(WINE | {"model.options.hidden": [16], "probe.modules": "[12]"}, "model.probe")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[-3:-1]] == [["1", "Linear", "16"], ["2", "ReLU", "16"]]
+    assert lines[-1] == "drawn in probe.png"
+    assert (tmp_path / "probe.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_model_summary_of_data_that_are_read_item_by_item(run, capsys, tmp_path):

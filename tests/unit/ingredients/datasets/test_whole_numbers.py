@@ -12,7 +12,8 @@ from ingredients.datasets.samples import from_arrays
 from ingredients.datasets.sources import load_source
 from ingredients.datasets.targets import resolve_task
 from ingredients.errors import DataError, ModelError
-from ingredients.models.building import build_model, summarize
+from ingredients.models.building import build_model
+from ingredients.models.summarizing import summarize
 
 DEFAULTS = ingredient.configurations[0]()
 WORDS = np.arange(80).reshape(40, 2) % 7

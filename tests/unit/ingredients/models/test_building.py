@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from ingredients.errors import ConfigError, MissingDependencyError, ModelError
-from ingredients.models.building import build_model, summarize
+from ingredients.models.building import build_model
 from ingredients.models.initialising import initialize
+from ingredients.models.summarizing import summarize
 
 IMAGE = (1, 8, 8)
 
@@ -218,10 +219,22 @@ def test_summary_totals_are_the_sums_of_the_parameters(name):
 
 def test_summary_of_a_linear_layer_counts_two_operations_a_weight():
     assert summarize(nn.Linear(30, 7), (30,)) == {
-        "layers": [{"name": "(model)", "type": "Linear", "output": [7], "parameters": 30 * 7 + 7}],
+        "layers": [
+            {
+                "name": "(model)",
+                "type": "Linear",
+                "output": [7],
+                "parameters": 30 * 7 + 7,
+                "operations": 2 * 30 * 7,
+                "output_bytes": 4 * 7,
+                "receptive_field": [],
+            }
+        ],
         "parameters": 30 * 7 + 7,
         "trainable": 30 * 7 + 7,
         "operations": 2 * 30 * 7,
+        "parameter_bytes": 4 * (30 * 7 + 7),
+        "output_bytes": 4 * 7,
     }
 
 
@@ -267,3 +280,12 @@ def test_summary_leaves_mode_and_statistics_of_the_model():
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_summary_says_of_each_layer_what_it_computes_and_keeps():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
+    found = summarize(model, (1, 4, 4))
+    assert [row["operations"] for row in found["layers"]] == [2 * 9 * 2 * 4, 0, 0, 2 * 8 * 3]
+    assert sum(row["operations"] for row in found["layers"]) == found["operations"]
+    assert [row["output_bytes"] for row in found["layers"]] == [32, 32, 32, 12]
+    assert [row["receptive_field"] for row in found["layers"]] == [[3, 3], [3, 3], [], []]

@@ -1,0 +1,120 @@
+"""What goes through a model with one batch, forward and backward: a table, and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ingredients.config.construct import require
+from ingredients.config.tables import print_table
+from ingredients.inspection.probes import Probe, feature_maps, matching
+
+__all__ = ["Seen", "draw", "look", "print_seen"]
+
+# Rows of the picture.
+_MOST_DRAWN = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What was seen of a module.
+
+    Attributes:
+        name: Its dotted name.
+        kind: Its class.
+        output: What it returned, detached.
+        gradient: The gradient of the loss by that; None if none came back.
+        figures: Statistics by name, see `Probe.figures`.
+        weight_norm, grad_norm: Of all its own parameters together, and their gradients; None without any.
+    """
+
+    name: str
+    kind: str
+    output: Tensor
+    gradient: Tensor | None
+    figures: dict[str, float]
+    weight_norm: float | None
+    grad_norm: float | None
+
+
+def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Sequence[str] = ()) -> list[Seen]:
+    """Put a batch through a model and back, in training mode, and return what was seen of its modules, in their order.
+
+    Args:
+        model: The model; its gradients are cleared.
+        loss: Takes outputs and targets.
+        batch: Inputs and targets.
+        globs: Names of modules; all that have none below them without any.
+
+    Raises:
+        ConfigError: If a glob matches no module.
+    """
+    modules = matching(model, globs or ["*"])
+    if not globs:
+        modules = {name: module for name, module in modules.items() if not any(module.children())}
+    model.train()
+    inputs, targets = batch
+    with Probe(model, modules, ["activations", "gradients"]) as probe:
+        loss(model(inputs), targets).backward()
+    figures = probe.figures()
+    found = []
+    for name in probe.outputs:
+        own = list(modules[name].parameters(recurse=False))
+        gradients = [parameter.grad for parameter in own if parameter.grad is not None]
+        found.append(
+            Seen(
+                name,
+                type(modules[name]).__name__,
+                probe.outputs[name],
+                probe.gradients.get(name),
+                {what.rpartition("/")[2]: v for what, v in figures.items() if what.rpartition("/")[0] == name},
+                float(torch.nn.utils.get_total_norm(own)) if own else None,
+                float(torch.nn.utils.get_total_norm(gradients)) if gradients else None,
+            )
+        )
+    model.zero_grad()
+    return found
+
+
+def print_seen(found: Sequence[Seen]) -> None:
+    """Print it as a table."""
+    columns = ["layer", "type", "output", "mean", "std", "zeros", "dead", "gradient std", "weight norm", "its gradient"]
+    rows = []
+    for seen in found:
+        shown = [seen.figures.get(f"output_{what}") for what in ("mean", "std", "zeros", "dead")]
+        shown += [seen.figures.get("gradient_std"), seen.weight_norm, seen.grad_norm]
+        shape = "x".join(map(str, seen.output.shape[1:]))
+        rows.append([seen.name, seen.kind, shape, *("" if value is None else f"{value:.3g}" for value in shown)])
+    print_table(columns, rows)
+
+
+def draw(found: Sequence[Seen], path: Path) -> None:
+    """Draw the first modules as a PNG: histograms of outputs and their gradients, and the feature maps of a sample.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
+    drawn = found[:_MOST_DRAWN]
+    size = (9, 1.6 * len(drawn))
+    figure = require("matplotlib.figure", "plot", "drawing a probe").Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(drawn), 3, squeeze=False)
+    for row, seen in zip(grid, drawn, strict=True):
+        for axes, values in zip(row, (seen.output, seen.gradient), strict=False):
+            if values is not None:
+                finite = values.flatten().float().cpu()
+                axes.hist(finite[finite.isfinite()].numpy(), bins=50)
+            axes.tick_params(labelsize=6)
+            axes.locator_params(axis="x", nbins=4)
+            axes.set_yticks([])
+        row[0].set_ylabel(seen.name, fontsize=7)
+        row[2].axis("off")
+        if seen.output.ndim == 4:
+            row[2].imshow(feature_maps(seen.output[0]).numpy(), cmap="gray", vmin=0, vmax=1)
+    for axes, title in zip(grid[0], ("output", "gradient by the output", "feature maps"), strict=True):
+        axes.set_title(title, fontsize=8)
+    figure.savefig(path)

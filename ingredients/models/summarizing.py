@@ -1,0 +1,104 @@
+"""What a model is made of: shapes, parameters, operations, memory and receptive fields, layer by layer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from ingredients.datasets.structure import tensors_of
+from ingredients.models.receptive_field import receptive_fields
+
+__all__ = ["summarize"]
+
+
+def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """Return what `model.summary` shows.
+
+    Returns:
+        `layers`: per leaf module name, type, output shape without the batch, parameters (of shared ones, once),
+        `operations` and `output_bytes` of one sample, and `receptive_field`, see `receptive_fields`, [] where it is not
+        defined; `parameters` and `trainable`: totals; `operations`: floating-point operations of one sample forward, as
+        `torch.utils.flop_counter` counts them (a multiply and an add are two); `parameter_bytes`, with buffers;
+        `output_bytes`: of all leaf modules, which is about what a training keeps of a sample for the pass backward.
+    """
+    shapes: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    handles = []
+    for name, module in model.named_modules():
+        if not any(module.children()):
+            handles.append(module.register_forward_hook(_shape_recorder(shapes, sizes, name)))
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    inputs = torch.zeros(1, *input_shape, dtype=dtype, device=device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), _countable(), FlopCounterMode(display=False) as counter:
+            model(inputs)
+        fields = receptive_fields(model, inputs)
+    finally:
+        model.train(training)
+        for handle in handles:
+            handle.remove()
+    kept = [*model.parameters(), *model.buffers()]
+    return {
+        "layers": _layers(model, shapes, sizes, counter, fields),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        "operations": counter.get_total_flops(),
+        "parameter_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
+        "output_bytes": sum(sizes.values()),
+    }
+
+
+@contextlib.contextmanager
+def _countable() -> Iterator[None]:
+    """Let attention be computed by matrix products, which the counter knows, instead of by fused kernels."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _shape_recorder(shapes: dict[str, list[int]], sizes: dict[str, int], name: str) -> Any:
+    def record(module: nn.Module, inputs: Any, output: Any) -> None:
+        shapes[name] = list(output.shape[1:]) if isinstance(output, Tensor) else []
+        sizes[name] = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
+
+    return record
+
+
+def _layers(
+    model: nn.Module,
+    shapes: dict[str, list[int]],
+    sizes: dict[str, int],
+    counter: FlopCounterMode,
+    fields: dict[str, list[int]],
+) -> list[dict[str, Any]]:
+    counts, root = counter.get_flop_counts(), type(model).__name__
+    seen: set[int] = set()
+    layers = []
+    for name, module in model.named_modules():
+        own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in seen]
+        seen.update(id(parameter) for parameter in own)
+        if own or name in shapes:
+            is_leaf = name in shapes
+            row = {
+                "name": name or "(model)",
+                "type": type(module).__name__,
+                "output": shapes.get(name, []),
+                "parameters": sum(parameter.numel() for parameter in own),
+                "operations": sum(counts.get(f"{root}.{name}" if name else root, {}).values()) if is_leaf else 0,
+                "output_bytes": sizes.get(name, 0),
+                "receptive_field": fields.get(name, []),
+            }
+            layers.append(row)
+    return layers
