@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
@@ -44,6 +44,8 @@ def config() -> None:
     resume: str | None = None
     # checkpoint that the commands evaluate, predict and export load: PATH.pt, run:ID (its best weights) or run:ID@last
     path: str | None = None
+    # type that evaluate and predict cast the weights to, and compute in: float16 and bfloat16 take half the memory
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
 @ingredient.capture
@@ -69,7 +71,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingReco
     """
     from ingredients.checkpoints.checkpointer import Checkpointer
 
-    options = {name: value for name, value in _config.items() if name not in ("path", "resume")}
+    options = {name: value for name, value in _config.items() if name not in ("path", "resume", "dtype")}
     start = None if _config.resume in (None, "auto") else Path(_config.resume)
     if run is None:
         return Checkpointer(Path(folder) / "checkpoints", to_plain(config), start=start, **options)
@@ -136,11 +138,13 @@ def load_model(
     config: Map,
     path: str | None,
     loss: Loss | None = None,
+    dtype: str = "float32",
     _run: TrainingRecord | None = None,
 ) -> dict[str, Any]:
     """Load the weights of the configured checkpoint into `model`, and into `loss` what was trained of that.
 
-    Warns if it does not hold what its data were prepared by, and was trained on other data, or another split of them.
+    They are cast to `checkpoint.dtype`; the model takes and returns float32 all the same. Warns if the checkpoint does
+    not hold what its data were prepared by, and was trained on other data, or another split of them.
 
     Args:
         model: Built as it was when the checkpoint was saved.
@@ -166,7 +170,19 @@ def load_model(
             path,
             ", ".join(differing),
         )
+    if dtype != "float32":
+        _cast(model, dtype, _run)
     return {"checkpoint": str(where), **{name: state.get(name) for name in ("run", "epoch", "step")}}
+
+
+def _cast(model: nn.Module, dtype: str, run: Any) -> None:
+    """Cast the weights of a model, and say how much memory that saves."""
+    from ingredients.models.tuned import cast
+
+    before, after = cast(model, dtype)
+    _log.info("weights in %s: %.2f MB in place of %.2f", dtype, after / 1e6, before / 1e6)
+    if run is not None:
+        run.info["weights_in"] = {"dtype": dtype, "bytes": after, "float32_bytes": before}
 
 
 def _checkpoint(path: str | None, run: TrainingRecord | None) -> Path:

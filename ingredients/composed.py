@@ -28,13 +28,16 @@ class Parts:
     model: nn.Module
 
 
-def make_parts(run: Any, command: str, *, pretrained: bool = False, needs: tuple[str, ...] = ()) -> Parts:
+def make_parts(
+    run: Any, command: str, *, pretrained: bool = False, tuned: bool = True, needs: tuple[str, ...] = ()
+) -> Parts:
     """Return what the run's experiment would train.
 
     Args:
         run: The run of a command.
         command: Its name, for the error.
         pretrained: Whether to load `model.weights`.
+        tuned: Whether the model's settings of memory and speed count.
         needs: Further ingredients that the command uses.
 
     Raises:
@@ -52,5 +55,6 @@ def make_parts(run: Any, command: str, *, pretrained: bool = False, needs: tuple
     source = data.make_data(seed, where)
     criterion = loss.make_loss(source, device=where)
     told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation, "pretrained": pretrained}
+    told["tuned"] = tuned
     network = model.make_model(source.input_shape, criterion.num_outputs, seed, **told).to(where)
     return Parts(where, source, criterion, network)

@@ -24,6 +24,8 @@ def config() -> None:
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     # let batch normalisation take its statistics over the batches of all ranks; without it, over each rank's own
     sync_batch_norm = False
+    # split gradients, momenta and the parameters that are trained over ranks (FSDP2), for models that need much memory
+    shard = False
     # let parameters take no part in the loss of some batches; costs a search through the graph at each step
     find_unused_parameters = False
     # seconds that ranks wait for each other in one exchange, before the run fails

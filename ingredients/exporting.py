@@ -84,6 +84,10 @@ def export_model(
     from ingredients.deployment.formats import FORMATS
 
     format = _config.format
+    if config.get("checkpoint", {}).get("dtype", "float32") != "float32":
+        raise ModelError(
+            "export: files are in float32; leave out checkpoint.dtype, and cast the file if it is to be less"
+        )
     if _config.preparation and config.get("data", {}).get("transforms"):
         raise ModelError(
             "export.preparation: data.transforms are not part of the file, which would take images as they are before; "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map
 from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import MissingDependencyError
+from ingredients.errors import MissingDependencyError, ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from ingredients.datasets.fitted import Preparation
     from ingredients.models.freezing import Freezing
 
-__all__ = ["OPTIONS", "ingredient", "make_model"]
+__all__ = ["OPTIONS", "TUNED", "ingredient", "make_model"]
 
 _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("model", ingredients=[data.ingredient, loss.ingredient])
+
+# Settings that change the memory and the speed of a model, and nothing else; see `ingredients.models.tuned.tune`.
+TUNED = ("gradient_checkpointing", "channels_last", "compile", "compile_options")
 
 # The options of the networks that ship with the lab, so that they can be seen and checked without torch.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -62,6 +65,14 @@ def config() -> None:
     unfreeze: list[dict] = []
     # what of frozen parts stays in evaluation mode: norm (normalisation layers), all (dropout, too)
     frozen_eval: Literal["norm", "all"] = "norm"
+    # compute activations again in the backward pass, in place of keeping them: globs on the names of modules
+    gradient_checkpointing: list[str] = []
+    # keep images, and weights of convolutions, with channels last in memory, which is faster on tensor cores
+    channels_last = False
+    # compile the network (torch.compile, which takes a C++ compiler): its mode, or None
+    compile: Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"] | None = None
+    # further arguments of torch.compile, such as backend, fullgraph, dynamic
+    compile_options: dict[str, Any] = {}
 
 
 config.document(
@@ -92,12 +103,14 @@ def check_config(config: Map) -> None:
     from ingredients.models.building import check_model
     from ingredients.models.freezing import check_unfreeze
     from ingredients.models.initialising import check_init
+    from ingredients.models.tuned import check_compile
     from ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
     check_init(config.init)
     check_rename(config.rename)
     check_unfreeze(config.unfreeze)
+    check_compile(config.compile, config.compile_options)
     if config.weights is not None:
         parse_run(config.weights)
 
@@ -112,6 +125,7 @@ def make_model(
     dtype: torch.dtype | None = None,
     pretrained: bool = True,
     preparation: Preparation | None = None,
+    tuned: bool = True,
 ) -> nn.Module:
     """Return the configured model, on the CPU: initialised from the stream `init` of `seed`, with `model.weights`.
 
@@ -125,6 +139,7 @@ def make_model(
         dtype: Type of inputs, `Data.input_dtype`; float32 without it.
         preparation: `Data.preparation`, for models that take it.
         pretrained: Whether to load `model.weights`; False where a checkpoint is loaded into the model afterwards.
+        tuned: Whether `gradient_checkpointing`, `channels_last` and `compile` count.
 
     Returns:
         A module that takes inputs (B, *input_shape) and returns raw scores (B, num_outputs).
@@ -146,7 +161,19 @@ def make_model(
         _load_weights(model, _config, _run)
     if _config.freeze or _config.unfreeze:
         _freezing(model, _config)
+    if tuned:
+        _tune(model, _config, len(input_shape))
     return model
+
+
+def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
+    from ingredients.models.tuned import tune
+
+    if config.channels_last and num_dims != 3:
+        raise ModelError(
+            f"model.channels_last: inputs have {num_dims} dimensions, expected images (channels, height, width)"
+        )
+    tune(model, **{name: config[name] for name in TUNED})
 
 
 def _freezing(model: nn.Module, config: Map) -> Freezing:
@@ -184,7 +211,7 @@ def summary(_config: Map, _run: Any) -> None:
     source = data.make_data(seed, torch.device("cpu"))
     num_outputs = loss.make_loss(source).num_outputs
     told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
-    model = make_model(source.input_shape, num_outputs, seed, pretrained=False, **told)
+    model = make_model(source.input_shape, num_outputs, seed, pretrained=False, tuned=False, **told)
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 

@@ -6,10 +6,10 @@ import fnmatch
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path
+from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.nearest import nearest
 from ingredients.errors import OptimizerError
@@ -35,7 +35,7 @@ def config() -> None:
     lr = 1e-3
     # weight decay; None leaves the class's own default: 0.01 of AdamW, 0 of most others
     weight_decay: float | None = None
-    # further arguments of the class, such as momentum, betas, nesterov, fused
+    # further arguments of the class, such as momentum, betas, nesterov
     options: dict[str, Any] = {}
     # groups of their own: a list of {match: glob on parameter names, lr: ..., weight_decay: ...}; the first match wins
     groups: list[dict] = []
@@ -43,6 +43,8 @@ def config() -> None:
     decay_bias_and_norm = True
     # factor on lr from each layer to the one before it, such as 0.75, the last having all of lr; None for one rate
     layer_decay: float | None = None
+    # how a step is computed: for_loop, foreach (all parameters at once), fused (one kernel); None as torch thinks best
+    implementation: Literal["for_loop", "foreach", "fused"] | None = None
 
 
 @ingredient.check
@@ -50,7 +52,9 @@ def check_config(config: Map) -> None:
     """Refuse a class, a rate or options that cannot be, before the model is there."""
     _check_rate(config.lr)
     _check_layer_decay(config.layer_decay)
-    check_options(_optimizer_class(config.name), config.options, "optimizer.options", {"params": (), "lr": config.lr})
+    cls = _optimizer_class(config.name)
+    check_options(cls, config.options, "optimizer.options", {"params": (), "lr": config.lr})
+    _flags(cls, config.implementation, config.options)
 
 
 @ingredient.capture
@@ -81,6 +85,7 @@ def build_optimizer(
     groups: Sequence[Mapping[str, Any]] = (),
     decay_bias_and_norm: bool = True,
     layer_decay: float | None = None,
+    implementation: str | None = None,
     loss: Loss | None = None,
 ) -> torch.optim.Optimizer:
     """Return an optimizer for `model`, and for what is trained of `loss`.
@@ -98,7 +103,7 @@ def build_optimizer(
     _check_rate(lr)
     _check_layer_decay(layer_decay)
     takes = inspect.signature(cls).parameters
-    given: dict[str, Any] = {"lr": lr}
+    given: dict[str, Any] = {"lr": lr, **_flags(cls, implementation, options)}
     if "weight_decay" in takes:
         if weight_decay is not None:
             given["weight_decay"] = weight_decay
@@ -115,6 +120,30 @@ def build_optimizer(
         if not isinstance(own_lr, int | float) or not own_lr > 0:
             raise OptimizerError(f"optimizer.groups: got lr={own_lr!r} for {group['match']!r}, expected more than 0")
     return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
+
+
+def _flags(cls: type, implementation: str | None, options: Mapping[str, Any]) -> dict[str, bool]:
+    """Return the arguments of an optimizer's class that choose how its steps are computed.
+
+    Raises:
+        OptimizerError: If it does not compute them like that, or the options say it, too.
+    """
+    import inspect
+
+    if implementation is None:
+        return {}
+    takes = [name for name in ("foreach", "fused") if name in inspect.signature(cls).parameters]
+    if implementation != "for_loop" and implementation not in takes:
+        raise OptimizerError(
+            f"optimizer.implementation: {cls.__name__} has no {implementation} one; it has "
+            f"{', '.join(['for_loop', *takes])}"
+        )
+    both = [name for name in takes if name in options]
+    if both:
+        raise OptimizerError(
+            f"optimizer: got implementation and options.{both[0]}, which are one thing; give one of them"
+        )
+    return {name: name == implementation for name in takes}
 
 
 def _check_rate(lr: float) -> None:
@@ -145,6 +174,8 @@ def _optimizer_class(name: str) -> type:
     import torch
 
     if is_dotted_path(name):
+        if name.startswith("bitsandbytes"):
+            require("bitsandbytes", "bitsandbytes", f"optimizer.name={name}")
         return import_object(name, "optimizer.name")
     known = {
         key: value

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients import amp, composed, optimizer
+from ingredients import amp, composed, model, optimizer
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
+    from torch import nn
 
     from ingredients.precision.mixed_precision import MixedPrecision
 
@@ -49,6 +52,8 @@ def config() -> None:
     average_decay = 0.999
     # first epoch that the average counts; None for 1 with ema, for the last quarter of the training with swa
     average_start: int | None = None
+    # validate in torch.inference_mode, with less to keep track of; no module may keep what it computed for training
+    inference_mode = False
 
 
 @ingredient.check
@@ -137,6 +142,37 @@ def _draw(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
         print(f"no picture: {error}")
     else:
         print(f"drawn in {path}")
+
+
+@ingredient.command(unobserved=True)
+def check(_run: Any) -> None:
+    """Show time and memory of a training step with each setting of memory and speed that is set, against none."""
+    from ingredients.models.tuned import tune
+    from ingredients.tuning.step_cost import Tuned, measure, print_costs
+
+    parts = composed.make_parts(_run, "training.check", pretrained=True, tuned=False, needs=("optimizer", "amp"))
+    settings, how = _run.config["model"], _run.config["optimizer"]
+    chosen = {name: settings[name] for name in model.TUNED if settings[name] and name != "compile_options"}
+
+    def variant(names: Sequence[str], implementation: str | None) -> Tuned:
+        def tuned(network: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+            options = {"compile_options": settings["compile_options"]} if "compile" in names else {}
+            tune(network, **{name: chosen[name] for name in names}, **options)
+            return network, optimizer.build_optimizer(
+                network, **{**how, "implementation": implementation}, loss=parts.loss
+            )
+
+        return tuned
+
+    implementation = how["implementation"]
+    variants = {"none": variant([], None)} | {f"model.{name}": variant([name], None) for name in chosen}
+    if implementation is not None:
+        variants["optimizer.implementation"] = variant([], implementation)
+    if len(variants) > 2:
+        variants["all of them"] = variant([*chosen], implementation)
+    if len(variants) == 1:
+        print("none is set; try model.gradient_checkpointing, channels_last or compile, or optimizer.implementation")
+    print_costs(measure(variants, parts.model, parts.loss, parts.data, amp.make_amp(parts.device)))
 
 
 def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:

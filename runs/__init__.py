@@ -44,6 +44,7 @@ __all__ = [
     "SyncResult",
     "Tolerance",
     "Verdict",
+    "Words",
     "compare",
     "copy",
     "diff",
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         SweepError,
     )
     from runs.mongod import Mongod
+    from runs.query.filters import Words
     from runs.reporting.report import write_report
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
@@ -124,6 +126,7 @@ else:
         "SyncResult": "runs.transfer.syncing",
         "Tolerance": "runs.rerun.verdict",
         "Verdict": "runs.rerun.verdict",
+        "Words": "runs.query.filters",
         "compare": "runs.comparison.compare",
         "copy": "runs.transfer.copying",
         "diff": "runs.comparison.difference",

@@ -35,15 +35,14 @@ from subprocess import DEVNULL, PIPE, STDOUT, CompletedProcess
 from types import TracebackType
 from typing import IO, Any
 
-from tests.warm_python import start_child
+from tests.warm_python import start_child, starts_others
 
 __all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down", "warm_children"]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
 ADDRESS_VARIABLE = "SACRISTAN_TEST_WARM_PYTHON"
-# Commands of `runs` that start experiments, and those that become one.
-_STARTING = {"resume", "fork", "reproduce"}
+# Commands that become an experiment.
 _BECOMING = {"resume", "fork"}
 _LAUNCHER = """#!{python} -S
 import sys
@@ -64,7 +63,7 @@ class Process:
         ignore: Signals that it ignores from its start.
         cold: Whether Python starts afresh, too.
         starts_python: Whether the Python that it starts by `subprocess` is warm as it is itself; by default those of
-            `runs resume`, `fork` and `reproduce` are.
+            `runs resume`, `fork`, `reproduce` and `work`, `sweep.run` and `sweep.agent` are.
         becomes_python: Whether the Python that it becomes by `os.execve` is warm, too; by default those of
             `runs resume` and `fork` are. Till then its signals meet a stand-in, which ends by them.
 
@@ -93,11 +92,10 @@ class Process:
     ) -> None:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(word) for word in command]
         env = dict(os.environ if env is None else env)
-        commands = set(words) if words[1:3] == ["-m", "runs"] else set()
         if starts_python is None:
-            starts_python = not _STARTING.isdisjoint(commands)
+            starts_python = starts_others(words)
         if becomes_python is None:
-            becomes_python = not _BECOMING.isdisjoint(commands)
+            becomes_python = words[1:3] == ["-m", "runs"] and not _BECOMING.isdisjoint(words)
         self.args, self._is_text = command, text
         self.returncode: int | None = None
         self.stdin = self.stdout = self.stderr = None
@@ -115,6 +113,7 @@ class Process:
             "start_new_session": start_new_session,
             "process_group": process_group,
             "ignore": list(ignore),
+            "descriptors": [],
             "cold": cold,
             "starts_python": starts_python,
             "becomes_python": becomes_python,

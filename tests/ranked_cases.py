@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from experiments.training.callbacks import Callback
 from experiments.training.loop import evaluate, fit, predict
 from experiments.training.tasks import Task
+from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.datasets.batches import Data
 from ingredients.datasets.epochs import TensorBatches
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import current
 
-__all__ = ["CASES", "ON_GPUS", "train"]
+__all__ = ["CASES", "train"]
 
 _GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(47, 4, generator=_GENERATOR)
@@ -48,13 +49,15 @@ class Own(Task):
 
 
 class Exchanges(Callback):
-    """Counts how often gradients are exchanged."""
+    """Counts how often gradients are exchanged, and how many numbers the optimizer of a rank holds."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.held = 0
 
     def start(self, trainer: Any) -> None:
-        if trainer.ranked is not None:
+        trained = trainer.optimizers[""].param_groups[0]["params"]
+        self.held = sum(getattr(each, "to_local", each.detach)().numel() for each in trained)
+        if trainer.ranked is not None and not current().options["shard"]:
             trainer.ranked.model.register_comm_hook(self, _counted)
 
 
@@ -77,14 +80,13 @@ CASES: dict[str, Any] = {
     "sum": (LABELS, functools.partial(_classes, reduction="sum"), 1),
     "values": (VALUES, lambda: Loss(nn.MSELoss(), "values", 2), 1),
     "own": (LABELS, Own, 2),
+    "normalised": (LABELS, _classes, 2),
 }
-# With statistics over all ranks, which torch has on GPUs alone.
-ON_GPUS: dict[str, Any] = {"normalised": (LABELS, _classes, 1)}
 
 
-def train(case: str, device: str = "cpu") -> dict[str, Any]:
+def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None) -> dict[str, Any]:
     """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
-    targets, make_loss, accumulate = (CASES | ON_GPUS)[case]
+    targets, make_loss, accumulate = CASES[case]
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
@@ -111,17 +113,25 @@ def train(case: str, device: str = "cpu") -> dict[str, Any]:
     norm = nn.BatchNorm1d(8) if case == "normalised" else nn.Identity()
     model = nn.Sequential(nn.Linear(4, 8), norm, nn.Tanh(), nn.Linear(8, num_outputs)).to(where)
     loss, exchanges, logged = make_loss(), Exchanges(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if case != "sum" else 0.01)
-    amp = MixedPrecision(where, accumulate=accumulate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 if case != "sum" else 0.01, momentum=0.5)
+    amp = MixedPrecision(where, accumulate=accumulate, clip_norm=1.0 if case == "normalised" else None)
     callbacks = [exchanges]
     log = functools.partial(_note, logged)
-    result = fit(model, data, loss, optimizer, amp=amp, log=log, epochs=2, log_interval=2, callbacks=callbacks)
+    how: dict[str, Any] = {"amp": amp, "log": log, "checkpointer": keeper}
+    result = fit(model, data, loss, optimizer, epochs=epochs, log_interval=2, callbacks=callbacks, **how)
     found: dict[str, Any] = {"weights": torch.cat([each.detach().flatten() for each in model.parameters()])}
-    found |= {"logged": logged, "steps": result.steps, "exchanges": exchanges.count}
+    found["statistics"] = [each.detach().cpu().double() for each in model.buffers()]
+    found |= {"logged": logged, "steps": result.steps, "exchanges": exchanges.count, "held": exchanges.held}
     found["test"] = evaluate(model, data.test, loss)
     if case != "own":
         found["predictions"] = predict(model, data.test, loss)["predictions"].tolist()
     return found
+
+
+def train_in_two_sessions(case: str, folder: Path) -> dict[str, Any]:
+    """Train a case for an epoch, and resume it from the state of that; return the same as `train`."""
+    train(case, epochs=1, keeper=Checkpointer(folder, {}))
+    return train(case, keeper=Checkpointer(folder, {}, resume=True))
 
 
 def _note(logged: list, name: str, value: float, step: int) -> None:
@@ -138,12 +148,20 @@ if __name__ == "__main__":
         torch.cuda.set_device(world_of().local_rank)
     options = {
         "backend": "auto",
-        "sync_batch_norm": device == "cuda",
+        "sync_batch_norm": True,
         "find_unused_parameters": False,
         "timeout_s": 60.0,
+        "shard": False,
     }
     ranks = join(Notices(world_of()), options)
-    found = {case: train(case, device) for case in (ON_GPUS if device == "cuda" else CASES)}
+    found: dict[str, Any] = {case: train(case, device) for case in CASES}
+    ranks.options["shard"] = True
+    found["sharded"] = {case: train(case, device) for case in CASES}
+    if device == "cpu":
+        for shard in (False, True):
+            ranks.options["shard"] = shard
+            folder = Path(sys.argv[1]).with_name(f"checkpoints-{shard}")
+            found[f"resumed {shard}"] = train_in_two_sessions("normalised", folder)
     if ranks.is_first:
         torch.save(found, Path(sys.argv[1]))
     ranks.agree(0)

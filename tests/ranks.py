@@ -18,6 +18,7 @@ __all__ = ["EXPERIMENT", "started_ranks", "wait_for_all", "write_experiment"]
 EXPERIMENT = '''"""A training by some ranks."""
 
 import os
+import resource
 import signal
 
 from experiments import Callback, Experiment, loop, results, supervised
@@ -37,6 +38,9 @@ class Fault(Callback):
         if self.is_here and trainer.place.step == self.step:
             if self.how == "raise":
                 raise ValueError("boom")
+            if self.how == "full":  # no file may grow to the size of a state
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+                return
             os.kill(os.getpid(), getattr(signal, self.how))
 
 

@@ -19,6 +19,7 @@ import _imp
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import functools
 import gc
 import hashlib
@@ -50,6 +51,8 @@ PACKAGES = (
     *("optuna", "optuna.storages.journal"),
 )
 LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
+# Commands and modules that start experiments, or a Python that does.
+STARTING = {"resume", "fork", "reproduce", "work", "sweep.run", "sweep.agent", "runs.sweeps.worker"}
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # Variables that a program reads when it starts, or a package when it is imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
@@ -61,6 +64,8 @@ OF_TORCHRUN = ("TORCHELASTIC_", "TORCH_NCCL_")
 THREADS = "OMP_NUM_THREADS"
 # Of Linux' prctl.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+# Descriptors of one's own are beyond it.
+HIGH = 200
 
 
 def main() -> None:
@@ -180,9 +185,10 @@ def wait_for_children() -> None:
 
 def guard(client: socket.socket) -> dict[str, Any]:
     """Fork the process asked for, and stand by it; return the request in that process."""
-    _, descriptors, _, _ = socket.recv_fds(client, 1, 3)
+    _, descriptors, _, _ = socket.recv_fds(client, 1, 8)
     with client.makefile("rb") as stream:
         request = json.loads(stream.readline())
+    client = out_of_the_way(client)
     if request["parent"] is not None:
         return hand_over(client, request, descriptors)
     adopt_orphans(True)
@@ -241,6 +247,12 @@ def kill_descendants() -> None:
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
+
+
+def out_of_the_way(client: socket.socket) -> socket.socket:
+    """Return a connection under a number that no descriptor of a process asked for has."""
+    with client:
+        return socket.socket(fileno=fcntl.fcntl(client.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH))
 
 
 def hand_over(client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
@@ -311,7 +323,7 @@ def keep_nursery(request: dict[str, Any]) -> dict[str, Any]:
         if os.fork():
             os.close(lifetime)
             subprocess._fork_exec = functools.partial(start_child, address, subprocess._fork_exec)
-            return request
+            return {**request, "starts_python": False}
         os.close(ours)
         nothing = os.open(os.devnull, os.O_RDWR)
         for place in range(3):
@@ -330,13 +342,14 @@ def start_child(address: str, original: Any, *arguments: Any) -> int:
         original: The function, for all other children.
         arguments: Those of that function.
     """
-    words, _, _, kept, cwd, env, stdin, _, _, stdout, _, stderr, _, _, _, session, group, *_, before, _ = arguments
+    words, _, _, kept, cwd, env, stdin, _, _, stdout, _, stderr, _, error, _, session, group, *_, before, _ = arguments
     command = [os.fsdecode(word) for word in words]
     variables = os.environ if env is None else dict(os.fsdecode(entry).split("=", 1) for entry in env)
     # Of the lab's, where interrupts are ignored; anything else that is to be done in the child cannot be handed over.
     takes_interrupts = getattr(before, "__name__", "") == "_take_interrupts"
-    if command[0] != sys.executable or not (before is None or takes_interrupts) or len(kept) > 1:
+    if command[0] != sys.executable or not (before is None or takes_interrupts):
         return original(*arguments)
+    passed = [descriptor for descriptor in kept if descriptor != error]
     ignored = [number for number in SIGNALS if signal.getsignal(number) == signal.SIG_IGN]
     if takes_interrupts and signal.SIGINT in ignored:
         ignored.remove(signal.SIGINT)
@@ -347,8 +360,9 @@ def start_child(address: str, original: Any, *arguments: Any) -> int:
         "start_new_session": bool(session),
         "process_group": group if group >= 0 else None,
         "ignore": [number for number in ignored if number not in (signal.SIGPIPE, signal.SIGXFSZ)],
+        "descriptors": passed,
         "cold": False,
-        "starts_python": False,
+        "starts_python": starts_others(command),
         "becomes_python": False,
         "parent": os.getpid(),
     }
@@ -357,12 +371,17 @@ def start_child(address: str, original: Any, *arguments: Any) -> int:
         with socket.socket(socket.AF_UNIX) as server:
             server.connect(address)
             streams = [place if given == -1 else given for place, given in enumerate((stdin, stdout, stderr))]
-            socket.send_fds(server, [b"+"], streams)
+            socket.send_fds(server, [b"+"], [*streams, *passed])
             server.sendall(json.dumps(request).encode() + b"\n")
             with server.makefile("rb") as answers:
                 return json.loads(answers.readline())["pid"]
     finally:
         adopt_orphans(False)
+
+
+def starts_others(command: list[str]) -> bool:
+    """Return whether a command starts other Pythons, which are to be warm as well."""
+    return not STARTING.isdisjoint(command)
 
 
 def become(request: dict[str, Any], descriptors: list[int]) -> None:
@@ -375,7 +394,10 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
         with contextlib.suppress(OSError):  # the C library keeps some
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for place, descriptor in enumerate(descriptors):
+    given = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for place, descriptor in zip((0, 1, 2, *request["descriptors"]), given, strict=True):
         os.dup2(descriptor, place)
         os.close(descriptor)
     os.chdir(request["cwd"])
@@ -385,7 +407,7 @@ def run(request: dict[str, Any]) -> None:
     """Run a program: a fresh one, or a script or module in this process."""
     if request["becomes_python"] and can_be_warm(request):
         request = keep_place(request)
-    if request["starts_python"] and can_be_warm(request):
+    while request["starts_python"] and can_be_warm(request):  # and so may what its nursery has forked
         request = keep_nursery(request)
     command, environment = request["command"], request["env"]
     if can_be_warm(request):

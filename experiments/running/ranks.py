@@ -46,7 +46,7 @@ def meet(world: World, experiment: sacred.Experiment, run: Any) -> Notices | Non
     name = run.experiment_info["name"]
     if "distributed" not in [part.path for part, _ in list(experiment.traverse_ingredients())]:
         raise ConfigError(
-            f"{which}, but {name} has no ingredient distributed, so that each would train by "
+            f"{which}, but the experiment {name} has no ingredient distributed, so that each would train by "
             "itself; add ingredients.distributed to it, or start it without torchrun"
         )
     if getattr(run.main_function, "unobserved", False):
@@ -74,10 +74,12 @@ def check_same_config(notices: Notices, config: Mapping[str, Any], first: Mappin
     names = [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
     if names:
         shown = ", ".join(f"{name}={mine.get(name)!r} and {its.get(name)!r}" for name in names[:3])
-        raise ConfigError(
+        error = ConfigError(
             f"rank {notices.world.rank} and rank 0 have different configs: {shown}; give all ranks the same command "
             "line, and let config scopes draw no random numbers but from seed"
         )
+        notices.tell_end("FAILED", f"ConfigError: {error}")
+        raise error
 
 
 def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:

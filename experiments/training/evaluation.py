@@ -24,9 +24,13 @@ from ingredients.ranks.group import ALONE, Ranks
 __all__ = ["evaluate", "evaluate_and_predict", "predict"]
 
 
-@torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Batches, loss: Loss | Task, amp: MixedPrecision | None = None
+    model: nn.Module,
+    batches: Batches,
+    loss: Loss | Task,
+    amp: MixedPrecision | None = None,
+    *,
+    inference_mode: bool = False,
 ) -> dict[str, float]:
     """Return the loss and the metrics of a model over a part of the data; empty if the part is.
 
@@ -37,6 +41,8 @@ def evaluate(
         batches: Such as `data.val` or `data.test`.
         loss: The loss, or the task, that the model was trained with.
         amp: The precision to compute in; float32 without one.
+        inference_mode: Whether to compute in `torch.inference_mode`, and not just without gradients. Tensors that are
+            made meanwhile, and kept, cannot take part in a training afterwards.
 
     Returns:
         `loss` and `accuracy`, from 0 to 1; of regression `loss`, `r2`, `mae` and `rmse`, the last two in the targets'
@@ -46,7 +52,8 @@ def evaluate(
         metrics = loop.evaluate(network, batches.test, criterion)
         print(metrics["accuracy"])
     """
-    return _passed(model, batches, loss, amp, measures=True)[0]
+    with torch.inference_mode() if inference_mode else torch.no_grad():
+        return _passed(model, batches, loss, amp, measures=True)[0]
 
 
 @torch.no_grad()

@@ -26,15 +26,16 @@ from experiments.training.ranked import RankedSteps, check_ranked
 from experiments.training.recovery import Recovery
 from experiments.training.speed import Speed, Stopwatch
 from experiments.training.tasks import Task, as_task
-from experiments.training.trainer import LogScalar, Trainer, grouped
+from experiments.training.trainer import LogScalar, Ranked, Trainer, grouped
 from experiments.training.triage import Triage, replay_if_asked
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
+from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.batches import Batches, Data
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.ranks.group import ALONE
+from ingredients.ranks.group import ALONE, Ranks
 from ingredients.scheduler import Schedule
 from ingredients.training import check_average, check_lengths
 
@@ -84,6 +85,7 @@ def fit(
     average: str | None = None,
     average_decay: float = 0.999,
     average_start: int | None = None,
+    inference_mode: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """Train `model` on `data.train`, validating on `data.val` every `val_interval` epochs.
@@ -118,6 +120,7 @@ def fit(
         average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
         average_decay: Of `ema`, the share of the average that stays after a step.
         average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
+        inference_mode: Whether validations compute in `torch.inference_mode`.
         callbacks: What is done beside the training, see `Callback`.
 
     Returns:
@@ -151,9 +154,15 @@ def fit(
     replay_if_asked(trainer, parts, asked, checkpointer)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
-    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check.state, ranks=ranks)
+
+    def check_state(place: Place) -> None:
+        if trainer.ranked is not None:
+            trainer.ranked.settle()
+        check.state(place)
+
+    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check_state, ranks=ranks)
     if ranks.size > 1:
-        trainer.ranked = RankedSteps(trainer, ranks)
+        trainer.ranked = _sharded(trainer, ranks) if ranks.options["shard"] else RankedSteps(trainer, ranks)
     if keeper.branched_from is not None:
         check_left(keeper.branched_from, place.epoch, epochs)
         check_waited(keeper.branched_from, best.name, best.waited, best.patience)
@@ -230,13 +239,13 @@ def fit(
                 log(f"train/{name}", value, place.step)
 
             if trainer.ranked is not None:
-                trainer.ranked.send_buffers()
+                trainer.ranked.settle()
             with keeper.saving_if_stopped(place, parts):
                 asked.after_epoch(trainer)
             metrics: dict[str, float] = {}
             if epoch % val_interval == 0 or epoch == epochs or place.stopped:
                 with keeper.saving_if_stopped(place, parts):
-                    measured = evaluate(trainer.evaluated, data.val, task, amp)
+                    measured = evaluate(trainer.evaluated, data.val, task, amp, inference_mode=inference_mode)
                 metrics = {f"val/{name}": value for name, value in measured.items()}
                 for name, value in metrics.items():
                     log(name, value, place.step)
@@ -254,6 +263,12 @@ def fit(
         asked.end(trainer)
     stopped = best.exhausted or place.stopped
     return FitResult(place.epoch, place.step, best.epoch, best.value, stopped, watch.report())
+
+
+def _sharded(trainer: Trainer, ranks: Ranks) -> Ranked:
+    from experiments.training.sharded import ShardedSteps  # torch takes its time to import what that needs
+
+    return ShardedSteps(trainer, ranks)
 
 
 def implied_callbacks(

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from experiments.training.tasks import Supervised, Task
 from ingredients.errors import ConfigError
-from ingredients.models.freezing import freezings_of
+from ingredients.models.freezing import freezings_of, is_held_in_eval
+from ingredients.models.synced_norms import sync_batch_norms
 from ingredients.ranks.group import Ranks, current
 
 if TYPE_CHECKING:
@@ -36,10 +37,14 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
             f"distributed: {joined} processes train together, but the data are for {ranks.size}; make them by "
             "data.make_data, which gives each process its share"
         )
+    if any(isinstance(module, nn.DataParallel) for module in trainer.model.modules()):
+        raise ConfigError(
+            "model: got nn.DataParallel, whose threads share one interpreter, and which copies the model in each step; "
+            "start a process for each GPU in its place: torchrun --nproc-per-node N"
+        )
     if joined == 1:
         return
     data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
-    on_cpu = trainer.amp.device.type == "cpu"
     reasons = {
         f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
         f"{type(optimizer).__name__} recomputes its loss": isinstance(optimizer, torch.optim.LBFGS),
@@ -48,9 +53,17 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
         "training.average=swa measures batches of one process": average == "swa",
         f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
-        "SyncBatchNorm of torch needs GPUs (distributed.sync_batch_norm)": on_cpu and ranks.options["sync_batch_norm"],
-        "nn.DataParallel has threads of one process share its GPUs, and is slower": _has_data_parallel(trainer.model),
+        f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
     }
+    if ranks.options["shard"]:
+        reasons |= {
+            "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
+            "distributed.shard splits what training.average averages": average is not None,
+            "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
+            "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
+                map(is_held_in_eval, trainer.model.modules())
+            ),
+        }
     refused = [reason for reason, applies in reasons.items() if applies]
     if refused:
         raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; train in one process")
@@ -64,8 +77,11 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
         )
 
 
-def _has_data_parallel(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.DataParallel) for module in model.modules())
+def _is_wrapped(model: nn.Module) -> bool:
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    kinds = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
+    return any(isinstance(module, kinds) for module in model.modules())
 
 
 class RankedSteps:
@@ -76,24 +92,32 @@ class RankedSteps:
         ranks: All of them.
 
     Attributes:
-        model: The model within torch's DistributedDataParallel.
+        model: What is trained: the model within torch's DistributedDataParallel.
     """
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         self._trainer = trainer
         self._ranks = ranks
         self._batches = trainer.data.train
-        device = trainer.amp.device
         if ranks.options["sync_batch_norm"]:
-            trainer.model = nn.SyncBatchNorm.convert_sync_batchnorm(trainer.model)
-        self.model = nn.parallel.DistributedDataParallel(
-            trainer.model,
-            device_ids=[device] if device.type == "cuda" else None,
-            find_unused_parameters=ranks.options["find_unused_parameters"],
-        )
+            sync_batch_norms(trainer.model)
+        self.model = self._wrapped(trainer.model)
         # Whether the weight of a share is its part of the batch, which is known without asking the others.
         task = trainer.task
         self._counts_samples = type(task).weight is Task.weight or isinstance(task, Supervised)
+
+    def _wrapped(self, model: nn.Module) -> nn.Module:
+        """Return the model that is trained in the place of another one, which has its parameters."""
+        device = self._trainer.amp.device
+        return nn.parallel.DistributedDataParallel(
+            model,
+            device_ids=[device] if device.type == "cuda" else None,
+            find_unused_parameters=self._ranks.options["find_unused_parameters"],
+        )
+
+    def _adding_up(self) -> contextlib.AbstractContextManager[None]:
+        """Add gradients up on each rank, without exchanging them."""
+        return self.model.no_sync()  # type: ignore[operator]  # of DistributedDataParallel
 
     def step(self, group: Sequence[Any], optimizer: torch.optim.Optimizer) -> tuple[Tensor | None, bool]:
         """Let the optimizer take one step on the batch that all ranks share.
@@ -113,7 +137,7 @@ class RankedSteps:
         for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
             share = self._ranks.size * weight / total
             is_last = number == len(group)
-            with contextlib.nullcontext() if is_last else self.model.no_sync():
+            with contextlib.nullcontext() if is_last else self._adding_up():
                 with amp.autocast():
                     found = task.loss(self.model, batch)
                     if found is None:
@@ -141,8 +165,8 @@ class RankedSteps:
             return weight * self._ranks.size
         return self._ranks.total(weight)
 
-    def send_buffers(self) -> None:
-        """Give the statistics of rank 0's layers to all ranks, before they are measured or saved."""
+    def settle(self) -> None:
+        """Bring the model that is measured and saved up to date on all ranks: here the statistics of its layers."""
         for model in {id(each): each for each in (self._trainer.model, self._trainer.evaluated)}.values():
             self._ranks.send_tensors(model, buffers_alone=True)
 

@@ -16,7 +16,7 @@ from ingredients.errors import ConfigError, LossError
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
 
-__all__ = ["Found", "LogScalar", "Trainer", "backward", "grouped"]
+__all__ = ["Found", "LogScalar", "Ranked", "Trainer", "backward", "grouped"]
 
 LogScalar = Callable[[str, float, int], None]
 # A loss; a loss with other scalars by name, logged beside it; or None for a batch that is to be skipped.
@@ -60,7 +60,7 @@ class Ranked(Protocol):
 
     def means(self, values: Mapping[str, float]) -> dict[str, float]: ...
 
-    def send_buffers(self) -> None: ...
+    def settle(self) -> None: ...
 
 
 class Trainer:

@@ -60,6 +60,12 @@ _LATER: dict[str, Any] = {
     "shuffle_buffer": 0,
     "transforms": [],
     "matmul_precision": None,
+    "gradient_checkpointing": [],
+    "channels_last": False,
+    "compile": None,
+    "compile_options": {},
+    "implementation": None,
+    "inference_mode": False,
 }
 
 
@@ -92,7 +98,8 @@ def snapshot(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        # Of one that is split over ranks the whole, which all of them ask for.
+        return getattr(value, "full_tensor", value.detach)().detach().to("cpu", copy=True)
     if isinstance(value, dict):
         copied = type(value)()  # such as a Counter, which schedulers count by
         copied.update({key: snapshot(item) for key, item in value.items()})

@@ -20,6 +20,7 @@ from ingredients.errors import LossError
 from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
 from ingredients.losses.measures import Measures
 from ingredients.losses.modules import BinaryCrossEntropy, BinaryFocalLoss, FocalLoss, WeightedLosses
+from ingredients.models.tuned import uncompiled
 
 __all__ = [
     "LOSSES",
@@ -295,7 +296,7 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
     model.eval()
     loss.module.eval()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), uncompiled(model):
             outputs = model(inputs)
             _check_outputs(outputs, targets, loss)
             value = loss(outputs, targets)

@@ -176,9 +176,8 @@ class MixedPrecision:
 
         On a GPU it is a tensor there, so that nothing waits for it here.
         """
-        if optimizer in self._norms:
-            return self._norms[optimizer]
-        return _total_norm(_parameters(optimizer))
+        norm = self._norms[optimizer] if optimizer in self._norms else _total_norm(_parameters(optimizer))
+        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of gradients that are split over ranks
 
     def _clip(self, optimizer: torch.optim.Optimizer) -> None:
         parameters = _parameters(optimizer)
@@ -235,7 +234,7 @@ class MixedPrecision:
 def _total_norm(parameters: list[Tensor]) -> Tensor | float:
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
-    if gradients and gradients[0].device.type != "cpu":
+    if gradients and (gradients[0].device.type != "cpu" or hasattr(gradients[0], "full_tensor")):
         return torch.nn.utils.get_total_norm(gradients)
     # On the CPU the grouping by device costs more than the norms.
     return math.hypot(*(torch.linalg.vector_norm(gradient).item() for gradient in gradients))

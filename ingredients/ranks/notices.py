@@ -23,6 +23,8 @@ __all__ = ["Notices"]
 _POLL_S = 0.02
 # How long a rank that lost the others waits for them to say why; and how long for one that has not been heard of yet.
 _REASON_S = 5.0
+# How long a process whose store is gone may take to be gone itself.
+_GOING_S = 0.5
 _MEET_S = 300.0
 
 
@@ -55,6 +57,8 @@ class Notices:
         self._notices = dist.PrefixStore("sacristan", self.store)
         self._people: dict[int, dict[str, Any]] = {}
         self._is_told = False
+        # Whether the store is gone.
+        self._is_alone = False
         self.put(f"here/{world.rank}", _me())
 
     def put(self, name: str, value: Any) -> None:
@@ -86,6 +90,11 @@ class Notices:
         except RuntimeError as error:
             raise RankError("rank 0, or the launcher, is gone: its store does not answer") from error
 
+    def know_all(self) -> None:
+        """Remember who the other ranks are, all of which are here, for when the store is gone."""
+        for rank in range(self.world.size):
+            self._person(rank)
+
     # ------------------------------------------------------------------ how ranks end
 
     def tell_end(self, status: str, reason: str) -> None:
@@ -115,16 +124,21 @@ class Notices:
         return None
 
     def reason(self) -> RankError | None:
-        """Return `ended` once there is one, or None after some seconds."""
-        until = time.monotonic() + _REASON_S
-        while (found := self.ended()) is None and time.monotonic() < until:
+        """Return `ended` once there is one; None after some seconds, or if the store is gone with rank 0."""
+        found, until = self.ended(), time.monotonic() + (_GOING_S if self._is_alone else _REASON_S)
+        while found is None and time.monotonic() < until:
             time.sleep(_POLL_S)
+            found = self.ended()
         return found
 
     def _read(self, name: str) -> Any:
-        with contextlib.suppress(RuntimeError):
+        if self._is_alone:
+            return None
+        try:
             return json.loads(self._notices.get(name)) if self._notices.check([name]) else None
-        return None
+        except RuntimeError:
+            self._is_alone = True
+            return None
 
     def _person(self, rank: int) -> dict[str, Any] | None:
         if rank not in self._people:

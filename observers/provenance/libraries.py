@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import os
 import sys
 import sysconfig
@@ -15,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.sources_and_git import commit_of, repository_of, source_name
+from observers.provenance.sources_and_git import commit_of, module_files, repository_of, source_name
 
 __all__ = ["Libraries", "file_digest"]
 
@@ -44,16 +45,15 @@ class Libraries:
 
     def look(self) -> bool:
         """Find what is imported by now; return whether that changed something."""
-        modules = dict(sys.modules)
-        self._num_modules, before = len(modules), self.found
+        self._num_modules, before = len(sys.modules), self.found
         files: dict[str, dict[str, str]] = {}
         folders: dict[str, str] = {}
-        for name, module in modules.items():
-            file = getattr(module, "__file__", None)
-            if not isinstance(file, str) or name in ("__main__", "__mp_main__") or not _is_loose(os.path.dirname(file)):  # noqa: PTH120
-                continue
+        loose = [of_modules.items() for folder, of_modules in module_files().items() if _is_loose(folder)]
+        for name, file in itertools.chain.from_iterable(loose):
             depth = name.count(".") + (1 if os.path.basename(file).startswith("__init__.") else 0)  # noqa: PTH119
-            if source_name(file, self._lab) is None and depth < len(Path(file).parts) - 1:
+            if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
+                continue
+            if source_name(file, self._lab) is None:
                 folder = Path(file).parents[depth]
                 digest = file_digest(Path(file))
                 if digest is not None:

@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ __all__ = [
     "lab_git_state",
     "machine",
     "md5_of",
+    "module_files",
     "packages",
     "repository_of",
     "source_name",
@@ -37,6 +39,8 @@ _DIFF = (
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
 )
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
+# The modules that were imported at the last look, and their files.
+_looked_at: tuple[list[tuple[str, Any]], dict[str, dict[str, str]]] = [], {}
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -53,15 +57,32 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 
     A file has the path that it was imported by, also where that is a link, whose target may lie anywhere.
     """
-    files = {str(mainfile)} if mainfile else set()
-    files |= {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    files = [(str(mainfile).rpartition(os.sep)[0], [str(mainfile)])] if mainfile else []
+    files += [(folder, list(of_modules.values())) for folder, of_modules in module_files().items()]
     found = set()
-    for file in files:
+    for folder, paths in files:
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
-        name = _name_below(file, str(base_dir)) if file.endswith(".py") else None
-        if name is not None and not _is_installed(name) and Path(base_dir, name).is_file():
-            found.add(name)
+        below = _folder_below(folder, str(base_dir))
+        if below is not None and not _is_installed(below):
+            names = (_join(below, path.rpartition(os.sep)[2]) for path in paths if path.endswith(".py"))
+            found |= {name for name in names if os.path.isfile(os.path.join(base_dir, name))}  # noqa: PTH113, PTH118
     return sorted(found)
+
+
+def module_files() -> Mapping[str, Mapping[str, str]]:
+    """Return the files of all imported modules: by folder, and in there by the module's name.
+
+    A run asks several times, of thousands of modules that are the same as before.
+    """
+    global _looked_at
+    modules, (before, files) = dict(sys.modules), _looked_at
+    if list(modules.items()) != before:
+        files = {}
+        for name, module in modules.items():
+            if isinstance(file := getattr(module, "__file__", None), str) and file:
+                files.setdefault(file.rpartition(os.sep)[0], {})[name] = file
+        _looked_at = list(modules.items()), files
+    return files
 
 
 def md5_of(path: Path) -> str:
@@ -69,9 +90,10 @@ def md5_of(path: Path) -> str:
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
-def _is_installed(name: str) -> bool:
-    """Return whether a path in the lab leads into a virtual environment, which is no source of it."""
-    return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(name).parts)
+@functools.cache
+def _is_installed(folder: str) -> bool:
+    """Return whether a folder in the lab belongs to a virtual environment, which is no source of it."""
+    return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(folder).parts)
 
 
 def source_name(file: str | Path, base_dir: str | Path) -> str | None:
@@ -85,7 +107,11 @@ def source_name(file: str | Path, base_dir: str | Path) -> str | None:
 def _name_below(file: str, base: str) -> str | None:
     folder, _, name = file.rpartition(os.sep)
     below = _folder_below(folder, base)
-    return None if below is None else str(Path(below, name))
+    return None if below is None else _join(below, name)
+
+
+def _join(folder: str, name: str) -> str:
+    return name if folder == os.curdir else f"{folder}{os.sep}{name}"
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from runs.stores.content import Content
 from runs.stores.media import Medium
 from runs.stores.run import Run
 
-__all__ = ["FRAMED", "KINDS", "ROUTES", "SHOWN", "kind_of", "medium_at"]
+__all__ = ["FRAMED", "KINDS", "ROUTES", "SHOWN", "file_response", "kind_of", "medium_at"]
 
 _PIECE = 2**18
 # Kinds of files of a run; those of media are known by their number.
@@ -43,10 +43,24 @@ def _content(visit: Visit) -> Response:
         content, declared = _of_medium(run, name, visit.asked("image"))
     else:
         content, declared = _of_run(run, kind, name), None
+    return file_response(content, declared, is_download=bool(visit.asked("download")))
+
+
+def file_response(content: Content, declared: str | None = None, *, is_download: bool = False) -> Response:
+    """Return a file as an answer, sandboxed.
+
+    Args:
+        content: The file.
+        declared: The MIME type that its record says it has.
+        is_download: Whether it is saved even if a browser could show it.
+
+    Raises:
+        StoreError: If it cannot be read.
+    """
     stream = content.open()
     mime = kind_of(content.name, declared)
     response = StreamingResponse(_pieces(stream), media_type=mime)
-    if visit.asked("download") or mime not in SHOWN:
+    if is_download or mime not in SHOWN:
         last = content.name.rpartition("/")[2] or "file"
         response.headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(last, safe='')}"
     return sandboxed(response)

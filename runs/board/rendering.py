@@ -20,7 +20,7 @@ __all__ = ["STATIC", "content_url", "render", "run_url", "short_text"]
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
 # Address and name of the pages that the head of each page leads to.
-PAGES = (("/runs", "Runs"), ("/compare", "Compare"))
+PAGES = (("/runs", "Runs"), ("/compare", "Compare"), ("/sweeps", "Sweeps"), ("/artifacts", "Artifacts"))
 _STATUSES = frozenset(
     ["completed", "running", "queued", "failed", "unreadable", "dead", "interrupted", "timeout", "pruned"]
 )

@@ -65,8 +65,8 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     entries = [(name, config[name], name in changed) for name in config]
     entries.sort(key=lambda entry: not entry[2])
     summary = _tried(problems, lambda: run.summary, {})
-    rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in sorted(summary)]
-    rows.sort(key=lambda row: row[0].startswith("system/"))
+    names = sorted(name for name in summary if not name.startswith("system/"))
+    rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
     return {
         "facts": list(_facts(run, problems)),
         "relations": _tried(problems, lambda: _relations(run), dict.fromkeys(_RELATIONS)),

@@ -62,6 +62,8 @@ class BoardServer:
             raise ServerError(f"got the key {self.key} without a certificate; add --certificate")
         with open_store(self.where):
             pass  # what cannot be opened is refused here
+        if not 0 <= self.port < 2**16:
+            raise ServerError(f"port: got {self.port}, expected 0 to 65535")
         self._server: uvicorn.Server | None = None
         self._socket = self._listen()
         self.port = self._socket.getsockname()[1]
@@ -104,12 +106,17 @@ class BoardServer:
         try:
             config.load()
         except OSError as error:  # of ssl, too
+            self.close()
             raise ServerError(f"{self.certificate} cannot be used as a TLS certificate ({error})") from error
         on_started()
         if opens_browser and _has_screen():
             threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
         self._server = uvicorn.Server(config)
         self._server.run(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Let go of the port of a board that is not served."""
+        self._socket.close()
 
     def stop(self) -> None:
         """End `serve`, from another thread, when the last answer is sent."""

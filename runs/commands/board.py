@@ -34,15 +34,13 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.sweeps.extras import needing_extra
 
     with needing_extra("board", "the board"):
-        import jinja2  # noqa: F401
-        import plotly  # noqa: F401
+        import plotly  # noqa: F401  # whose script is served
 
         from runs.board.serving import BoardServer
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
     server = BoardServer(
         where=where_of(arguments),
         host=arguments.host,
@@ -52,6 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         certificate=arguments.certificate,
         key=arguments.key,
     )
+    signal.signal(signal.SIGTERM, stop)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve(
             opens_browser=not arguments.no_open,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from observers.record.locking import claimed
 from observers.record.schema import RUN
@@ -23,6 +24,9 @@ from runs.stores.folder_removing import INCOMING, in_trash, reclaim, restore_fol
 from runs.stores.folder_run import PARTS, FolderRun
 from runs.stores.run import Run
 from runs.stores.store import Discarded, Removed, Store
+
+if TYPE_CHECKING:
+    from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["FolderStore"]
 
@@ -107,6 +111,21 @@ class FolderStore(Store):
         """See `Store.unreadable`."""
         self._update_if_stale()
         return self.index.problems()
+
+    def artifacts(self) -> list[str]:
+        """See `Store.artifacts`."""
+        from observers.artifacts.store import ArtifactStore
+
+        try:
+            return ArtifactStore(self.folder).names()
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be read ({error.strerror})") from error
+
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        """See `Store.artifact_versions`."""
+        from runs.stores.artifact_versions import versions_in_folder
+
+        return versions_in_folder(self.folder, name)
 
     def trash(self) -> list[Discarded]:
         """See `Store.trash`."""

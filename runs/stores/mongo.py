@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import bson
 
@@ -26,6 +26,9 @@ from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, pla
 from runs.stores.mongo_words import with_words_found
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Discarded, Removed, Store
+
+if TYPE_CHECKING:
+    from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["MongoStore"]
 
@@ -239,6 +242,17 @@ class MongoStore(Store):
         return [(str(document["_id"]), "; ".join(_odd(document))) for document in found]
 
     # ------------------------------------------------------------------ changing
+
+    def artifacts(self) -> list[str]:
+        """See `Store.artifacts`."""
+        with self.mongo.errors():
+            return sorted(map(str, self.mongo.collections.artifacts.distinct("name")))
+
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        """See `Store.artifact_versions`."""
+        from runs.stores.mongo_artifacts import versions_in_database
+
+        return versions_in_database(self.mongo, name)
 
     def trash(self) -> list[Discarded]:
         """See `Store.trash`."""

@@ -24,6 +24,7 @@ class MongoDatabase:
         prefix: Of the collections' names, without its underscore; or the name of the collection of runs alone.
 
     Attributes:
+        destination: The same as observers name it, with credentials.
         where: The URL without credentials, with the prefix.
         collections: The collections of the prefix, some of them by themselves: runs, metrics, chunks, media.
         fs: The files.
@@ -35,7 +36,7 @@ class MongoDatabase:
     def __init__(self, url: str, prefix: str = "") -> None:
         try:
             name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
-            destination = Destination(url, name, prefix)
+            self.destination = destination = Destination(url, name, prefix)
             self._client: pymongo.MongoClient[Document] = destination.connect()
         except (ConfigurationError, InvalidURI, ValueError) as error:
             raise StoreError(f"the store's URL: {explain(error)}") from error

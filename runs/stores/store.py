@@ -28,6 +28,8 @@ from runs.stores.run_list import RunList
 if TYPE_CHECKING:
     import pandas
 
+    from runs.stores.artifact_versions import StoredArtifact
+
 __all__ = ["GRACE_S", "NEWEST_FIRST", "Discarded", "Removed", "Store"]
 
 NEWEST_FIRST = "-start_time"
@@ -143,8 +145,8 @@ class Store(abc.ABC):
         Args:
             filter: A condition such as `"optimizer.lr<1e-3"`: a field, one of `= != < <= > >= ~` (a regular expression)
                 and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
-                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `Words("...")` of
-                `runs.query.filters` for a search in texts; None for all runs. Fields are entries
+                document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `runs.Words("...")` for a search
+                in texts; None for all runs. Fields are entries
                 of the config, statistics of metrics (`val/loss.min`), and `status`, `start`, `duration` (seconds) and
                 so on; see `runs.query.names`.
             sort: A field, with a `-` ahead for the greatest first. Numbers come before texts, and runs without the
@@ -349,6 +351,24 @@ class Store(abc.ABC):
                     yield run
             time.sleep(interval_s)
             found = self._find(parse_filter(filter), NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
+
+    # ------------------------------------------------------------------ artifacts
+
+    @abc.abstractmethod
+    def artifacts(self) -> list[str]:
+        """Return the names of the versioned artifacts that are kept with the runs, sorted.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+
+    @abc.abstractmethod
+    def artifact_versions(self, name: str) -> list[StoredArtifact]:
+        """Return all versions of an artifact that can be read, the oldest first; of none, nothing.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
 
     # ------------------------------------------------------------------ notes
 

@@ -63,13 +63,14 @@ class Watcher:
 
     Args:
         home: Where it lives.
+        is_read_only: Whether the study is only read, which must be there then.
     """
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, *, is_read_only: bool = False) -> None:
         self.home = home
         self.definition: Definition = home.definition()
         self.spec: Spec = read_spec(self.definition.spec)
-        self.study = Study(home, self.definition, self.spec)
+        self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only)
 
     def limit(self) -> int | None:
         """Return how many points there are at most."""

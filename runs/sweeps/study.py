@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from runs.errors import SweepError
 from runs.sweeps.constraints import violations
 from runs.sweeps.definition import Definition
 from runs.sweeps.extras import needing_extra
@@ -113,27 +114,34 @@ class Study:
         home: Where the sweep lives.
         definition: What it is.
         spec: Its spec.
+        is_read_only: Whether nothing is written, not even that it is opened.
 
     Attributes:
         optuna: Optuna's study.
         prunes: Whether points are given up before their end.
     """
 
-    def __init__(self, home: Home, definition: Definition, spec: Spec) -> None:
+    def __init__(self, home: Home, definition: Definition, spec: Spec, *, is_read_only: bool = False) -> None:
         with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._home, self._spec, self._seed = home, spec, definition.seed
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
-        self.optuna: optuna.Study = optuna.create_study(
-            storage=definition.storage or home.storage(),
-            study_name=definition.id,
-            directions=directions,
-            sampler=optuna.samplers.RandomSampler(0),  # the right one is made for each point
-            pruner=make_pruner(spec) or optuna.pruners.NopPruner(),
-            load_if_exists=True,
-        )
+        common: dict[str, Any] = {
+            "storage": definition.storage or home.storage(),
+            "study_name": definition.id,
+            "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
+            "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),
+        }
+        self.optuna: optuna.Study
+        if is_read_only:
+            try:
+                self.optuna = optuna.load_study(**common)
+            except KeyError as error:
+                raise SweepError(f"{home.where}: no agent has opened its study yet") from error
+        else:
+            self.optuna = optuna.create_study(**common, directions=directions, load_if_exists=True)
         self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
         # What was seen of the study: which trial a point has, by its index and its id, which are unfinished, how the
         # others ended.

@@ -148,7 +148,7 @@ def test_force_trains_with_an_entry_that_does_not_exist(lab):
 
 def interrupted(lab, *settings, cold=False):
     """Interrupt a training, as a terminal does, once epoch 10 of 200 is done; return its exit code and what it said."""
-    command = [*lab.command, "with", "epochs=200", "data.batch_size=8", *settings]
+    command = [*lab.command, "with", "epochs=200", *settings]
     options = {"stdout": DEVNULL, "stderr": PIPE, "text": True, "start_new_session": True, "cold": cold}
     with Process(command, cwd=lab.folder, env=lab.env, **options) as process:
         seen = next((line for line in process.stderr if "epoch 10/200" in line), None)

@@ -19,7 +19,7 @@ from tests.ranks import started_ranks, wait_for_all, write_experiment
 LAB = Path(__file__).resolve().parents[2]
 SMALL = ["with", "training.epochs=2", "data.limit=305", "training.log_interval=1", "checkpoint.interval_steps=2"]
 # The last batch of an epoch is a small one, and odd.
-WHOLE = [*SMALL, "seed=1", "data.batch_size=20", "amp.accumulate=2", "amp.clip_norm=1.0"]
+WHOLE = [*SMALL, "seed=1", "data.batch_size=20", "amp.accumulate=2", "amp.clip_norm=1.0", "metrics.use.f1=F1Score"]
 DROPPING = [*SMALL, "seed=1", "data.batch_size=32", "model.options.dropout=0.3"]
 
 
@@ -93,7 +93,7 @@ def test_two_processes_end_with_the_weights_of_one(lab, alone, together):
 def test_two_processes_log_the_values_of_whole_batches(lab, alone, together):
     mine, other = (read_metrics(lab / name / "1") for name in ("alone", "together"))
     names = [name for name in mine if not name.startswith("system/")]
-    assert {"train/loss", "train/grad_norm", "val/loss", "val/accuracy"} <= set(names)
+    assert {"train/loss", "train/grad_norm", "val/loss", "val/accuracy", "val/f1"} <= set(names)
     for name in names:
         assert mine[name].steps.tolist() == other[name].steps.tolist()
         assert other[name].values.tolist() == pytest.approx(mine[name].values.tolist(), rel=1e-4)
@@ -155,7 +155,7 @@ def test_ranks_with_different_configs_are_refused(lab):
     assert "rank 1: error: rank 1 and rank 0 have different configs: optimizer.lr=0.5 and 0.001" in ended[1][2]
     assert ended[0][0] == 1
     assert found.status == "FAILED"
-    assert "rank 1" in found["fail_trace"][-1]
+    assert "failed: ConfigError: rank 1 and rank 0 have different configs" in found["fail_trace"][-1]
 
 
 # Ranks that die
@@ -169,6 +169,14 @@ def test_a_rank_that_fails_ends_all_with_its_number_and_reason(lab):
     pid = found.info.ranks[1].pid
     assert f"rank 1 (pid {pid} on {found.host}) failed: ValueError: boom" in found["fail_trace"][-1]
     assert b"ValueError: boom" in found.rank_outputs[1].read()
+
+
+def test_a_full_disk_of_rank_0_ends_all_with_the_reason(lab):
+    found, ended = train(lab, "full", DROPPING, "0:3:full")
+    assert [code for code, _, _ in ended] == [1, 1]
+    assert found.status == "FAILED"
+    assert "cannot be written" in found["fail_trace"][-1]
+    assert "rank 1: error: " in ended[1][2]
 
 
 def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbroken):
@@ -189,10 +197,39 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbr
 
 
 def test_a_signal_to_one_rank_ends_all_with_a_state_saved(lab):
-    found, ended = train(lab, "signalled", DROPPING, "1:5:SIGTERM")
+    # Within the epoch, where no other state is due.
+    words = [word for word in DROPPING if not word.startswith("checkpoint.")]
+    found, ended = train(lab, "signalled", words, "1:5:SIGTERM")
     assert [code for code, _, _ in ended] == [75, 75]
     assert (found.status, found["meta.interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
     assert last_state(lab, "signalled")["step"] == 6
+
+
+def test_a_signal_to_all_processes_of_a_job_spares_the_workers_of_loaders(lab):
+    words = [*DROPPING, "data.in_memory=False", "data.num_workers=1", "training.epochs=100000", "-F", "loading"]
+    words.remove("training.epochs=2")
+    last = lab / "loading" / "1" / "checkpoints" / "last.pt"
+    with started_ranks(["ranked.py", *words], lab) as ranks:
+        await_file(last, ranks[0])
+        for rank in ranks:
+            for pid in (*children_of(rank.pid), rank.pid):
+                os.kill(pid, signal.SIGTERM)
+        ended = wait_for_all(ranks)
+    assert [code for code, _, _ in ended] == [75, 75], ended
+    found = newest(lab, "loading")
+    assert (found.status, found["meta.interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
+
+
+def children_of(pid):
+    return map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def await_file(path, process):
+    until = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 # torchrun
@@ -220,11 +257,7 @@ def test_ctrl_c_ends_all_as_interrupted_with_a_state_saved(lab):
     words.remove("training.epochs=2")
     last = lab / "interrupted" / "1" / "checkpoints" / "last.pt"
     with Process(torchrun(*words), cwd=lab, stdout=PIPE, stderr=PIPE, text=True, starts_python=True) as process:
-        until = time.monotonic() + 120
-        while not last.exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        await_file(last, process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert process.returncode not in (0, None)

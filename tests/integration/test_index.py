@@ -498,9 +498,9 @@ def many(store):
     return store
 
 
-@pytest.mark.parametrize("others", [("20",), ("3", "rebuild")])
+@pytest.mark.parametrize("others", [("10",), ("3", "rebuild")])
 def test_processes_that_update_at_once_end_right(many, others):
-    processes = [start_update(many, "20"), start_update(many, *others), start_update(many, "20")]
+    processes = [start_update(many, "10"), start_update(many, *others), start_update(many, "10")]
     for number in range(300, 500):
         put(many, number, status="FAILED", config={f"new{number % 50}": number})
     shutil.rmtree(many / "1")

@@ -20,7 +20,7 @@ from runs.work.claims import FolderClaims
 from runs.work.queued import Queue
 from runs.work.sharing import visible_gpus
 from runs.work.worker import Worker
-from tests.processes import PIPE, Process, run
+from tests.processes import PIPE, Process, run, warm_children
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options", "pymongo", "gridfs")
@@ -83,7 +83,8 @@ class Lab:
     def start_worker(self, where: str) -> Process:
         command = [sys.executable, "worker.py", where]
         environment = self.environment
-        return Process(command, cwd=self.folder, env=environment, stdout=PIPE, stderr=subprocess.STDOUT, text=True)
+        streams = {"stdout": PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return Process(command, cwd=self.folder, env=environment, starts_python=True, **streams)
 
     def work(self, where: str = "my_runs", num_places: int = 1, **options) -> Worker:
         """Work in this process until the queue is empty."""
@@ -91,7 +92,8 @@ class Lab:
         with open_store(where) as store:
             queue = Queue(store, self.told.append, record_to=self.folder / "my_runs", **options)
             worker = Worker(queue, self.told.append, num_places=num_places, packages=PACKAGES)
-            worker.work(until_empty=True)
+            with warm_children():
+                worker.work(until_empty=True)
             queue.close()
         return worker
 
@@ -123,7 +125,7 @@ def wait_until(condition, seconds=60):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("where", ["files", "mongo"], indirect=True)
 def test_two_workers_start_each_queued_run_once_in_its_own_record(lab, where, count):
     lab.enqueue(*({"x": x} for x in range(count)))

@@ -313,11 +313,11 @@ ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name=
 @ex.automain
 def main(_run): _run.log_scalar("x", 1.0)
 """
-    for recorded in [start(tmp_path, body) for _ in range(8)]:
+    for recorded in [start(tmp_path, body) for _ in range(4)]:
         recorded.finish()
     on_disk = {json.loads(path.read_text())["uid"] for path in (tmp_path / "runs").glob("*/run.json")}
     in_database = {run["uid"] for run in database.runs.find()}
-    assert len(on_disk) == 8
+    assert len(on_disk) == 4
     assert on_disk == in_database
 
 

@@ -18,7 +18,7 @@ from optuna.storages import JournalStorage
 from runs.sweeps.journals import MongoJournal, file_storage
 from runs.sweeps.outages import Outages
 
-WRITERS, TRIALS = 8, 12
+WRITERS, TRIALS = 8, 6
 
 
 @contextlib.contextmanager

@@ -355,17 +355,33 @@ REFUSED = [
     ("x=1.0", "sweep.run: got neither of sweep.spec and sweep.over"),
 ]
 
+# Tells of each command line how it ends, and what it says.
+MANY = """
+import contextlib, io, json, sys
+import tiny
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            tiny.ex.run_commandline(["tiny.py", *words])
+        except SystemExit as end:
+            print(json.dumps([end.code, said.getvalue()]))
+"""
+
 
 def test_settings_that_the_experiment_does_not_have_are_refused_before_the_first_trial(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
-    for word, message in REFUSED:
-        done = command("sweep.run", "with", word, cwd=tmp_path)
-        assert done.returncode == 1
-        assert message in done.stdout.splitlines()[-1]
+    (tmp_path / "many.py").write_text(MANY)
+    names = ("best", "status", "stop", "agent")
+    lines = [["sweep.run", "with", word] for word, _ in REFUSED]
+    lines += [[f"sweep.{name}", "with", "sweep.id=nowhere"] for name in names]
+    done = run([sys.executable, "many.py", json.dumps(lines)], cwd=tmp_path, capture_output=True, text=True)
+    said = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [code for code, _ in said] == [1] * len(lines), done.stderr
+    for (word, message), (_, text) in zip(REFUSED, said[: len(REFUSED)], strict=True):
+        assert message in text.splitlines()[-1], word
+    for _, text in said[len(REFUSED) :]:
+        assert "there is no sweep nowhere in my_runs/sweeps; there are: none" in text
     assert not (tmp_path / "my_runs").exists()
-    for name in ("best", "status", "stop", "agent"):
-        done = command(f"sweep.{name}", "with", "sweep.id=nowhere", cwd=tmp_path)
-        assert "there is no sweep nowhere in my_runs/sweeps; there are: none" in done.stdout
 
 
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):

@@ -137,7 +137,7 @@ def test_two_syncs_at_once_make_the_database_that_one_makes(tmp_path, database, 
     for recorded in [start(tmp_path, LOGS, impatient=True) for _ in range(2)]:
         recorded.finish()
     snapshots = []
-    for count in (1, 2, 3):
+    for count in (1, 2):
         url = f"{mongo_url}/{database.name}"
         for marker in (tmp_path / "runs").glob("*/delivered.json"):
             marker.unlink()
@@ -147,7 +147,7 @@ def test_two_syncs_at_once_make_the_database_that_one_makes(tmp_path, database, 
         snapshots.append(snapshot(database))
         database.client.drop_database(database.name)
     assert len(snapshots[0]["runs"]) == 2
-    assert snapshots[0] == snapshots[1] == snapshots[2]
+    assert snapshots[0] == snapshots[1]
 
 
 def test_terminated_run_is_interrupted_in_the_database(tmp_path, database, mongo_url, start, wait_for):

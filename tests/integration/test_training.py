@@ -184,7 +184,7 @@ def test_main_under_overflow_counts_what_it_skipped(run, recorder):
         {"data.name": "breast_cancer", "loss.name": "bce", "loss.options.pos_weight": 2.0},
         {"optimizer.name": "SGD", "optimizer.options": {"momentum": 0.9, "nesterov": True}, "lr": 0.1},
         {"optimizer.groups": [{"match": "*.bias", "lr": 0.1}], "optimizer.decay_bias_and_norm": False},
-        {"optimizer.name": "LBFGS", "lr": 0.1},
+        {"optimizer.name": "LBFGS", "lr": 0.1, "epochs": 2},
         {"scheduler.name": "OneCycleLR", "scheduler.options": {"max_lr": 0.1}, "scheduler.interval": "step"},
         {"scheduler.name": "CosineAnnealingLR", "scheduler.warmup_steps": 5},
         {

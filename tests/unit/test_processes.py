@@ -120,6 +120,10 @@ options = {"env": {**os.environ, "GIVEN": "x"}, "stdin": subprocess.DEVNULL, "st
 child = subprocess.Popen([sys.executable, "sub/tell.py", "a"], process_group=0, cwd=sys.argv[1], **options)
 found = json.loads(child.communicate()[0])
 found |= {"child": found["pid"] == child.pid and found["parent"] == os.getpid(), "code": child.wait()}
+ours, theirs = os.pipe()
+writes = f"import os; os.write({theirs}, b'passed')"
+subprocess.run([sys.executable, "-c", writes], check=True, pass_fds=[theirs], **options)
+found["passed"] = os.read(ours, 6).decode()
 killed = subprocess.Popen([sys.executable, "-c", "import time; print(1, flush=True); time.sleep(99)"], **options)
 killed.stdout.readline()
 killed.kill()
@@ -144,6 +148,7 @@ def test_python_that_a_warm_process_starts_is_warm_and_its_child(script, tmp_pat
         del found["pid"], found["parent"]
     warm["path"] = [path for path in warm["path"] if not path.endswith("setuptools/_vendor")]
     assert warm == cold
+    assert warm["passed"] == "passed"
     assert (warm["child"], warm["code"], warm["killed"], warm["odd"]) == (True, 0, -signal.SIGKILL, ["False\n"] * 2)
 
 

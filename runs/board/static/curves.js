@@ -20,6 +20,13 @@ export function smoothed(values, weight) {
   });
 }
 
+/** Return the range of an axis for a curve of one value, which plotly.js would show between its -1 and its +1. */
+function aroundConstant(values) {
+  const first = values.find((value) => value !== null);
+  if (isLog.checked || !first || values.some((value) => value !== null && value !== first)) return {};
+  return { range: [first - Math.abs(first) / 5, first + Math.abs(first) / 5] };
+}
+
 class Chart {
   constructor(section) {
     this.metric = section.dataset.metric;
@@ -58,7 +65,7 @@ class Chart {
     const layout = layoutOf({
       height: 240,
       xaxis: { title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 } },
-      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "power" },
+      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "power", ...aroundConstant(values) },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
     await window.Plotly.react(this.place, data, layout, configOf(this.metric));

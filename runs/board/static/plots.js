@@ -4,7 +4,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
 
 /** Return a colour of the page as plotly.js takes it: `light-dark()` is resolved. */
-function colour(name) {
+export function colour(name) {
   const probe = document.createElement("span");
   probe.style.color = `var(${name})`;
   document.body.append(probe);
@@ -35,7 +35,8 @@ export function layoutOf(more = {}) {
   };
 }
 
-function download(name, blob) {
+/** Let a file be saved. */
+export function download(name, blob) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

@@ -66,6 +66,10 @@ document.addEventListener("click", async (event) => {
   }
 });
 
+// The last lines say what went wrong.
+const trace = document.querySelector("pre.trace");
+if (trace) trace.scrollTop = trace.scrollHeight;
+
 // ---------------------------------------------------------------------- output
 
 const output = document.getElementById("output");

@@ -178,7 +178,9 @@ def test_media_follow_the_slider(watched, serve, changed):
     page.wait_for_function("() => [...document.querySelectorAll('.at')].every((one) => one.innerText === 'step 0')")
 
 
-@pytest.mark.parametrize("tab", TABS)
+@pytest.mark.parametrize(
+    "tab", [tab if tab == "curves" else pytest.param(tab, marks=pytest.mark.nightly) for tab in TABS]
+)
 def test_page_is_accessible(watched, serve, changed, recorded, tab):
     from axe_playwright_python.sync_playwright import Axe
 

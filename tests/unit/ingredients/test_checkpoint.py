@@ -12,4 +12,4 @@ OBJECTS = ("folder", "config", "start", "resume", "record")
 def test_config_has_the_arguments_of_the_checkpointer_and_their_defaults():
     parameters = inspect.signature(Checkpointer).parameters
     theirs = {name: parameter.default for name, parameter in parameters.items() if name not in OBJECTS}
-    assert config() == {**theirs, "path": None, "resume": None}
+    assert config() == {**theirs, "path": None, "resume": None, "dtype": "float32"}

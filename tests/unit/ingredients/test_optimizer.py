@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ConfigError, OptimizerError
+from ingredients.errors import ConfigError, MissingDependencyError, OptimizerError
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import Freezing
 from ingredients.optimizer import build_optimizer, config, parameter_groups
@@ -341,3 +341,51 @@ def test_optimizer_has_what_is_unfrozen_later_and_leaves_it_as_it_is_until_then(
         loss_of(model).backward()
         optimizer.step()
         assert torch.equal(model[3].weight, before) == is_same
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation", "flags"),
+    [
+        ("AdamW", "fused", {"fused": True, "foreach": False}),
+        ("AdamW", "foreach", {"fused": False, "foreach": True}),
+        ("SGD", "for_loop", {"fused": False, "foreach": False}),
+        ("Adadelta", "foreach", {"foreach": True}),
+        ("Adafactor", None, {"foreach": None}),
+    ],
+)
+def test_implementation_is_that_of_every_group(model, name, implementation, flags):
+    optimizer = build_optimizer(model, name, 0.1, implementation=implementation)
+    for group in optimizer.param_groups:
+        assert {flag: group[flag] for flag in flags} == flags
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        (
+            "Adadelta",
+            {"implementation": "fused"},
+            "optimizer.implementation: Adadelta has no fused one; it has for_loop, foreach",
+        ),
+        (
+            "LBFGS",
+            {"implementation": "foreach"},
+            "optimizer.implementation: LBFGS has no foreach one; it has for_loop",
+        ),
+        (
+            "SGD",
+            {"implementation": "foreach", "options": {"fused": True}},
+            "optimizer: got implementation and options.fused, which are one thing",
+        ),
+    ],
+)
+def test_implementation_that_there_is_not_is_refused(model, name, settings, message):
+    with pytest.raises(OptimizerError, match=message):
+        build_optimizer(model, name, 0.1, **settings)
+
+
+def test_optimizer_of_bitsandbytes_names_the_extra_where_that_is_not_installed(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    message = r"optimizer.name=bitsandbytes.optim.AdamW8bit needs the package 'bitsandbytes', .* '.\[bitsandbytes\]'"
+    with pytest.raises(MissingDependencyError, match=message):
+        build_optimizer(model, "bitsandbytes.optim.AdamW8bit", 0.1)

@@ -50,6 +50,7 @@ def test_exported_members():
         "SyncResult",
         "Tolerance",
         "Verdict",
+        "Words",
         "compare",
         "copy",
         "diff",

@@ -9,22 +9,34 @@ from torch import nn
 
 from experiments.training.loop import fit
 from experiments.training.tasks import Task
+from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
 from ingredients.ranks import group
 from ingredients.ranks.group import Ranks
 from ingredients.ranks.world import World
-from tests.ranked_cases import CASES, train
+from tests.ranked_cases import CASES, train, train_in_two_sessions
 from tests.ranks import started_ranks, wait_for_all
 
 LAB = Path(__file__).parents[4]
-OPTIONS = {"backend": "gloo", "sync_batch_norm": False, "find_unused_parameters": False, "timeout_s": 60.0}
+OPTIONS = {
+    "backend": "gloo",
+    "sync_batch_norm": False,
+    "find_unused_parameters": False,
+    "timeout_s": 60.0,
+    "shard": False,
+}
 
 
 @pytest.fixture(scope="module")
-def by_two(tmp_path_factory):
+def found_in(tmp_path_factory):
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def by_two(found_in):
     """Return what two ranks came to, by case."""
-    path = tmp_path_factory.mktemp("ranks") / "found.pt"
+    path = found_in / "found.pt"
     environ = {"PYTHONPATH": str(LAB), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     with started_ranks([LAB / "tests" / "ranked_cases.py", path], LAB, environ=environ) as ranks:
         ended = wait_for_all(ranks)
@@ -34,8 +46,18 @@ def by_two(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_come_to_what_one_process_does(by_two, case):
-    mine, theirs = train(case), by_two[case]
+    assert_alike(by_two[case], train(case))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_that_share_the_parameters_come_to_what_one_process_does(by_two, case):
+    assert_alike(by_two["sharded"][case], train(case))
+
+
+def assert_alike(theirs, mine):
     torch.testing.assert_close(theirs["weights"], mine["weights"], rtol=1e-4, atol=1e-6)
+    for found, expected in zip(theirs["statistics"], mine["statistics"], strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
     assert theirs["steps"] == mine["steps"]
     assert [point[::2] for point in theirs["logged"]] == [point[::2] for point in mine["logged"]]
     assert [point[1] for point in theirs["logged"]] == pytest.approx([point[1] for point in mine["logged"]], rel=1e-4)
@@ -47,6 +69,30 @@ def test_two_ranks_come_to_what_one_process_does(by_two, case):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_are_exchanged_once_for_all_micro_batches(by_two, case):
     assert by_two[case]["exchanges"] == by_two[case]["steps"]
+
+
+def test_ranks_that_share_the_parameters_hold_half_of_them_each(by_two):
+    whole = by_two["mean"]["held"]
+    assert whole == by_two["mean"]["weights"].numel()
+    assert by_two["sharded"]["mean"]["held"] <= 0.6 * whole
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_ranks_resume_with_the_same_bits(by_two, shard):
+    unbroken = (by_two["sharded"] if shard else by_two)["normalised"]
+    assert torch.equal(by_two[f"resumed {shard}"]["weights"], unbroken["weights"])
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_state_of_ranks_is_that_of_one_process(by_two, shard, found_in):
+    train_in_two_sessions("normalised", found_in / "alone")
+    mine, theirs = (
+        load_checkpoint(folder / "last.pt") for folder in (found_in / "alone", found_in / f"checkpoints-{shard}")
+    )
+    assert theirs.keys() - {"ranks"} == mine.keys()
+    assert len(theirs["ranks"]) == 2
+    torch.testing.assert_close(theirs["model"], mine["model"], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(theirs["optimizer"]["state"], mine["optimizer"]["state"], rtol=1e-4, atol=1e-6)
 
 
 class Adversarial(Task):
@@ -87,16 +133,12 @@ class Centres(nn.Module):
         return (outputs - self.centres).square().mean()
 
 
+SHARDED = {**OPTIONS, "shard": True}
 CANNOT = {
     "Adversarial takes its own optimizer steps": {"loss": Adversarial()},
     "Remembering keeps a state": {"loss": Remembering()},
     "training.average=swa measures batches of one process": {"average": "swa"},
-    r"SyncBatchNorm of torch needs GPUs \(distributed.sync_batch_norm\)": {
-        "options": {**OPTIONS, "sync_batch_norm": True}
-    },
-    "nn.DataParallel has threads of one process share its GPUs, and is slower": {
-        "model": nn.DataParallel(nn.Linear(4, 3))
-    },
+    "distributed.shard splits what training.average averages": {"options": SHARDED, "average": "ema"},
 }
 
 
@@ -104,6 +146,13 @@ CANNOT = {
 def test_what_ranks_cannot_train_is_refused_in_one_sentence(tensor_data, monkeypatch, reason):
     with pytest.raises(ConfigError, match=f"^distributed: {reason}.*, which 2 processes cannot; train in one process$"):
         refused(tensor_data, monkeypatch, **CANNOT[reason])
+
+
+def test_data_parallel_is_refused_with_the_reason_in_one_process_too(tensor_data):
+    part = (torch.randn(8, 4), torch.arange(8) % 3)
+    model = nn.DataParallel(nn.Linear(4, 3))
+    with pytest.raises(ConfigError, match=r"got nn\.DataParallel, whose threads share .* torchrun --nproc"):
+        fit(model, tensor_data(part), classes(), torch.optim.SGD(model.parameters()), log=print, epochs=1)
 
 
 def test_lbfgs_is_refused(tensor_data, monkeypatch):
@@ -120,17 +169,19 @@ def test_a_loss_with_parameters_is_refused(tensor_data, monkeypatch):
 
 
 def test_data_that_are_not_shared_are_refused(tensor_data, monkeypatch):
-    with pytest.raises(ConfigError, match="2 processes train together, but the data are for 1; make them by data"):
+    with pytest.raises(ConfigError, match="2 processes train together, but the data are for 1; make them by"):
         refused(tensor_data, monkeypatch, shared=False)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-def test_two_gpus_with_sync_batch_norm_come_to_what_one_does(tmp_path):
+def test_two_gpus_come_to_what_one_does(tmp_path):
     path = tmp_path / "found.pt"
     with started_ranks(
         [LAB / "tests" / "ranked_cases.py", path, "cuda"], LAB, environ={"PYTHONPATH": str(LAB)}
     ) as ranks:
         ended = wait_for_all(ranks)
     assert [code for code, _, _ in ended] == [0, 0], ended
-    mine, theirs = train("normalised", "cuda"), torch.load(path, weights_only=True)["normalised"]
-    torch.testing.assert_close(theirs["weights"], mine["weights"].cpu(), rtol=1e-3, atol=1e-5)
+    found = torch.load(path, weights_only=True)
+    for case in CASES:
+        mine = train(case, "cuda")["weights"].cpu()
+        torch.testing.assert_close(found[case]["weights"].cpu(), mine, rtol=1e-3, atol=1e-5)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import pickle
 import re
-import subprocess
 import sys
 import zipfile
 
@@ -13,6 +12,7 @@ from torch import nn
 
 from ingredients.checkpoints.files import load_checkpoint, load_weights, other_data, save_checkpoint
 from ingredients.errors import CheckpointError
+from tests.processes import run
 
 CONFIG = {"seed": 3, "model": {"name": "mlp", "options": {"hidden": [4]}}, "data": {"name": "digits"}}
 
@@ -113,7 +113,7 @@ def test_checkpoint_on_a_full_disk_leaves_the_old_one_and_nothing_else(saved):
     before = saved.read_bytes()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-c", FULL_DISK, str(saved)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 1, done.stderr
     assert f"refused: {saved}: cannot be written" in done.stderr
     assert saved.read_bytes() == before

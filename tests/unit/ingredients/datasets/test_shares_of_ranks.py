@@ -5,8 +5,13 @@ import itertools
 import pytest
 import torch
 
+from ingredients.data import ingredient
+from ingredients.datasets.batches import make_batches
 from ingredients.datasets.epochs import StructureBatches, TensorBatches
 from ingredients.datasets.loading import LoaderBatches
+from ingredients.datasets.preparation import prepare
+from ingredients.datasets.sources import load_source
+from ingredients.errors import DataError
 from ingredients.ranks.group import Ranks
 from ingredients.ranks.world import World
 
@@ -75,6 +80,17 @@ def test_ranks_of_a_loader_have_batches_of_different_numbers():
     ranks = [Ranks(World(rank, SIZE)) for rank in range(SIZE)]
     numbers = [[int(batch[1][0]) for batch in of_loader(12, ranks=each).epoch(1)] for each in ranks]
     assert numbers == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_batches_that_ranks_cannot_share_evenly_are_refused():
+    config = {**ingredient.configurations[0](), "name": "digits", "limit": 60, "batch_size": 32}
+    prepared = prepare(load_source("digits", seed=0), config, 0)
+    ranks = Ranks(World(0, SIZE))
+    with pytest.raises(DataError, match=r"data\.batch_size: got 32, which 3 processes cannot share .* such as 33"):
+        make_batches(prepared, config, 0, torch.device("cpu"), ranks)
+    data = make_batches(prepared, config | {"batch_size": 33}, 0, torch.device("cpu"), ranks)
+    assert data.train.ranks is data.test.ranks is ranks
+    assert (data.train.least, data.val.least, data.test.least) == (SIZE, 1, 1)
 
 
 def test_ranks_draw_augmentation_from_streams_of_their_own():

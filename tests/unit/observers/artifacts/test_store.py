@@ -428,7 +428,7 @@ store = ArtifactStore({store!r})
 folder = Path({home!r}) / str(me)
 folder.mkdir()
 Path({home!r}, f"ready{{me}}").touch()
-while not Path({home!r}, "go").exists(): pass
+while not Path({home!r}, "go").exists(): time.sleep(0.001)
 for turn in range({turns}):
     same = (folder / "file")
     same.write_bytes(b"common %d" % turn)

@@ -100,3 +100,13 @@ def test_git_is_not_started_outside_of_a_repository(tmp_path, monkeypatch):
     assert provenance.git_state(tmp_path) is provenance.commit_of(tmp_path) is None
     assert started == []
     assert provenance.git_state(tmp_path / "inside" / "deep")["root"] == str(tmp_path / "inside")
+
+
+def test_module_that_takes_the_place_of_another_is_found(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part.py").touch()
+        module = types.ModuleType("part_of_a_lab")
+        module.__file__ = str(tmp_path / name / "part.py")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        assert provenance.imported_files(tmp_path) == [f"{name}/part.py"]

@@ -1,0 +1,98 @@
+"""Training with parameters, gradients and momenta split over ranks: torch's FSDP2, `fully_shard`.
+
+A copy of the model is split and trained. The model itself stays whole on each rank; what is trained goes back into it
+where it is measured or saved, so that every checkpoint is one that a single process reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from experiments.training.ranked import RankedSteps
+
+if TYPE_CHECKING:
+    from experiments.training.trainer import Trainer
+    from ingredients.ranks.group import Ranks
+
+__all__ = ["ShardedSteps"]
+
+
+class ShardedSteps(RankedSteps):
+    """The optimizer steps of one of several ranks, each of which holds a share of every parameter.
+
+    Args:
+        trainer: The training; its optimizer, which holds the parameters of its model and a state of them or none, holds
+            shares of both afterwards.
+        ranks: All of them.
+    """
+
+    def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
+        super().__init__(trainer, ranks)
+        self._whole = trainer.model
+        (optimizer,) = trainer.optimizers.values()
+        _hand_over(optimizer, dict(self._whole.named_parameters()), dict(self.model.named_parameters()))
+
+    def _wrapped(self, model: nn.Module) -> nn.Module:
+        ranks = self._ranks
+        ranks.send_tensors(model)
+        mesh = init_device_mesh(self._trainer.amp.device.type, (ranks.size,))
+        split = copy.deepcopy(model).train()
+        for module in [module for module in split.modules() if isinstance(module, nn.ModuleList | nn.Sequential)][::-1]:
+            for child in module:
+                if any(True for _ in child.parameters()) and not isinstance(child, nn.ModuleList | FSDPModule):
+                    fully_shard(child, mesh=mesh)
+        if not isinstance(split, FSDPModule):
+            fully_shard(split, mesh=mesh)
+        return split
+
+    @contextlib.contextmanager
+    def _adding_up(self) -> Iterator[None]:
+        """Add gradients up on each rank, without exchanging them."""
+        self.model.set_requires_gradient_sync(False)  # type: ignore[operator]  # of FSDPModule
+        try:
+            yield
+        finally:
+            self.model.set_requires_gradient_sync(True)  # type: ignore[operator]
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring what is trained back into the model, whole."""
+        trained = dict(self.model.named_parameters())
+        for name, parameter in self._whole.named_parameters():
+            parameter.copy_(whole_of(trained[name]))
+        buffers = dict(self.model.named_buffers())
+        for name, buffer in self._whole.named_buffers():
+            buffer.copy_(buffers[name])
+        super().settle()
+
+
+def whole_of(value: Tensor) -> Tensor:
+    """Return a tensor that is split over ranks as one; all of them ask for it."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _hand_over(
+    optimizer: torch.optim.Optimizer, whole: Mapping[str, nn.Parameter], split: Mapping[str, nn.Parameter]
+) -> None:
+    """Let an optimizer train the split parameters, with its state split alike."""
+    names = {id(parameter): name for name, parameter in whole.items()}
+    for group in optimizer.param_groups:
+        group["params"] = [split[names[id(parameter)]] for parameter in group["params"]]
+    for parameter, state in list(optimizer.state.items()):
+        mine: Any = split[names[id(parameter)]]
+        del optimizer.state[parameter]
+        optimizer.state[mine] = {
+            key: distribute_tensor(value, mine.device_mesh, mine.placements)
+            if isinstance(value, Tensor) and value.shape == parameter.shape and mine.ndim
+            else value
+            for key, value in state.items()
+        }

@@ -1,0 +1,84 @@
+"""Batch normalisation whose statistics are those of all ranks: torch's SyncBatchNorm on GPUs, and the like on the CPU.
+
+Ranks may have shares of different sizes. Parameters, buffers and their names are those of the layers before.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.nn import functional as exchange
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ingredients.models.freezing import is_held_in_eval
+
+__all__ = ["SyncedBatchNorm", "sync_batch_norms"]
+
+
+def sync_batch_norms(module: nn.Module) -> nn.Module:
+    """Return a module whose batch normalisation is that of all ranks; frozen layers stay as they are.
+
+    Layers within it are replaced in their place; their parameters and buffers are the same objects as before.
+    """
+    if isinstance(module, _BatchNorm):
+        if is_held_in_eval(module):
+            return module
+        is_on_gpu = any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers()))
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module) if is_on_gpu else SyncedBatchNorm(module)
+    for name, child in module.named_children():
+        synced = sync_batch_norms(child)
+        if synced is not child:
+            setattr(module, name, synced)
+    return module
+
+
+class SyncedBatchNorm(_BatchNorm):
+    """A layer of batch normalisation over the shares of all ranks: (B, C, ...) of each, of any size.
+
+    Args:
+        norm: The layer in whose place it stands; it takes over its parameters, buffers and mode.
+    """
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        self._parameters, self._buffers = norm._parameters, norm._buffers
+        self.train(norm.training)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"expected at least 2 dimensions (batch, channels, ...), got {input.ndim}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the normalised input, of the same shape.
+
+        Mean and variance are computed one after the other, as their difference from each other would be inexact.
+        """
+        self._check_input_dim(input)
+        if not self.training and self.running_mean is not None:
+            affine = self.weight, self.bias
+            return functional.batch_norm(input, self.running_mean, self.running_var, *affine, False, 0.0, self.eps)
+        others = [0, *range(2, input.ndim)]
+        shape = (1, -1, *(1 for _ in range(2, input.ndim)))
+        precise = input.float()
+        count = precise.new_tensor([precise.numel() / precise.shape[1]])
+        total = exchange.all_reduce(torch.cat([precise.sum(others), count]))
+        mean, count = total[:-1] / total[-1], total[-1].detach()
+        centred = precise - mean.view(shape)
+        variance = exchange.all_reduce(centred.square().sum(others)) / count
+        if self.training and self.running_mean is not None:
+            self._follow(mean.detach(), variance.detach() * count / (count - 1))
+        found = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.weight is not None:
+            found = found * self.weight.view(shape) + self.bias.view(shape)
+        return found.to(input.dtype)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics on, as torch does: variances there are unbiased."""
+        if self.num_batches_tracked is None or self.running_mean is None or self.running_var is None:
+            return
+        self.num_batches_tracked.add_(1)
+        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)

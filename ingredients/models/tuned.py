@@ -1,0 +1,213 @@
+"""What a model computes with less memory, or faster, without computing anything else: `tune`.
+
+Names of modules, parameters and states stay as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import functools
+import importlib.util
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ingredients.config.construct import check_options
+from ingredients.config.nearest import nearest
+from ingredients.errors import ModelError
+
+__all__ = ["cast", "check_compile", "tune", "uncompiled"]
+
+
+def tune(
+    model: nn.Module,
+    *,
+    gradient_checkpointing: Sequence[str] = (),
+    channels_last: bool = False,
+    compile: str | None = None,
+    compile_options: Mapping[str, Any] = {},
+) -> None:
+    """Let a model compute with less memory, or faster.
+
+    Args:
+        model: The model, changed in place; a deep copy of it is tuned likewise, but not compiled.
+        gradient_checkpointing: Globs on names of modules. The outermost ones that match keep nothing for the backward
+            pass but their inputs, and compute again what they need there: the same values, with the same random
+            numbers, and with buffers as they were. Source: Chen et al. 2016, https://arxiv.org/abs/1604.06174
+        channels_last: Whether weights of convolutions, and inputs (B, C, H, W), lie in memory with channels last.
+        compile: A mode of `torch.compile`; None leaves the model as it is. Each shape of a batch is compiled for
+            itself, unless the options say `dynamic`, so that results do not depend on which shapes came before.
+        compile_options: Further arguments of `torch.compile`.
+
+    Raises:
+        ModelError: If a glob matches nothing, or something that is not called.
+    """
+    if gradient_checkpointing and compile is not None and compile_options.get("backend") == "eager":
+        raise ModelError(
+            "model.gradient_checkpointing: the backend eager of torch.compile would update buffers twice; use another "
+            "backend, or leave out one of the two"
+        )
+    for module in _matching(model, gradient_checkpointing):
+        module.forward = functools.partial(_recomputed, module, module.forward)
+    if channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
+        model.register_forward_pre_hook(_channels_last)
+    if compile is not None:
+        _compile(model, {"mode": compile, "dynamic": False, **compile_options})
+
+
+def _compile(model: nn.Module, options: Mapping[str, Any]) -> None:
+    """Compile a model in place; `Module.compile` would leave out what modules of torch do themselves."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return model._call_impl(*args, **kwargs)
+
+    # How often something is compiled is counted by its code, which models of one process are not to share.
+    call.__code__ = call.__code__.replace()
+    model._compiled_call_impl = torch.compile(call, **options)
+
+
+def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
+    """Return the outermost modules whose names match one of the globs."""
+    found: dict[str, nn.Module] = {}
+    for glob in globs:
+        matching = {name: module for name, module in model.named_modules() if name and fnmatch.fnmatchcase(name, glob)}
+        if not matching:
+            names = [name for name, _ in model.named_modules() if name]
+            raise ModelError(
+                f"model.gradient_checkpointing: {glob!r} matches no module; there are {', '.join(names[:8])}, ..."
+            )
+        found |= matching
+    outermost = {
+        name: module for name, module in found.items() if not any(name.startswith(f"{other}.") for other in found)
+    }
+    for name, module in outermost.items():
+        if isinstance(module, nn.ModuleList | nn.ModuleDict):
+            raise ModelError(
+                f"model.gradient_checkpointing: {name!r} is a {type(module).__name__}, which is not called itself; "
+                f"write {name}.* for the modules in it"
+            )
+    return list(outermost.values())
+
+
+def _recomputed(module: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    how: dict[str, Any] = {}
+    # A compiled one computes on buffers that are not written before the end.
+    if not torch.compiler.is_compiling():
+        buffers = list(module.buffers())
+        if module.training and buffers:
+            how["context_fn"] = functools.partial(_contexts, buffers)
+    return checkpoint(forward, *args, use_reentrant=False, **how, **kwargs)
+
+
+def _contexts(buffers: list[Tensor]) -> tuple[Any, Any]:
+    """Return the contexts of the two computations: in the second one, buffers are as before the first."""
+    return contextlib.nullcontext(), _with_values(buffers, [buffer.clone() for buffer in buffers])
+
+
+@contextlib.contextmanager
+def _with_values(buffers: list[Tensor], values: list[Tensor]) -> Iterator[None]:
+    after = [buffer.clone() for buffer in buffers]
+    _set(buffers, values)
+    try:
+        yield
+    finally:
+        _set(buffers, after)
+
+
+def _set(buffers: list[Tensor], values: list[Tensor]) -> None:
+    for buffer, value in zip(buffers, values, strict=True):
+        buffer.data.copy_(value)  # what autograd has saved of it is not touched by that
+
+
+def _channels_last(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        arg.contiguous(memory_format=torch.channels_last) if isinstance(arg, Tensor) and arg.ndim == 4 else arg
+        for arg in args
+    )
+
+
+def cast(model: nn.Module, dtype: str) -> tuple[int, int]:
+    """Cast the weights of a model that is not trained any more, which takes and returns float32 as before.
+
+    Args:
+        model: The model, changed in place.
+        dtype: `float16` or `bfloat16`.
+
+    Returns:
+        The bytes of its weights before and after.
+    """
+    kind = getattr(torch, dtype)
+    before = _num_bytes(model)
+    model.to(kind)
+    model.register_forward_pre_hook(lambda module, args: tuple(_floats_as(arg, kind) for arg in args))
+    model.register_forward_hook(lambda module, args, outputs: _floats_as(outputs, torch.float32))
+    return before, _num_bytes(model)
+
+
+def _num_bytes(model: nn.Module) -> int:
+    return sum(value.nbytes for value in (*model.parameters(), *model.buffers()))
+
+
+def _floats_as(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def check_compile(mode: str | None, options: Mapping[str, Any]) -> None:
+    """Refuse options that `torch.compile` does not take, and a backend that cannot work here.
+
+    Raises:
+        ModelError, ConfigError: If it is so.
+    """
+    if mode is None:
+        if options:
+            raise ModelError(
+                f"model.compile_options: got {dict(options)}, but model.compile=None; write model.compile=default"
+            )
+        return
+    check_options(torch.compile, options, "model.compile_options", {"model": None, "mode": mode})
+    backend = options.get("backend", "inductor")
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        near = nearest(backend, known) if isinstance(backend, str) else None
+        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+        raise ModelError(f"model.compile_options.backend: got {backend!r}, which is unknown; {hint}")
+    if backend == "inductor":
+        _check_compiler()
+
+
+def _check_compiler() -> None:
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    compiler = os.environ.get("CXX") or usual
+    if shutil.which(compiler.split()[0]) is None:
+        raise ModelError(
+            f"model.compile: torch.compile needs a C++ compiler, and there is no {compiler}; install one (CXX may name "
+            "it), or write model.compile_options.backend=aot_eager"
+        )
+    if torch.cuda.is_available() and importlib.util.find_spec("triton") is None:
+        raise ModelError(
+            "model.compile: torch.compile needs the package 'triton' for GPUs, which is not installed; install it, or "
+            "write model.compile_options.backend=aot_eager"
+        )
+
+
+@contextlib.contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Let a compiled model, and compiled modules of it, compute without `torch.compile`, as for a few samples."""
+    compiled = {module: module._compiled_call_impl for module in model.modules() if module._compiled_call_impl}
+    for module in compiled:
+        module._compiled_call_impl = None
+    try:
+        yield
+    finally:
+        for module, call in compiled.items():
+            module._compiled_call_impl = call

@@ -1,0 +1,147 @@
+"""What settings of memory and speed change: time and memory of a training step with each, and its gradients."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from ingredients.config.tables import print_table
+from ingredients.datasets.batches import Data
+from ingredients.losses.building import Loss
+from ingredients.precision.mixed_precision import MixedPrecision
+
+__all__ = ["measure", "print_costs"]
+
+# A change of a model in place, or another optimizer: what one setting does.
+Tuned = Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]
+
+
+def measure(
+    variants: Mapping[str, Tuned],
+    model: nn.Module,
+    loss: Loss,
+    data: Data,
+    amp: MixedPrecision,
+    *,
+    num_steps: int = 20,
+) -> dict[str, Any]:
+    """Time training steps of copies of a model, and compare their memory and gradients with those of the first.
+
+    Args:
+        variants: By name, what makes a copy of the model and its optimizer ready; the first is the one to compare with.
+        model: The model, on its device; it is not trained.
+        loss: The loss.
+        data: Where the batch comes from.
+        amp: The precision.
+        num_steps: Steps to time; the median counts.
+
+    Returns:
+        `batch_size` and `rows`: per variant `name`, `first_s` (the first step, in which a model is compiled), `ms` a
+        step, `speed` against the first, `memory_bytes` (what a step takes at its peak beyond what is there before),
+        and `difference`: the largest of a gradient, as a share of the largest gradient.
+    """
+    batch = next(iter(data.train.epoch(0)))
+    rows: list[dict[str, Any]] = []
+    expected: list[Tensor] = []
+    for name, tuned in variants.items():
+        network, optimizer = tuned(copy.deepcopy(model))
+        network.train()
+        row, gradients = _cost(network, optimizer, loss, batch, amp, num_steps)
+        expected = expected or gradients
+        row |= {"name": name, "difference": _difference(expected, gradients)}
+        rows.append(row)
+    for row in rows:
+        row["speed"] = rows[0]["ms"] / row["ms"]
+    return {"batch_size": len(batch[1]), "rows": rows}
+
+
+def _cost(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    batch: tuple[Tensor, Tensor],
+    amp: MixedPrecision,
+    num_steps: int,
+) -> tuple[dict[str, Any], list[Tensor]]:
+    inputs, targets = batch
+
+    def backward() -> None:
+        with amp.autocast():
+            value = loss(model(inputs), targets)
+        amp.backward(value)
+        _wait(inputs.device)
+
+    def step() -> None:
+        backward()
+        amp.step(optimizer)
+        amp.update()
+        optimizer.zero_grad()
+        _wait(inputs.device)
+
+    start = time.perf_counter()
+    # Each has the same random numbers in its first step, such as those of dropout.
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        backward()
+    first = time.perf_counter() - start
+    gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    optimizer.zero_grad()
+    step()
+    memory = _peak(step, inputs.device)
+    times = []
+    for _ in range(num_steps):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return {"first_s": first, "ms": 1e3 * statistics.median(times), "memory_bytes": memory}, gradients
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _peak(step: Callable[[], None], device: torch.device) -> int:
+    """Return the bytes that a step takes at its peak, beyond those that are taken before."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        step()
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as found:
+        step()
+    events = found.profiler.kineto_results.events()
+    now = peak = 0
+    for _, size in sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"):
+        now += size
+        peak = max(peak, now)
+    return peak
+
+
+def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
+    largest = max(value.abs().max().item() for value in expected)
+    return max((a - b).abs().max().item() for a, b in zip(expected, found, strict=True)) / (largest or 1.0)
+
+
+def print_costs(found: Mapping[str, Any]) -> None:
+    """Print what `measure` found."""
+    print(f"one training step on {found['batch_size']} samples:")
+    rows = [
+        [
+            row["name"],
+            f"{row['ms']:.2f}",
+            f"{row['speed']:.2f}x",
+            f"{row['memory_bytes'] / 2**20:.2f}",
+            f"{row['first_s']:.2f}",
+            f"{row['difference']:.1e}",
+        ]
+        for row in found["rows"]
+    ]
+    print_table(["settings", "ms", "speed", "MiB at the peak", "first step, s", "gradients differ by"], rows)

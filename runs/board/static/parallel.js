@@ -1,0 +1,163 @@
+// Parallel coordinates as SVG: an axis for each parameter and objective, a line for each trial; dragging along an axis
+// chooses trials.
+
+const SVG = "http://www.w3.org/2000/svg";
+const [HEIGHT, TOP, BOTTOM, GAP, SIDE] = [360, 44, 20, 150, 70];
+
+function node(name, attributes, parent) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  parent?.append(made);
+  return made;
+}
+
+/** An axis: places of values between 0 and 1, and ticks. */
+export class Scale {
+  constructor(name, values) {
+    this.name = name;
+    const there = values.filter((value) => value !== null && value !== undefined);
+    this.isNumeric = there.length > 0 && there.every((value) => typeof value === "number");
+    if (this.isNumeric) {
+      this.low = Math.min(...there);
+      this.high = Math.max(...there);
+      this.isLog = this.low > 0 && this.high / this.low > 50;
+    } else {
+      this.names = [...new Set(there.map(String))].sort();
+    }
+  }
+
+  place(value) {
+    if (value === null || value === undefined) return NaN;
+    if (!this.isNumeric) return this.names.length < 2 ? 0.5 : this.names.indexOf(String(value)) / (this.names.length - 1);
+    if (this.high === this.low) return 0.5;
+    if (this.isLog) return Math.log(value / this.low) / Math.log(this.high / this.low);
+    return (value - this.low) / (this.high - this.low);
+  }
+
+  ticks() {
+    if (!this.isNumeric) return this.names.slice(0, 12).map((name) => [this.place(name), name.slice(0, 16)]);
+    const at = this.high === this.low ? [0.5] : [0, 0.25, 0.5, 0.75, 1];
+    return at.map((place) => {
+      const value = this.isLog ? this.low * (this.high / this.low) ** place : this.low + (this.high - this.low) * place;
+      return [place, String(Number(value.toPrecision(3)))];
+    });
+  }
+}
+
+/**
+ * Draw trials, and return what changes them.
+ *
+ * svg: where to. scales: the axes. rows: {number, values, color}, best last. colors: of text and axes.
+ * onChange: told the numbers of the trials that are chosen, or null for all.
+ */
+export function drawParallel(svg, scales, rows, colors, onChange, brushes = new Map()) {
+  const width = 2 * SIDE + GAP * Math.max(1, scales.length - 1);
+  svg.replaceChildren();
+  svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+  svg.setAttribute("width", width);
+  svg.setAttribute("height", HEIGHT);
+  const across = (index) => SIDE + GAP * index;
+  const down = (place) => HEIGHT - BOTTOM - place * (HEIGHT - TOP - BOTTOM);
+  const lines = node("g", { fill: "none", "stroke-width": 1.4 }, svg);
+  const drawn = rows.map(({ number, values, color }) => {
+    const places = scales.map((scale, index) => scale.place(values[index]));
+    let [path, pen] = ["", "M"];
+    places.forEach((place, index) => {
+      if (Number.isNaN(place)) {
+        pen = "M";
+        return;
+      }
+      path += `${pen}${across(index)} ${down(place).toFixed(1)}`;
+      pen = "L";
+    });
+    const line = node("path", { d: path, stroke: color, "stroke-opacity": rows.length > 300 ? 0.35 : 0.75 }, lines);
+    node("title", {}, line).textContent = `trial ${number}`;
+    return { number, places, line };
+  });
+
+  const choose = () => {
+    const chosen = drawn.filter(({ places }) => [...brushes].every(([at, [low, high]]) => places[at] >= low && places[at] <= high));
+    const kept = new Set(chosen);
+    for (const one of drawn) one.line.setAttribute("visibility", kept.has(one) ? "visible" : "hidden");
+    onChange(brushes.size ? new Set(chosen.map(({ number }) => number)) : null);
+  };
+
+  scales.forEach((scale, index) => {
+    const x = across(index);
+    const text = { fill: colors.text, "font-family": colors.font, "font-size": 11.5 };
+    node("line", { x1: x, x2: x, y1: TOP, y2: HEIGHT - BOTTOM, stroke: colors.line, "stroke-width": 1.5 }, svg);
+    const label = scale.name.length > 22 ? `…${scale.name.slice(-21)}` : scale.name;
+    const head = node("text", { ...text, x, y: TOP - 18, "text-anchor": "middle", "font-weight": 600 }, svg);
+    head.textContent = label;
+    node("title", {}, head).textContent = scale.name;
+    for (const [place, name] of scale.ticks()) {
+      node("line", { x1: x - 4, x2: x, y1: down(place), y2: down(place), stroke: colors.line }, svg);
+      const tick = node("text", { ...text, x: x + 6, y: down(place) + 4, "font-size": 10.5, stroke: colors.ground, "stroke-width": 3, "paint-order": "stroke" }, svg);
+      tick.textContent = name;
+    }
+    const brush = node("rect", { x: x - 7, width: 14, y: 0, height: 0, fill: colors.accent, "fill-opacity": 0.3, stroke: colors.accent }, svg);
+    const zone = node("rect", { x: x - 14, width: 28, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, fill: "transparent" }, svg);
+    zone.classList.add("zone");
+    zone.dataset.axis = scale.name;
+    const show = () => {
+      const [low, high] = brushes.get(index) ?? [0, 0];
+      brush.setAttribute("y", down(high));
+      brush.setAttribute("height", brushes.has(index) ? Math.max(2, down(low) - down(high)) : 0);
+      brush.setAttribute("visibility", brushes.has(index) ? "visible" : "hidden");
+    };
+    const placeOf = (event) => {
+      const box = svg.getBoundingClientRect();
+      const y = ((event.clientY - box.top) / box.height) * HEIGHT;
+      return Math.min(1.02, Math.max(-0.02, (HEIGHT - BOTTOM - y) / (HEIGHT - TOP - BOTTOM)));
+    };
+    let start = null;
+    zone.addEventListener("pointerdown", (event) => {
+      zone.setPointerCapture(event.pointerId);
+      start = placeOf(event);
+      brushes.delete(index); // a click alone takes the brush away
+      show();
+      choose();
+    });
+    zone.addEventListener("pointermove", (event) => {
+      if (start === null) return;
+      const now = placeOf(event);
+      if (Math.abs(now - start) < 0.01) return;
+      brushes.set(index, [Math.min(start, now), Math.max(start, now)]);
+      show();
+      choose();
+    });
+    zone.addEventListener("pointerup", () => {
+      start = null;
+    });
+    show();
+  });
+  choose();
+  return brushes;
+}
+
+/** Return an SVG as a file of its own. */
+export function asFile(svg, ground) {
+  const copy = svg.cloneNode(true);
+  copy.setAttribute("xmlns", SVG);
+  const rect = document.createElementNS(SVG, "rect");
+  for (const [key, value] of Object.entries({ width: "100%", height: "100%", fill: ground })) rect.setAttribute(key, value);
+  copy.prepend(rect);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+/** Return an SVG as a PNG of twice its size. */
+export async function asPng(svg, ground) {
+  const image = new Image();
+  const url = URL.createObjectURL(new Blob([asFile(svg, ground)], { type: "image/svg+xml" }));
+  await new Promise((done, failed) => {
+    image.onload = done;
+    image.onerror = () => failed(new Error("the plot cannot be turned into a picture"));
+    image.src = url;
+  });
+  URL.revokeObjectURL(url);
+  const canvas = document.createElement("canvas");
+  canvas.width = 2 * svg.width.baseVal.value;
+  canvas.height = 2 * svg.height.baseVal.value;
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}

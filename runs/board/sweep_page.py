@@ -1,0 +1,132 @@
+"""The pages of sweeps: all there are, and how one stands."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from typing import Any
+
+from starlette.responses import Response
+
+from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.errors import RunsError
+from runs.query.texts import is_number
+from runs.stores.settings import show
+from runs.sweeps.reading import SeenSweep, importances_of, read_definitions, read_sweep
+from runs.sweeps.status import status_lines
+from runs.sweeps.study import Point
+
+__all__ = ["ROUTES"]
+
+# Trials that a page shows, the reports of one that are drawn, and sweeps in the list.
+_MAX_TRIALS, _MAX_REPORTS, _MAX_SWEEPS = 3_000, 300, 500
+_MAX_PARAMETERS, _MAX_TEXT = 40, 60
+
+
+def _sweeps(visit: Visit) -> Response:
+    """Answer with the list of all sweeps."""
+    return visit.render("sweeps.html", sweeps=read_definitions(visit.store)[:_MAX_SWEEPS])
+
+
+def _sweep(visit: Visit) -> Response:
+    """Answer with the page of one sweep."""
+    id = visit.request.path_params["id"]
+    try:
+        seen = read_sweep(visit.store, id)
+    except RunsError as error:
+        return visit.render("sweep.html", 409, id=id, problem=str(error))
+    names = [objective.name for objective in seen.spec.objectives]
+    lines = list(status_lines(seen.status, tuple(names)))
+    rows = [_row(seen, point) for point in _points(seen)]
+    values: dict[str, Any] = {"names": names, "lines": lines, "rows": rows, "parameters": _parameters(seen)}
+    return visit.render(
+        "sweep.html", id=id, problem="", seen=seen, best=_best(seen), num=len(seen.status.points), **values
+    )
+
+
+def _best(seen: SeenSweep) -> set[int]:
+    return {point.number for point in seen.status.best}
+
+
+def _points(seen: SeenSweep) -> list[Point]:
+    """Return the newest points, by number."""
+    return list(seen.status.points.values())[-_MAX_TRIALS:]
+
+
+def _parameters(seen: SeenSweep) -> list[str]:
+    """Return the parameters that differ among the points."""
+    values: dict[str, set[str]] = {}
+    for point in _points(seen):
+        for name, value in point.parameters.items():
+            values.setdefault(name, set()).add(show(value))
+    return [name for name, found in values.items() if len(found) > 1][:_MAX_PARAMETERS] or list(values)[
+        :_MAX_PARAMETERS
+    ]
+
+
+def _row(seen: SeenSweep, point: Point) -> dict[str, Any]:
+    uids = point.notes.get("runs")
+    return {
+        "point": point,
+        "state": _state(seen, point),
+        "runs": [str(uid) for uid in uids] if isinstance(uids, list) else [],
+        "reason": str(point.notes.get("reason") or ""),
+    }
+
+
+def _state(seen: SeenSweep, point: Point) -> str:
+    names = {"COMPLETE": "COMPLETED", "FAIL": "FAILED"}
+    if point.number in seen.status.abandoned:
+        return "INTERRUPTED"
+    return names.get(point.state, point.state)
+
+
+def _data(visit: Visit) -> Response:
+    """Answer with all that the plots of a sweep are drawn of."""
+    started = time.perf_counter()
+    seen = read_sweep(visit.store, visit.asked("id"))
+    objectives = [{"name": one.name, "goal": one.goal} for one in seen.spec.objectives]
+    return json_response(
+        {
+            "objectives": objectives,
+            "parameters": _parameters(seen),
+            "trials": [_document(seen, point) for point in _points(seen)],
+            "living": bool(seen.status.num_agents),
+            "line": next(status_lines(seen.status, tuple(one["name"] for one in objectives))),
+            "look_again_s": max(5.0, look_again_s(started)),
+        }
+    )
+
+
+def _document(seen: SeenSweep, point: Point) -> dict[str, Any]:
+    reports = sorted(point.reports.items())
+    every = max(1, math.ceil(len(reports) / _MAX_REPORTS))
+    return {
+        "number": point.number,
+        "state": _state(seen, point),
+        "values": [_plain(value) for value in point.values],
+        "parameters": {name: _plain(value) for name, value in point.parameters.items()},
+        "reports": [[step, _plain(value)] for step, value in reports[::every]],
+        "feasible": point.is_feasible,
+    }
+
+
+def _plain(value: Any) -> float | str | None:
+    """Return a number, or the text of anything else; nothing for what is not finite."""
+    if is_number(value):
+        return float(value) if math.isfinite(value) else None
+    return show(value) if not isinstance(value, dict | list) else json.dumps(value, default=str)[:_MAX_TEXT]
+
+
+def _importances(visit: Visit) -> Response:
+    """Answer with the importances, which take longer than all the rest."""
+    return json_response({"importances": list(importances_of(visit.store, visit.asked("id")))})
+
+
+ROUTES = [
+    page("/sweeps", _sweeps),
+    page("/sweeps/{id}", _sweep),
+    page("/sweep/data", _data),
+    page("/sweep/importances", _importances),
+]

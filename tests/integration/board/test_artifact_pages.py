@@ -1,0 +1,125 @@
+"""The pages of artifacts and checkpoints, over a folder and a real MongoDB."""
+
+import re
+
+import pymongo
+import pytest
+
+from experiments import Experiment
+from observers import FileObserver, MongoObserver
+from runs import open_store
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory, mongo_url):
+    """Two versions of an artifact: one run logs both, another one uses the first."""
+    folder = tmp_path_factory.mktemp("artifacts")
+    ex = Experiment("weights", base_dir=folder, save_git_info=False, system_metrics_s=None)
+
+    @ex.config
+    def config():
+        training = {"monitor": "val/loss", "mode": "auto"}
+        uses = False
+
+    @ex.main
+    def main(_run, uses):
+        if uses:
+            _run.use_artifact("net:v1")
+            return
+        for number in (1, 2):
+            (folder / "net").mkdir(exist_ok=True)
+            (folder / "net" / "layer.txt").write_text(f"weights {number}")
+            (folder / "net" / "page.html").write_text(EVIL)
+            _run.log_artifact("net", folder / "net", "model", metadata={"note": EVIL, "number": number})
+        for step, loss in enumerate((3.0, 1.0, 2.0)):
+            _run.log_scalar("val/loss", loss, step)
+        kept = _run.folder / "checkpoints"
+        kept.mkdir()
+        for name in ("best.pt", "last.pt"):
+            (kept / name).write_bytes(b"12345")
+
+    ex.observers.append(FileObserver(folder / "store"))
+    ex.observers.append(MongoObserver(mongo_url, "artifact_pages", failure_dir=folder / "spool"))
+    ex.run(options={"--capture": "sys"})
+    ex.run(config_updates={"uses": True}, options={"--capture": "sys"})
+    yield {"folder": str(folder / "store"), "database": f"{mongo_url}/artifact_pages"}
+    with pymongo.MongoClient(mongo_url) as client:
+        client.drop_database("artifact_pages")
+
+
+@pytest.fixture(params=["folder", "database"])
+def artifacts(request, logged):
+    return logged[request.param]
+
+
+def test_versions_and_their_lineage(artifacts):
+    with open_store(artifacts) as store:
+        made, used = store.get(1).uid, store.get(2).uid
+        start = store.get(1).start_time
+        assert store.artifacts() == ["net"]
+        first, second = store.artifact_versions("net")
+        assert store.artifact_versions("nothing") == []
+        assert first.files["layer.txt"].read() == b"weights 1"
+    assert (first.version, second.version, second.type) == (1, 2, "model")
+    assert (first.made_by, first.used_by) == ((made,), (used,))
+    assert (second.made_by, second.used_by) == ((made,), ())
+    assert second.metadata == {"note": EVIL, "number": 2}
+    assert (second.num_files, second.num_bytes) == (2, len(f"weights 2{EVIL}"))
+    assert second.sizes["layer.txt"] == 9
+    assert abs((first.created - start).total_seconds()) < 100
+
+
+def test_artifacts_are_listed_with_their_newest_version(client_of, artifacts):
+    text = client_of(artifacts).get("/artifacts").text
+    assert '<a href="/artifacts/net">net</a>' in text
+    assert "<td>v2</td>" in text
+
+
+def test_an_artifact_is_shown_with_who_made_and_used_it(client_of, artifacts):
+    client = client_of(artifacts)
+    text = client.get("/artifacts/net").text
+    assert re.findall(r'id="v(\d)"', text) == ["2", "1"]
+    first = text.partition('id="v1"')[2]
+    assert '<a href="/runs/1">' in first.partition("used by")[0]
+    assert '<a href="/runs/2">' in first.partition("used by")[2]
+    assert EVIL not in text
+    for path in ("/artifacts/nothing", "/artifacts/..%2f..%2fetc", "/artifacts/%00"):
+        assert client.get(path).status_code == 404
+
+
+def test_files_are_downloaded_and_never_run(client_of, artifacts):
+    client = client_of(artifacts)
+    answer = client.get("/artifact-file", params={"name": "net", "version": 2, "path": "layer.txt"})
+    assert answer.content == b"weights 2"
+    answer = client.get("/artifact-file", params={"name": "net", "version": 2, "path": "page.html"})
+    assert "sandbox" in answer.headers["content-security-policy"]
+    for query in ({"version": 3, "path": "layer.txt"}, {"version": 1, "path": "../v1.json"}):
+        assert client.get("/artifact-file", params={"name": "net", **query}).status_code == 404
+
+
+def test_checkpoints_have_their_scores(client_of, artifacts):
+    client = client_of(artifacts)
+    text = client.get("/models").text
+    rows = re.findall(r'checkpoints/(best|last)\.pt</a></td><td>val/loss</td><td class="number">([\d.]+)</td>', text)
+    assert rows == [("best", "1"), ("last", "2")]
+    [href] = re.findall(r'href="([^"]+best[^"]+)"', text)
+    assert client.get(href.replace("&amp;", "&")).content == b"12345"
+
+
+def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
+    folder = tmp_path / "_artifacts" / "versions" / "torn"
+    folder.mkdir(parents=True)
+    (folder / "v1.json").write_text("{")
+    assert client_of(tmp_path).get("/artifacts").status_code == 200
+
+
+def test_pages_are_accessible(watched, serve, logged):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = watched(bypass_csp=True).page
+    for path in ("/artifacts", "/artifacts/net", "/models"):
+        page.goto(f"{serve(logged['folder'])}{path}")
+        found = Axe().run(page).response["violations"]
+        assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []

@@ -1,0 +1,103 @@
+"""`python -m runs board`: addresses, tokens, TLS, and what is missing."""
+
+import http.client
+import re
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from runs.__main__ import main
+from runs.board.serving import BoardServer
+from runs.errors import ServerError
+from tests.processes import PIPE, Process
+
+
+def test_board_is_served_until_it_is_told_to_end(recorded, tmp_path):
+    command = [sys.executable, "-m", "runs", "board", "--store", str(recorded), "--port", "0", "--no-open", "--token"]
+    process = Process(command, stdout=PIPE, stderr=PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=(\S{32})  \(Ctrl-C stops it\)\n", line).groups()
+        connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=60)
+        for path, status in (("/runs", 401), (f"/runs?token={token}", 200)):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == status
+        connection.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert process.stderr.read() == ""
+    finally:
+        process.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--store", "nowhere"], "there is no folder nowhere"),
+        (["--host", "0.0.0.0"], "on 0.0.0.0, others could read and change the runs; add --token"),
+        (["--token", "short"], "the token has 5 characters, expected at least 16"),
+        (["--certificate", "none.pem"], "there is no file none.pem"),
+        (["--host", "192.0.2.7", "--token"], "192.0.2.7:8765 cannot be listened on"),
+        (["--port", "-1"], "port: got -1, expected 0 to 65535"),
+    ],
+)
+def test_board_that_cannot_be_served_says_why(recorded, tmp_path, monkeypatch, capsys, arguments, problem):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SACRISTAN_BOARD_TOKEN", raising=False)
+    assert main(["--store", str(recorded), "board", "--no-open", *arguments]) == 1
+    assert problem in capsys.readouterr().err
+
+
+def test_key_and_certificate_belong_together(recorded, tmp_path):
+    (tmp_path / "key.pem").write_text("")
+    with pytest.raises(ServerError, match=r"got the key .*key.pem without a certificate"):
+        BoardServer(str(recorded), port=0, key=tmp_path / "key.pem")
+    server = BoardServer(str(recorded), port=0, certificate=tmp_path / "key.pem")
+    assert server.url.startswith("https://127.0.0.1:")
+    with pytest.raises(ServerError, match=r"key.pem cannot be used as a TLS certificate"):
+        server.serve()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl to make a certificate with")
+def test_board_is_served_over_tls(recorded, tmp_path):
+    files = {"certificate": tmp_path / "certificate.pem", "key": tmp_path / "key.pem"}
+    options = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    out = ["-keyout", str(files["key"]), "-out", str(files["certificate"])]
+    subprocess.run(["openssl", "req", *options, *names, *out], check=True, capture_output=True)
+    server = BoardServer(str(recorded), port=0, token="a token that nobody guesses", **files)
+    thread = threading.Thread(target=server.serve, daemon=True)
+    thread.start()
+    trusting = ssl.create_default_context(cafile=files["certificate"])
+    connection = http.client.HTTPSConnection("127.0.0.1", server.port, timeout=60, context=trusting)
+    connection.request("GET", "/?token=a+token+that+nobody+guesses")
+    answer = connection.getresponse()
+    assert "Secure" in answer.headers["set-cookie"]
+    connection.close()
+    server.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_taken_port_is_told(recorded):
+    server = BoardServer(str(recorded), port=0)
+    with pytest.raises(ServerError, match=rf"127.0.0.1:{server.port} cannot be listened on .*--port 0"):
+        BoardServer(str(recorded), port=server.port)
+    server.close()
+
+
+def test_missing_package_names_the_extra(monkeypatch, recorded, capsys):
+    for name in [name for name in sys.modules if name.startswith("runs.board")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["--store", str(recorded), "board", "--no-open"]) == 1
+    assert capsys.readouterr().err == (
+        "error: the board needs the package 'uvicorn', which is not installed; write pip install -e '.[board]'\n"
+    )

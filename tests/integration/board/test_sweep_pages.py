@@ -1,0 +1,196 @@
+"""The pages of sweeps, over sweeps in a folder and in a real MongoDB."""
+
+import contextlib
+import hashlib
+
+import pytest
+
+from observers.mongo.destination import Destination
+from runs.errors import SweepError
+from runs.stores.opening import open_store
+from runs.sweeps import extras
+from runs.sweeps.definition import Definition
+from runs.sweeps.home import Claim
+from runs.sweeps.place import Place
+from runs.sweeps.reading import importances_of, read_definitions, read_sweep
+from runs.sweeps.spec import read_spec
+from runs.sweeps.study import Study
+
+EVIL = "<img src=x onerror=alert(1)>"
+SPEC = {
+    "method": "random",
+    "metric": {"name": "val/loss", "goal": "minimize"},
+    "parameters": {
+        "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
+        "width": {"values": [16, 32, 64]},
+        "kind": {"values": ["a", EVIL]},
+    },
+}
+
+
+def make_sweep(place, id="first", num=8, **entries):
+    """Make a sweep of which one trial was pruned, one failed, one is running, and the others are complete."""
+    spec = read_spec({**SPEC, "run_cap": 20})
+    defaults = {
+        "settings": (),
+        "options": (),
+        "seed": 0,
+        "count": None,
+        "storage": "",
+        "created": "2026-01-02T03:04:05",
+    }
+    where = {"script": "exp.py", "module": "", "base": "/", "cwd": "/"}
+    definition = Definition(id=id, experiment="digits", spec=spec.document, **where, **{**defaults, **entries})
+    with contextlib.closing(place.home(id)) as home:
+        home.create(definition)
+        if definition.storage:
+            return
+        study = Study(home, definition, spec)
+        home.beat("agent")
+        for number in range(num):
+            home.claim(Claim(number, 0, "agent"))
+            point = study.take(number)
+            for step in range(3):
+                study.report(number, step, 1 / (step + 1 + number))
+            if number == num - 1:
+                continue
+            state = {2: "PRUNED", 3: "FAIL"}.get(number, "COMPLETE")
+            loss = point.parameters["lr"] + point.parameters["width"] / 64
+            study.finish(number, state, (loss,) if state == "COMPLETE" else (), runs=[f"{number:032x}"], reason=EVIL)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swept")
+    make_sweep(Place(folder))
+    make_sweep(Place(folder), "elsewhere", storage="sqlite:////nowhere/study.db")
+    return folder
+
+
+@pytest.fixture(params=["folder", "database"])
+def sweeps(request, swept, mongo_url):
+    if request.param == "folder":
+        yield str(swept)
+        return
+    database = request.getfixturevalue("database")
+    place = Place(swept, Destination(mongo_url, database.name))
+    make_sweep(place)
+    make_sweep(place, "elsewhere", storage="sqlite:////nowhere/study.db")
+    yield f"{mongo_url.rstrip('/')}/{database.name}"
+
+
+def test_sweeps_are_listed(client_of, sweeps):
+    text = client_of(sweeps).get("/sweeps").text
+    assert '<a href="/sweeps/first">first</a>' in text
+    assert "val/loss" in text
+    assert EVIL not in text
+
+
+def test_a_sweep_is_shown_with_all_of_its_trials(client_of, sweeps):
+    answer = client_of(sweeps).get("/sweeps/first")
+    assert answer.status_code == 200
+    assert "sweep first: 7 of 20 done, 1 running, 1 pruned, 1 failed" in answer.text
+    assert answer.text.count("<tr data-number=") == 8
+    assert answer.text.count('<span class="tag">best</span>') == 1
+    assert f'href="/runs/{0:032x}"' in answer.text
+    assert EVIL not in answer.text
+
+
+def test_data_of_the_plots(client_of, sweeps):
+    found = client_of(sweeps).get("/sweep/data", params={"id": "first"}).json()
+    assert found["objectives"] == [{"name": "val/loss", "goal": "minimize"}]
+    assert sorted(found["parameters"]) == sorted(SPEC["parameters"])
+    states = [trial["state"] for trial in found["trials"]]
+    assert states == ["COMPLETED"] * 2 + ["PRUNED", "FAILED"] + ["COMPLETED"] * 3 + ["RUNNING"]
+    assert [len(trial["reports"]) for trial in found["trials"]] == [3] * 8
+    assert found["living"]
+
+
+def test_what_is_not_there_or_lies_elsewhere_is_said(client_of, sweeps):
+    client = client_of(sweeps)
+    for id, problem in (
+        ("none", "there is no sweep none"),
+        ("elsewhere", "its study is in an Optuna storage of its own"),
+    ):
+        answer = client.get(f"/sweeps/{id}")
+        assert answer.status_code == 409
+        assert problem in answer.text
+    for id in ("a b", "../first", ""):
+        assert "sweep.id: got" in client.get("/sweep/data", params={"id": id}).json()["error"]
+
+
+def test_reading_writes_nothing(swept):
+    def digest():
+        files = sorted(path for path in (swept / "sweeps").rglob("*") if path.is_file())
+        return [(path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+
+    before = digest()
+    with open_store(swept) as store:
+        assert [one.id for one in read_definitions(store)] == ["elsewhere", "first"]
+        assert len(read_sweep(store, "first").status.points) == 8
+        [importances] = importances_of(store, "first")
+        assert all(sorted(of) == sorted(SPEC["parameters"]) for of in importances.values())
+    assert digest() == before
+
+
+def test_a_sweep_that_nobody_has_begun_is_said(tmp_path):
+    spec = read_spec(SPEC)
+    definition = Definition("new", "digits", spec.document, "exp.py", "", "/", "/", (), (), 0, None, "", "")
+    with contextlib.closing(Place(tmp_path).home("new")) as home:
+        home.create(definition)
+    with open_store(tmp_path) as store, pytest.raises(SweepError, match="no agent has opened its study yet"):
+        read_sweep(store, "new")
+
+
+def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
+    @contextlib.contextmanager
+    def lacking(extra, what):
+        try:
+            raise ImportError("no module", name="optuna")
+        except ImportError as error:
+            raise extras.MissingExtraError(f"{what} needs the package {error.name!r}; [{extra}]") from error
+        yield
+
+    monkeypatch.setattr("runs.sweeps.study.needing_extra", lacking)
+    answer = client_of(swept).get("/sweeps/first")
+    assert answer.status_code == 409
+    assert "a sweep needs the package &#39;optuna&#39;" in answer.text
+
+
+def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, tmp_path):
+    page = watched().page
+    page.goto(f"{serve(swept)}/sweeps/first")
+    page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    assert page.locator("#parallel path").count() == 5
+    assert page.locator("#slices .main-svg").count() >= 3
+    zone = page.locator(".zone[data-axis='val/loss']")
+    zone.scroll_into_view_if_needed()
+    box = zone.bounding_box()
+    x, bottom = box["x"] + box["width"] / 2, box["y"] + box["height"]
+    page.mouse.move(x, bottom - 1)
+    page.mouse.down()
+    page.mouse.move(x, bottom - 40, steps=3)
+    page.mouse.up()
+    shown = page.locator("#trials tbody tr:visible").count()
+    assert 1 <= shown < 5
+    assert page.locator("#count").inner_text() == str(shown)
+    page.mouse.click(x, bottom - 10)
+    assert page.locator("#trials tbody tr:visible").count() == 8
+    for kind, begins in (("png", b"\x89PNG"), ("svg", b"<svg"), ("csv", b"trial,")):
+        with page.expect_download() as download:
+            page.locator(f"[data-save={kind}]").click()
+        download.value.save_as(tmp_path / kind)
+        assert (tmp_path / kind).read_bytes().startswith(begins)
+    page.locator("#heat-x").select_option("width")
+    page.locator("#heat-y").select_option("kind")
+    assert page.locator("#importances .plot .bars").count() >= 1
+
+
+def test_page_is_accessible(watched, serve, swept):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = watched(bypass_csp=True).page
+    page.goto(f"{serve(swept)}/sweeps/first")
+    page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []

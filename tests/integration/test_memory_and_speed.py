@@ -1,0 +1,149 @@
+"""Settings of memory and speed, each in a training that is cut off and resumed: to the bit, and recorded."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import rich.style  # noqa: F401 - it draws from the global generator when it is first imported
+import torch
+
+import exp
+from ingredients.checkpoints.files import load_checkpoint
+from ingredients.errors import ConfigError, ModelError
+from ingredients.models.networks import MLP
+
+WINE = {"data.name": "wine", "model.options.hidden": [8], "model.options.dropout": 0.5}
+DIGITS = {
+    "data.limit": 120,
+    "data.batch_size": 32,
+    "model.name": "cnn",
+    "model.options": {"widths": [4, 4], "dropout": 0.5},
+}
+FLOAT16 = {"amp.dtype": "float16", "amp.init_scale": 1024.0}
+COMPILED = {"model.compile": "default"}
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Return what trains, and returns the run, its folder and its newest state."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(**settings):
+        done = exp.ex.run(config_updates={"training.log_interval": 2, **settings})
+        folder = tmp_path / "my_runs" / done._id
+        return done, folder, load_checkpoint(folder / "checkpoints" / "last.pt")
+
+    return train
+
+
+def differing(one, other, where=""):
+    """Return the places where two states differ."""
+    if isinstance(one, torch.Tensor):
+        return [] if torch.equal(one, other) else [where]
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        return [place for name in one for place in differing(one[name], other[name], f"{where}.{name}")]
+    if isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        return [
+            place for n, pair in enumerate(zip(one, other, strict=True)) for place in differing(*pair, f"{where}.{n}")
+        ]
+    return [] if one == other else [where]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        DIGITS | {"model.gradient_checkpointing": ["3", "4"]},
+        DIGITS | {"model.channels_last": True},
+        DIGITS | {"training.inference_mode": True, "training.average": "ema"} | FLOAT16,
+        WINE | COMPILED | {"model.compile_options.backend": "aot_eager"},
+        pytest.param(
+            DIGITS | COMPILED | {"model.gradient_checkpointing": ["3"], "model.channels_last": True},
+            marks=[pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")],
+        ),
+        *(WINE | {"optimizer.implementation": name} for name in ("for_loop", "foreach", "fused")),
+        WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
+        WINE | {"device.cudnn_benchmark": True},
+    ],
+    ids=lambda settings: ",".join(str(value) for value in settings.values())[-60:],
+)
+def test_resumed_training_ends_with_the_bits_of_an_unbroken_one(train, settings):
+    _, _, whole = train(**settings, epochs=3)
+    _, first, _ = train(**settings, epochs=2)
+    done, folder, resumed = train(**settings, epochs=3, **{"checkpoint.resume": str(first / "checkpoints" / "last.pt")})
+    parts = ("model", "optimizer", "amp", "monitor", "streams", "step", "callbacks")
+    assert differing(*({name: state[name] for name in parts if name in state} for state in (resumed, whole))) == []
+    assert done.result is not None
+    assert not [name for name in resumed["model"] if "_orig_mod" in name]
+    kept = json.loads((folder / "config.json").read_text())
+    for name, value in settings.items():
+        part, _, entry = name.partition(".")
+        assert "." in entry or kept[part][entry] == value or entry == "options"
+
+
+def test_settings_of_memory_compute_what_is_computed_without_them(train):
+    _, _, plain = train(**DIGITS, epochs=2)
+    for settings in ({"model.gradient_checkpointing": ["3", "4"]}, {"training.inference_mode": True}):
+        _, _, state = train(**DIGITS, epochs=2, **settings)
+        assert differing(state["model"], plain["model"]) == []
+        assert differing(state["streams"], plain["streams"]) == []
+
+
+def test_validation_alone_is_in_inference_mode(train, monkeypatch):
+    seen = set()
+    forward = MLP.forward
+
+    def spied(self, *args):
+        seen.add((self.training, torch.is_inference_mode_enabled(), torch.is_grad_enabled()))
+        return forward(self, *args)
+
+    monkeypatch.setattr(MLP, "forward", spied)
+    train(**WINE, epochs=1, **{"training.inference_mode": True})
+    # Validating; training; a first look at the model, and the test part at the end.
+    assert seen == {(False, True, False), (True, False, True), (False, False, False)}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_checkpoint_is_evaluated_in_half_the_memory_and_says_so(train, dtype):
+    train(**WINE, epochs=2)
+    settings = WINE | {"checkpoint.path": "run:1", "checkpoint.dtype": dtype}
+    done = exp.ex.run("evaluate", config_updates=settings)
+    plain = exp.ex.run("evaluate", config_updates=settings | {"checkpoint.dtype": "float32"})
+    assert done.info["weights_in"]["dtype"] == dtype
+    assert done.info["weights_in"]["bytes"] * 2 == done.info["weights_in"]["float32_bytes"]
+    assert done.info["test"]["loss"] != plain.info["test"]["loss"]
+    assert done.info["test"]["loss"] == pytest.approx(plain.info["test"]["loss"], rel=0.02)
+    assert "weights_in" not in plain.info
+    with pytest.raises(ModelError, match=r"export: files are in float32; leave out checkpoint.dtype"):
+        exp.ex.run("export", config_updates=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"model.channels_last": True}, ModelError, "model.channels_last: inputs have 1 dimensions, expected images"),
+        ({"model.gradient_checkpointing": ["x"]}, ModelError, "model.gradient_checkpointing: 'x' matches no module"),
+        ({"model.compile_options.backend": "x", **COMPILED}, ModelError, "backend: got 'x', which is unknown"),
+        ({"model.compile": "fast"}, ConfigError, "model.compile: got 'fast'"),
+        ({"optimizer.implementation": "quick"}, ConfigError, "optimizer.implementation: got 'quick'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(train, settings, error, message):
+    with pytest.raises(error, match=message):
+        train(**WINE, epochs=1, **settings)
+
+
+def test_check_tells_what_each_setting_changes(train, capsys):
+    settings = {"model.gradient_checkpointing": ["[3-5].body"], "optimizer.implementation": "fused"}
+    settings |= {"data.limit": 400, "data.batch_size": 200, "model.name": "cnn"}
+    settings |= {"model.options": {"widths": [8], "blocks": 3}}
+    exp.ex.run("training.check", config_updates=settings)
+    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    names = ["none", "model.gradient_checkpointing", "optimizer.implementation"]
+    assert {*names, "all of them"} <= rows.keys()
+    assert rows["none"][2] == "1.00x"
+    memory = {name: float(rows[name][3]) for name in names}
+    assert memory["model.gradient_checkpointing"] < 0.8 * memory["none"]
+    assert [rows[name][-1] for name in names] == ["0.0e+00"] * 3
