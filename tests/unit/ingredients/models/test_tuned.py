@@ -71,6 +71,35 @@ def test_recomputed_modules_whose_buffers_matter_give_the_same_gradients():
     assert [each[0].calls.item() for each in (model, tuned)] == [2, 2]
 
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@needs_cuda
+def test_recomputed_modules_on_a_gpu_draw_the_same_random_numbers():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 2))).cuda()
+    tuned = copy.deepcopy(model)
+    tune(tuned, gradient_checkpointing=["1"])
+    inputs = torch.randn(8, 4, device="cuda")
+    states = []
+    for each in (model, tuned):
+        torch.cuda.manual_seed(1)
+        each(inputs).square().sum().backward()
+        states.append(torch.cuda.get_rng_state())
+    assert torch.equal(*states)
+    assert_equal({n: p.grad for n, p in tuned.named_parameters()}, {n: p.grad for n, p in model.named_parameters()})
+
+
+@needs_cuda
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_tuned_model_on_a_gpu_computes_the_same(model):
+    tuned = copy.deepcopy(model).cuda()
+    tune(tuned, compile="default", channels_last=True, gradient_checkpointing=["3", "4"])
+    model.eval(), tuned.eval()
+    assert torch.allclose(tuned(IMAGES.cuda()).cpu(), model(IMAGES), atol=1e-3)
+
+
 def kept_bytes(model, inputs):
     """Return the largest memory that a step takes."""
     step = lambda: model(inputs).sum().backward()  # noqa: E731

@@ -1,0 +1,72 @@
+"""What settings of memory and speed change in a training step: time, memory at its peak, gradients.
+
+python benchmarks/memory_and_speed.py [--device cuda] [--batch N] [--size N] [--steps N] [--no-compile]
+
+On images of `--size` by `--size` pixels: a residual network and a vision transformer, with each setting alone, against
+none of them; the same table as the command `training.check` prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import ingredients  # noqa: F401, I001 - before torch, whose threads sleep then while they wait
+import torch
+from torch import nn
+
+from ingredients.losses.building import Loss
+from ingredients.models.networks import CNN, ViT
+from ingredients.models.tuned import tune
+from ingredients.optimizer import build_optimizer
+from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.tuning.step_cost import measure, print_costs
+
+
+def tuned(network: nn.Module, implementation: str | None = None, **settings):
+    """Return a network with settings, and its optimizer."""
+    tune(network, **settings)
+    return network, build_optimizer(network, "AdamW", 1e-3, implementation=implementation)
+
+
+def main() -> None:
+    """Print a table for each network."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--size", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--no-compile", action="store_true")
+    given = parser.parse_args()
+    device, shape = torch.device(given.device), (3, given.size, given.size)
+    torch.manual_seed(0)
+    batch = torch.randn(given.batch, *shape, device=device), torch.randint(0, 10, (given.batch,), device=device)
+    data = SimpleNamespace(train=SimpleNamespace(epoch=lambda epoch: [batch]))
+    loss = Loss(nn.CrossEntropyLoss(), "classes", 10)
+    networks = {
+        "cnn": (CNN(shape, 10, widths=[32, 64], blocks=2), ["[3-6]"]),
+        "vit": (ViT(shape, 10, patch=4, width=64, depth=6), ["encoder.*"]),
+    }
+    for name, (network, blocks) in networks.items():
+        variants = {
+            "none": tuned,
+            "model.gradient_checkpointing": functools.partial(tuned, gradient_checkpointing=blocks),
+            "model.channels_last": functools.partial(tuned, channels_last=True),
+            "model.compile": functools.partial(tuned, compile="default"),
+            "optimizer.implementation=foreach": functools.partial(tuned, implementation="foreach"),
+            "optimizer.implementation=fused": functools.partial(tuned, implementation="fused"),
+        }
+        if given.no_compile:
+            del variants["model.compile"]
+        print(f"{name} on {device}, {torch.get_num_threads()} threads")
+        amp = MixedPrecision(device)
+        print_costs(measure(variants, network.to(device), loss, data, amp, num_steps=given.steps))
+
+
+if __name__ == "__main__":
+    main()
