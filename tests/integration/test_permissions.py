@@ -102,6 +102,7 @@ def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, mon
 
 # What is typed behind each command; those that are left out use no store, or serve it until they are stopped.
 WORDS = {
+    "card": ["1"],
     "compare": ["--by", "lr", "--metric", "loss"],
     "copy": ["1", "--to", "other"],
     "diff": ["1", "1"],
@@ -113,7 +114,7 @@ WORDS = {
     "work": ["--until-empty"],
     **{name: [] for name in ("gc", "ls", "reap", "reindex", "restore", "sync")},
     **{name: ["ls", "1"] for name in ("artifacts", "sources")},
-    **{name: ["1"] for name in ("card", "config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},
+    **{name: ["1"] for name in ("config", "fork", "log", "metrics", "note", "reproduce", "resume", "rm", "show")},
 }
 
 
