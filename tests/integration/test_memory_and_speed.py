@@ -56,16 +56,18 @@ def differing(one, other, where=""):
     "settings",
     [
         DIGITS | {"model.gradient_checkpointing": ["3", "4"]},
-        DIGITS | {"model.channels_last": True},
+        pytest.param(DIGITS | {"model.channels_last": True}, marks=pytest.mark.nightly),
         DIGITS | {"training.inference_mode": True, "training.average": "ema"} | FLOAT16,
-        WINE | COMPILED | {"model.compile_options.backend": "aot_eager"},
+        WINE | COMPILED | {"model.compile_options.backend": "eager"},
+        pytest.param(WINE | COMPILED | {"model.compile_options.backend": "aot_eager"}, marks=pytest.mark.nightly),
         pytest.param(
             DIGITS | COMPILED | {"model.gradient_checkpointing": ["3"], "model.channels_last": True},
             marks=[pytest.mark.nightly, pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")],
         ),
-        *(WINE | {"optimizer.implementation": name} for name in ("for_loop", "foreach", "fused")),
+        WINE | {"optimizer.implementation": "foreach"},
+        pytest.param(WINE | {"optimizer.implementation": "for_loop"}, marks=pytest.mark.nightly),
         WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
-        WINE | {"device.cudnn_benchmark": True},
+        pytest.param(WINE | {"device.cudnn_benchmark": True}, marks=pytest.mark.nightly),
     ],
     ids=lambda settings: ",".join(str(value) for value in settings.values())[-60:],
 )
@@ -105,7 +107,7 @@ def test_validation_alone_is_in_inference_mode(train, monkeypatch):
     assert seen == {(False, True, False), (True, False, True), (False, False, False)}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.nightly), "bfloat16"])
 def test_checkpoint_is_evaluated_in_half_the_memory_and_says_so(train, dtype):
     train(**WINE, epochs=2)
     settings = WINE | {"checkpoint.path": "run:1", "checkpoint.dtype": dtype}
