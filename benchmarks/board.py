@@ -151,7 +151,9 @@ def measure_omniboard(browser, mongo_url, name, folder):
     start = folder / "node_modules" / "omniboard" / "dist" / "start.js"
     environment = {**os.environ, "PORT": str(port)}
     node = ["node", "-r", str(preload), str(start), "--mu", f"{mongo_url}/{name}"]
-    with subprocess.Popen(node, cwd=folder, env=environment, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        node, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             url = f"http://127.0.0.1:{port}"
             wait_for(url)
