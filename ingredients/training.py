@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,27 +115,33 @@ def find_lr(_run: Any) -> None:
     parts, opt, precision = _to_train(_run, "training.find_lr")
     found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
     print_range(found)
-    path = Path("lr_range.png")
+    _draw(draw, found, Path("lr_range.png"))
+
+
+@ingredient.command(unobserved=True)
+def find_batch_size(_run: Any) -> None:
+    """Find the largest data.batch_size for which the memory of the GPU suffices; draw memory and speed by size."""
+    from ingredients.tuning.batch_size import draw, largest_batch, print_sizes
+
+    parts, opt, precision = _to_train(_run, "training.find_batch_size")
+    found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
+    print_sizes(found)
+    if found.largest:
+        is_all = found.largest == parts.data.train.num_samples
+        print(f"data.batch_size={found.largest} fits" + (", which is all training samples" if is_all else ""))
+        _draw(draw, found, Path("batch_size.png"))
+    else:
+        print("not even one sample fits; choose a smaller model or amp.dtype=auto")
+
+
+def _draw(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
+    """Draw what was found, if that can be done here."""
     try:
         draw(found, path)
     except (MissingDependencyError, OSError) as error:
         print(f"no picture: {error}")
     else:
         print(f"drawn in {path}")
-
-
-@ingredient.command(unobserved=True)
-def find_batch_size(_run: Any) -> None:
-    """Find the largest data.batch_size for which the memory of the GPU suffices."""
-    from ingredients.tuning.batch_size import largest_batch
-
-    parts, opt, precision = _to_train(_run, "training.find_batch_size")
-    found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
-    if found:
-        total = parts.data.train.num_samples
-        print(f"data.batch_size={found} fits" + (", which is all training samples" if found == total else ""))
-    else:
-        print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 
 
 @ingredient.command(unobserved=True)

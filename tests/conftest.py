@@ -134,7 +134,9 @@ def mongo_url(tmp_path_factory) -> Iterator[str]:
     if given:
         yield given
         return
-    with Mongod(tmp_path_factory.mktemp("mongod")) as server:
+    # Every second it would look at itself, and write that down.
+    options = ["--setParameter", "diagnosticDataCollectionEnabled=false"]
+    with Mongod(tmp_path_factory.mktemp("mongod"), options=options) as server:
         yield server.url
 
 

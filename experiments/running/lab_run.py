@@ -222,6 +222,7 @@ class LabRun(RecordedRun):
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
+        self._signals.is_patient = self.notices is not None
         main = ending_together(self.notices, self._freeing(self.main_function))
         self.main_function = self._signals.interruptible(ending_children(main))
         has_ended_well = False

@@ -49,10 +49,13 @@ class Signals:
 
     Attributes:
         stopping: Number of the signal that was held back; None before one came.
+        is_patient: Whether further signals are held back, too, as of a launcher that hands on what all processes of a
+            job were sent.
     """
 
     def __init__(self) -> None:
         self.stopping: int | None = None
+        self.is_patient = False
         self._is_deferring = False
         # Whether a signal may raise, and the function at whose edge that begins and ends.
         self._is_open = False
@@ -158,7 +161,10 @@ class Signals:
             _say(number, "the record of this run is brought to its end first; Ctrl-\\ or SIGKILL end it at once")
         elif self._is_deferring and self.stopping is None:
             self.stopping = number
-            _say(number, "saving a checkpoint after this step; once more ends the run at once")
+            more = "" if self.is_patient else "; once more ends the run at once"
+            _say(number, f"saving a checkpoint after this step{more}")
+        elif self._is_deferring and self.is_patient:
+            return
         else:
             raise _exception(number)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -254,7 +255,8 @@ class _Watch:
             warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
             # NaN alone would be found by the check of anomaly detection; its traces are what is wanted here.
             stack.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to import
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             amp.backward = functools.partial(self._backward, amp.backward)
             stack.callback(delattr, amp, "backward")
             stack.enter_context(_Operations(self))

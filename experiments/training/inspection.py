@@ -1,7 +1,4 @@
-"""Callbacks that look inside a training, as the ingredient `probe` says: probes of modules, a profile of steps.
-
-loop.fit(network, batches, criterion, opt, callbacks=inspection.make_callbacks(_run, _config), **training)
-"""
+"""Callbacks that look inside a training, as the ingredient `probe` says: probes of modules, a profile of steps."""
 
 from __future__ import annotations
 
@@ -34,6 +31,10 @@ def make_callbacks(run: LabRun, config: Mapping[str, Any]) -> list[Callback]:
     Args:
         run: The run, which gets media and artifacts.
         config: Its whole config.
+
+    Example:
+        opt, callbacks = optimizer.make_optimizer(network, criterion), inspection.make_callbacks(_run, _config)
+        loop.fit(network, batches, criterion, opt, log=_run.log_scalar, callbacks=callbacks, **training)
     """
     asked = config.get("probe")
     found: list[Callback] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,13 @@ def fit(
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
 
+    # In a reference cycle, as that of checkpointer and check, the workers of a loader would take seconds to end.
+    training = weakref.ref(trainer)
+
     def check_state(place: Place) -> None:
-        if trainer.ranked is not None:
-            trainer.ranked.settle()
+        running = training()
+        if running is not None and running.ranked is not None:
+            running.ranked.settle()
         check.state(place)
 
     trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check_state, ranks=ranks)

@@ -7,6 +7,7 @@ by its share of the batch, times the number of ranks. Micro-batches are added up
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,8 @@ class RankedSteps:
     """
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
-        self._trainer = trainer
+        # The trainer has these steps, and a reference cycle would hold on to the workers of a loader.
+        self._trainer: Trainer = weakref.proxy(trainer)
         self._ranks = ranks
         self._batches = trainer.data.train
         if ranks.options["sync_batch_norm"]:

@@ -79,7 +79,8 @@ class Trainer:
         steps_itself: Whether the task takes its own steps.
         is_logged: Whether the step that is being taken is one that is logged.
         look: What is called before each step of an optimizer; see `look_before_steps`.
-        batch_loss: The loss of the step that is being taken, detached; kept only where a callback has `before_step`.
+        batch_loss: The loss of the step that is being taken, detached; kept only where a callback has `before_step`,
+            and not by several processes.
     """
 
     def __init__(

@@ -160,6 +160,7 @@ class Triage:
         trainer, keeper = self._trainer, self._keeper
         state, path = self.good_state()
         place = trainer.place = self._put_back(state, path)
+        _log.info("repeating the steps %d to %d, to find what was not finite", place.step + 1, until)
         for module in trainer.task.modules(trainer.model):
             module.train()
         trainer.is_logged = True  # a task's own steps measure gradients then

@@ -6,7 +6,9 @@ reads, draws and collates depends on that key alone.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -110,18 +112,22 @@ def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]], rank
 def _leave_signals_to_the_trainer(worker: int) -> None:
     """Let a worker live on after Ctrl-C, or a scheduler's signal to all processes: the training ends it in good order.
 
-    SIGTERM stays: it is how the loader itself ends a worker that hangs. `torchrun` sends it to workers, too, so that
-    those of ranks let the first one pass.
+    SIGTERM stays: it is how the loader itself ends a worker that hangs. But `torchrun`, and a scheduler, send it to all
+    processes, too, so that workers of ranks heed their own parent's alone.
     """
-    if current().size > 1:
-        signal.signal(signal.SIGTERM, _let_pass_once)
+    if current().size > 1 and hasattr(signal, "sigwaitinfo"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        threading.Thread(target=_heed_the_parent, args=(os.getppid(),), daemon=True).start()
     for name in ("SIGINT", "SIGHUP", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-def _let_pass_once(number: int, frame: Any) -> None:
-    signal.signal(number, signal.SIG_DFL)
+def _heed_the_parent(parent: int) -> None:
+    """Wait for SIGTERM from the parent, and end; from others it is nothing."""
+    while signal.sigwaitinfo([signal.SIGTERM]).si_pid != parent:
+        pass
+    os._exit(128 + signal.SIGTERM)
 
 
 class _EpochSampler(Sampler):

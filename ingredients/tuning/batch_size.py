@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from ingredients.config.construct import require
+from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Batches
 from ingredients.errors import DeviceError
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.tuning.lr_range import step, unchanged
 
-__all__ = ["largest", "largest_batch"]
+__all__ = ["BatchSizes", "Tried", "draw", "largest", "largest_batch", "print_sizes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """A batch that was tried.
+
+    Attributes:
+        size: Its samples.
+        peak_bytes: Most memory that tensors took of the device; None if it did not suffice.
+        step_s: Seconds of a step of training; None if the memory did not suffice.
+    """
+
+    size: int
+    peak_bytes: int | None
+    step_s: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchSizes:
+    """What was tried, by size.
+
+    Attributes:
+        largest: The largest that fits; 0 if none does.
+        tried: All that were tried, rising.
+        total_bytes: Memory of the device.
+    """
+
+    largest: int
+    tried: Sequence[Tried]
+    total_bytes: int
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
@@ -35,8 +70,8 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 def largest_batch(
     model: nn.Module, loss: Loss, batches: Batches, optimizer: torch.optim.Optimizer, amp: MixedPrecision
-) -> int:
-    """Return the largest batch on which a step of training fits into the memory of a CUDA device; 0 if none does.
+) -> BatchSizes:
+    """Return the largest batch on which a step of training fits into the memory of a CUDA device, and what was tried.
 
     It is at most the number of training samples. Everything is put back as it was.
 
@@ -57,19 +92,63 @@ def largest_batch(
             "an error but in swapping, so compare data.batch_size by the peak memory that a training logs"
         )
 
+    tried: list[Tried] = []
+
     def fits(size: int) -> bool:
+        torch.cuda.reset_peak_memory_stats(device)
+        seconds = 0.0
         try:
             with unchanged(model, loss, optimizer, amp):
                 model.train()
                 for _ in range(2):  # at the second step the optimizer has its own state
-                    step(model, loss, [_batch_of(batches, size)], optimizer, amp)
+                    batch = _batch_of(batches, size)
+                    began = time.perf_counter()
+                    step(model, loss, [batch], optimizer, amp)  # waits for the device
+                    seconds = time.perf_counter() - began
         except torch.OutOfMemoryError:
+            tried.append(Tried(size, None, None))
             return False
         finally:
             torch.cuda.empty_cache()
+        tried.append(Tried(size, torch.cuda.max_memory_allocated(device), seconds))
         return True
 
-    return largest(fits, batches.num_samples)
+    found = largest(fits, batches.num_samples)
+    total = torch.cuda.get_device_properties(device).total_memory
+    return BatchSizes(found, sorted(tried, key=lambda each: each.size), total)
+
+
+def print_sizes(found: BatchSizes) -> None:
+    """Print memory and speed by size."""
+    rows = []
+    for each in found.tried:
+        if each.peak_bytes is None or each.step_s is None:
+            rows.append([each.size, "does not fit", ""])
+        else:
+            rows.append([each.size, f"{each.peak_bytes / 2**20:.1f}", f"{each.size / each.step_s:,.0f}"])
+    print_table(["batch size", "peak MiB", "samples/s"], rows)
+
+
+def draw(found: BatchSizes, path: Path) -> None:
+    """Draw memory and speed by size as a PNG.
+
+    Raises:
+        MissingDependencyError: If matplotlib is not installed.
+    """
+    figure = require("matplotlib.figure", "plot", "drawing memory").Figure(figsize=(6, 6), layout="constrained")
+    memory, speed = figure.subplots(2, sharex=True)
+    good = [each for each in found.tried if each.peak_bytes is not None and each.step_s is not None]
+    sizes = [each.size for each in good]
+    memory.loglog(sizes, [each.peak_bytes / 2**20 for each in good if each.peak_bytes is not None], "o-")
+    memory.axhline(found.total_bytes / 2**20, color="tab:red", linestyle="--", label="memory of the device")
+    speed.semilogx(sizes, [each.size / each.step_s for each in good if each.step_s], "o-")
+    for each in found.tried:
+        if each.peak_bytes is None:
+            memory.axvline(each.size, color="tab:red", alpha=0.4)
+    memory.set(ylabel="peak memory, MiB")
+    memory.legend()
+    speed.set(xlabel="batch size", ylabel="samples/s")
+    figure.savefig(path)
 
 
 def _batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mimetypes
+import weakref
 from collections.abc import Iterator
 from typing import BinaryIO
 from urllib.parse import quote
@@ -60,6 +61,7 @@ def file_response(content: Content, declared: str | None = None, *, is_download:
     stream = content.open()
     mime = kind_of(content.name, declared)
     response = StreamingResponse(_pieces(stream), media_type=mime)
+    weakref.finalize(response, stream.close)  # of an answer that nobody waits for, no piece is asked for
     if is_download or mime not in SHOWN:
         last = content.name.rpartition("/")[2] or "file"
         response.headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(last, safe='')}"

@@ -25,6 +25,8 @@ __all__ = ["ROUTES"]
 
 _COLUMNS = ("name", "status", "start", "duration")
 _NEEDED = ("status", "tags")
+# A page may show the runs as they were so many seconds ago, as it looks for changes when it is there.
+_SHOWN_FOR_S = 10.0
 _MAX_GROUPED = 20_000
 _MAX_CHANGED = 1_000
 
@@ -40,6 +42,7 @@ def _runs(visit: Visit) -> Response:
     try:
         if view.group:
             return visit.render("runs.html", view=view, problem="", **_grouped(visit, view))
+        visit.store.max_age_s = _SHOWN_FOR_S
         return visit.render("runs.html", view=view, problem="", **_listed(visit, view))
     except FilterError as error:
         empty: dict[str, Any] = {
@@ -51,6 +54,8 @@ def _runs(visit: Visit) -> Response:
             "broken": [],
         }
         return visit.render("runs.html", 400, view=view, problem=str(error), **empty)
+    finally:
+        visit.store.max_age_s = 0.0
 
 
 def _rows(visit: Visit) -> Response:
@@ -68,13 +73,15 @@ def _rows(visit: Visit) -> Response:
 
 def _listed(visit: Visit, view: RunsView) -> dict[str, Any]:
     wanted = view.columns or (*_COLUMNS, "result", "tags")
-    found = visit.store.find(view.filter(), view.sort, view.size, [*wanted, *_NEEDED], (view.page - 1) * view.size)
+    offset = (view.page - 1) * view.size
+    found = visit.store.find(view.filter(), view.sort, view.size, [*wanted, *_NEEDED], offset)
     columns = list(view.columns or _usual_columns(found, view))
     rows = [(run, [_value(run, name) for name in columns]) for run in found]
     shown = [[row[1][index] for row in rows] for index in range(len(columns))]
     numeric = {name for name, values in zip(columns, shown, strict=True) if _is_numeric(values)}
     broken = visit.store.unreadable()
-    total = visit.store.count(view.filter())
+    is_last = 0 < len(found) < view.size
+    total = offset + len(found) if is_last else visit.store.count(view.filter())
     return {
         "columns": columns, "rows": rows, "groups": None, "total": total, "numeric": numeric, "broken": broken
     }  # fmt: skip

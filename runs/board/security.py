@@ -35,10 +35,9 @@ __all__ = ["MAX_BODY", "Guard", "Policy", "check_address", "is_loopback", "read_
 MAX_BODY = 2**20
 _MIN_TOKEN = 16
 _LOGIN = "/login"
-# No text of a run becomes a style, as all of it is escaped; plotly.js makes two style elements of its own.
+# No text of a run becomes a style, as all of it is escaped; plotly.js sets styles of its own.
 _CONTENT_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'none'; "
-    "style-src-elem 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "media-src 'self' blob:; font-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )

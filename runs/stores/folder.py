@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FolderStore"]
 
 _TAGS = "tags"
-# For so many seconds what was found in the folder is taken for what there is.
+# A list asks for more than its runs, and one look at thousands of folders is enough for it.
 _FRESH_S = 1.0
 
 
@@ -58,16 +58,15 @@ class FolderStore(Store):
         self.index.update()
         self._updated = time.monotonic()
 
-    def _update_if_stale(self) -> None:
-        # A list asks for more than its runs, and one look at thousands of folders is enough for it.
-        if time.monotonic() - self._updated > _FRESH_S:
+    def _update_if_older(self, age_s: float) -> None:
+        if time.monotonic() - self._updated > age_s:
             self._update()
 
     def _find(
         self, tree: Filter, sort: str | None, limit: int | None, columns: Sequence[str], offset: int = 0
     ) -> list[Run]:
         names = [full_name(name) for name in columns]
-        self._update()
+        self._update_if_older(self.max_age_s)
         # A mapping, such as `config`, is read from the run's own file when it is asked for, and so is provenance.
         flat = [name for name in names if name not in (*PARTS, "_id", _TAGS) and is_indexed(name)]
         mappings = {name for name in flat if self.index.entries(name)}
@@ -83,7 +82,7 @@ class FolderStore(Store):
         return found
 
     def _count(self, tree: Filter) -> int:
-        self._update_if_stale()
+        self._update_if_older(max(_FRESH_S, self.max_age_s))
         return self.index.count(tree)
 
     def _has_field(self, name: str) -> bool:
@@ -109,7 +108,7 @@ class FolderStore(Store):
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`."""
-        self._update_if_stale()
+        self._update_if_older(max(_FRESH_S, self.max_age_s))
         return self.index.problems()
 
     def artifacts(self) -> list[str]:

@@ -26,6 +26,7 @@ from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
 from runs.index import file as index_file
 from runs.index.index import Index, scanning
+from runs.stores.opening import open_store
 from tests.processes import PIPE, Process
 
 
@@ -540,3 +541,17 @@ def test_reindex_prints_counts_and_what_cannot_be_read(store, capsys):
     assert lines[1].startswith("2 runs in ")
     assert lines[1].endswith(f"1 with problems ({store}/.index.sqlite)")
     assert command(["reindex", str(store / "nowhere")]) == 1
+
+
+def test_store_looks_for_changes_when_what_it_knows_is_too_old(tmp_path):
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "run.json").write_text('{"status": "COMPLETED"}')
+        if number == 1:
+            store = open_store(tmp_path)
+            assert store.count() == 1
+            store.max_age_s = 3600.0
+    assert [len(store.find()), store.count()] == [1, 1]
+    store.max_age_s = 0.0
+    assert [len(store.find()), store.count()] == [2, 2]
+    store.close()

@@ -65,7 +65,7 @@ class Chart {
     const layout = layoutOf({
       height: 240,
       xaxis: { title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 } },
-      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "power", ...aroundConstant(values) },
+      yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e", ...aroundConstant(values) },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
     await window.Plotly.react(this.place, data, layout, configOf(this.metric));

@@ -112,7 +112,7 @@ def keeper(tmp_path):
 
 
 def train(data, keeper, model=None, task=None, *, name="SGD", lr=0.1, **settings):
-    model, log = model or Net(), Log()
+    model, log = Net() if model is None else model, Log()
     optimizer = build_optimizer(model, name, lr)
     settings = {"epochs": 3, "log_interval": 50, **settings}
     settings.setdefault("scheduler", build_schedule(optimizer, 3, 3))
@@ -291,7 +291,7 @@ def test_skip_leaves_weights_and_buffers_as_they_were_and_goes_on(data, keeper, 
     steps = [step for name, _, step in log if name == "train/nonfinite"]
     for step in steps[1:] if steps[0] == 1 else steps:
         before, after = look.kept[step - 2], look.kept[step - 1]
-        assert all(torch.equal(before[name], after[name]) for name in before if name.startswith(("body", "head")))
+        assert all(torch.equal(before[name], after[name]) for name in before)  # buffers, too
     assert all(value.isfinite().all() for value in model.state_dict().values())
     (bundle,) = keeper.files.path.glob("nonfinite-*")  # of the first one
     assert f"Found at step {steps[0]}: forward of body.middle" in caplog.text
@@ -413,3 +413,23 @@ def test_batches_of_any_structure_come_back_in_their_containers():
     assert type(again["a"]) is pair
     assert (again["a"].right[1], again["b"]) == ("x", (1, None))
     assert torch.equal(again["a"].left, batch["a"].left)
+
+
+@pytest.mark.nightly  # importing what compiles takes seconds
+def test_module_of_a_compiled_model_is_named_as_without(data, keeper):
+    bundle, _ = bundle_of(data, keeper, torch.compile(Net("log"), backend="eager"))
+    assert bundle.incident["finding"]["module"] == "body.middle"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("planted", ["forward", "backward"])
+def test_what_is_planted_is_named_on_cuda_and_replayed_there(data, keeper, tmp_path, planted):
+    harm, _, expected = PLANTED[planted]
+    for part in (data.train, data.val, data.test):
+        part.inputs, part.targets = part.inputs.cuda(), part.targets.cuda()
+    settings = {"amp": MixedPrecision(torch.device("cuda"))}
+    bundle, _ = bundle_of(data, keeper, Net(harm).cuda(), **settings)
+    assert {name: bundle.incident["finding"][name] for name in expected} == expected
+    again = Checkpointer(tmp_path / "checkpoints", {})
+    said = replayed(data, bundle, again, Net(harm).cuda(), amp=MixedPrecision(torch.device("cuda")))
+    assert bundle.incident["summary"] in said.report

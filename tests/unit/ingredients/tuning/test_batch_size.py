@@ -8,7 +8,7 @@ from ingredients.datasets.batches import TensorBatches
 from ingredients.errors import DeviceError
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.batch_size import largest, largest_batch
+from ingredients.tuning.batch_size import BatchSizes, Tried, draw, largest, largest_batch, print_sizes
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 8, 100])
@@ -44,10 +44,30 @@ def test_batch_size_is_looked_for_on_cuda_alone():
 def test_batch_size_is_that_which_the_memory_suffices_for():
     device = torch.device("cuda")
     made = parts(device, 4096, 1024)
-    assert largest_batch(*made) == 4096
+    found = largest_batch(*made)
+    assert (found.largest, found.tried[-1].size) == (4096, 4096)
+    peaks = [each.peak_bytes for each in found.tried]
+    assert peaks == sorted(peaks)
     share = 64 * 2**20 / torch.cuda.get_device_properties(device).total_memory
     try:
         torch.cuda.set_per_process_memory_fraction(share, device)
-        assert 0 < largest_batch(*made) < 4096
+        found = largest_batch(*made)
+        assert 0 < found.largest < 4096
+        assert {each.peak_bytes is None for each in found.tried if each.size > found.largest} == {True}
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def test_sizes_are_printed_and_drawn(capsys, tmp_path):
+    tried = [Tried(1, 2**20, 0.001), Tried(2, 2**21, 0.001), Tried(4, None, None)]
+    found = BatchSizes(2, tried, 2**22)
+    print_sizes(found)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["batch", "size", "peak", "MiB", "samples/s"],
+        ["1", "1.0", "1,000"],
+        ["2", "2.0", "2,000"],
+        ["4", "does", "not", "fit"],
+    ]
+    draw(found, tmp_path / "batch_size.png")
+    assert (tmp_path / "batch_size.png").read_bytes().startswith(b"\x89PNG")
