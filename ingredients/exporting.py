@@ -74,9 +74,7 @@ def export_model(
         ModelError: If the model cannot be exported, or the file's outputs are too far from the model's.
         DataError: If there is nothing to compare on.
 
-    Example:
-        origin = checkpoint.load_model(network, _config)
-        exporting.export_model(network, batches, criterion, origin, _config, _run)
+    The command `export` of `exp.py` shows how it is called.
     """
     if current().size > 1:
         raise ModelError("export: takes one process; start it without torchrun")

@@ -39,7 +39,9 @@ def first(batches, epoch=0):
 def test_make_data_notes_name_and_fingerprint_in_the_run():
     made, done = run(data={"name": "wine"})
     split = {"seed": 0, "digest": made.preparation.split.digest}
-    assert done.info["data"] == {"name": "wine", "fingerprint": made.fingerprint, "split": split}
+    parts = {"train": 124, "val": 27, "test": 27}
+    noted = {"name": "wine", "fingerprint": made.fingerprint, "task": "classification", "parts": parts, "split": split}
+    assert done.info["data"] == noted
 
 
 def test_make_data_of_the_same_seed_is_the_same_and_of_another_is_not():
