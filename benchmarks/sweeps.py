@@ -313,21 +313,23 @@ def methods(seeds: int = 5, trials: int = 30) -> None:
 def ask_and_tell(destination: Destination, asked: Any, told: Any) -> None:
     """Take points of a study, as an agent does, until none is left, and note how long asking and telling took."""
     place = Place(Path(tempfile.gettempdir()) / f"sweeps-{os.getpid()}", destination)
-    with contextlib.closing(place.home("scale")) as home:
-        agent = Agent(home, Means(place.base), None)  # which starts nothing
-        asks, tells = [], []
-        while True:
-            start = time.perf_counter()
-            taken = agent.next()
-            if taken is None:
-                break
-            asks.append(time.perf_counter() - start)
-            start = time.perf_counter()
-            agent.study.finish(taken[0].number, "COMPLETE", [taken[0].parameters["x"]])
-            tells.append(time.perf_counter() - start)
-        home.leave(agent.name)
-    asked.put(asks)
-    told.put(tells)
+    asks, tells = [], []
+    try:
+        with contextlib.closing(place.home("scale")) as home:
+            agent = Agent(home, Means(place.base), None)  # which starts nothing
+            while True:
+                start = time.perf_counter()
+                taken = agent.next()
+                if taken is None:
+                    break
+                asks.append(time.perf_counter() - start)
+                start = time.perf_counter()
+                agent.study.finish(taken[0].number, "COMPLETE", [taken[0].parameters["x"]])
+                tells.append(time.perf_counter() - start)
+            home.leave(agent.name)
+    finally:
+        asked.put(asks)
+        told.put(tells)
 
 
 def scale(url: str, agents: int, trials: int) -> None:
@@ -345,6 +347,7 @@ def scale(url: str, agents: int, trials: int) -> None:
     start = time.perf_counter()
     for process in processes:
         process.start()
+        time.sleep(0.05)  # 300 Pythons that connect at once are more than two cores take
     times = [[one for _ in processes for one in queue.get()] for queue in (asked, told)]
     for process in processes:
         process.join()

@@ -469,7 +469,9 @@ def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
         words += ["-m", f"{url.rstrip('/')}/{database.name}"]
     place = Place(tmp_path / "my_runs", Destination(url, database.name) if where == "database" else None)
     chance = random.Random(where)
-    with Process([sys.executable, "tiny.py", *words], cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True) as process:
+    # Cold, so that agents are the processes that they are for everybody.
+    options = {"cwd": tmp_path, "stdout": PIPE, "stderr": STDOUT, "text": True, "cold": True}
+    with Process([sys.executable, "tiny.py", *words], **options) as process:
         killed: set[int] = set()
         # Ten of them, each at another time of its life, but none before it has taken a point.
         while len(killed) < 10 and process.poll() is None:

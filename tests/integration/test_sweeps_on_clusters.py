@@ -23,6 +23,7 @@ from runs.sweeps.engines import Engine
 from runs.sweeps.place import Place
 from runs.sweeps.spec import read_spec
 from tests.integration.test_sweeps import FAST, GRID, TINY, WAITING, command
+from tests.processes import PIPE, STDOUT, Process
 
 PACKAGES = ("sacred", "sacred.observers", "sacred.commandline_options")
 WORKERS = [{}, {}]
@@ -132,6 +133,55 @@ def test_the_lab_is_shipped_to_an_existing_cluster(ray, grid):
         found = store.find("meta.sweep.id=shipped")
     assert len(found) == 3
     assert {"_ray_pkg_" in run["experiment.base_dir"] for run in found} == {True}
+
+
+# Two nodes on this machine, of which the second one is lost.
+CLUSTER = """
+import pathlib, sys, time
+from ray.cluster_utils import Cluster
+
+node = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.1"}
+cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+second = cluster.add_node(**node)
+print(cluster.address, flush=True)
+while not pathlib.Path("lose").exists():
+    time.sleep(0.05)
+cluster.remove_node(second, allow_graceful=False)
+sys.stdin.read()
+cluster.shutdown()
+"""
+
+
+@pytest.mark.nightly
+def test_a_lost_node_costs_no_point(ray, grid):
+    folder = grid[0].base.parent
+    slow = TINY.replace("for step in range(4):", "for step in range(4):\n        time.sleep(0.3)")
+    (folder / "tiny.py").write_text(slow)
+    words = ("sweep.over={x: [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}", "sweep.metric=loss", FAST, "sweep.id=lost")
+    with Process([sys.executable, "-c", CLUSTER], cwd=folder, stdin=PIPE, stdout=PIPE, text=True, cold=True) as nodes:
+        address = f"sweep.address={nodes.stdout.readline().strip()}"
+        command = [
+            sys.executable,
+            "tiny.py",
+            "sweep.run",
+            "with",
+            *words,
+            "sweep.engine=ray",
+            "sweep.workers=2",
+            address,
+        ]
+        with Process(command, cwd=folder, stdout=PIPE, stderr=STDOUT, text=True) as sweep:
+            said = []
+            for line in sweep.stdout:
+                said.append(line)
+                if " done: " in line:
+                    (folder / "lose").touch()
+        nodes.stdin.close()
+        nodes.wait(60)
+    assert "6 of 6 done" in "".join(said)
+    with open_store(grid[0].base) as store:
+        completed = [run["meta.sweep.trial"] for run in store.find("meta.sweep.id=lost") if run.status == "COMPLETED"]
+    assert sorted(completed) == list(range(6))
 
 
 @pytest.mark.nightly
