@@ -66,9 +66,9 @@ def export(
         num_batches: How many batches to compare.
 
     Raises:
-        ModelError: If the model cannot be exported, or the file's outputs are too far from the model's.
+        ModelError: If the model cannot be exported, the file's outputs are too far from the model's, or it cannot be
+            written.
         DataError: If there is nothing to compare on, or the preparation is not known.
-        OSError: If the file cannot be written.
     """
     plain = copy.deepcopy(model).cpu().float().eval()
     prepared = Prepared(plain, _known(data.preparation)) if preparation else None
@@ -87,8 +87,11 @@ def export(
             f"export: the outputs of the file differ from the model's by {found.absolute:.3g}, {found.relative:.3g} of "
             f"the largest, more than export.tolerance={tolerance:g}; it is not kept"
         )
-    with replacing(path) as stream:
-        stream.write(content)
+    try:
+        with replacing(path) as stream:
+            stream.write(content)
+    except OSError as error:
+        raise ModelError(f"export.path: {path} cannot be written ({error.strerror}); give another one") from error
     return found
 
 

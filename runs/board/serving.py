@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import secrets
 import socket
@@ -108,6 +109,8 @@ class BoardServer:
         except OSError as error:  # of ssl, too
             self.close()
             raise ServerError(f"{self.certificate} cannot be used as a TLS certificate ({error})") from error
+        # A second Ctrl-C cuts the end short, which uvicorn reports as an error of the application.
+        logging.getLogger("uvicorn.error").addFilter(lambda entry: "CancelledError" not in entry.getMessage())
         on_started()
         if opens_browser and _has_screen():
             threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()

@@ -17,7 +17,8 @@ from runs.errors import ServerError
 from tests.processes import PIPE, Process
 
 
-def test_board_is_served_until_it_is_told_to_end(recorded, tmp_path):
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_board_is_served_until_it_is_told_to_end(recorded, tmp_path, signals):
     command = [sys.executable, "-m", "runs", "board", "--store", str(recorded), "--port", "0", "--no-open", "--token"]
     process = Process(command, stdout=PIPE, stderr=PIPE, text=True)
     try:
@@ -30,7 +31,8 @@ def test_board_is_served_until_it_is_told_to_end(recorded, tmp_path):
             answer.read()
             assert answer.status == status
         connection.close()
-        process.send_signal(signal.SIGTERM)
+        for number in signals:
+            process.send_signal(number)
         assert process.wait(60) == 0
         assert process.stderr.read() == ""
     finally:
