@@ -127,7 +127,10 @@ def import_lab(folder: Path, lab: Path) -> None:
     spec = importlib.util.spec_from_file_location("warm_modules", folder / "warm_modules.py")
     modules = importlib.util.module_from_spec(spec)  # which is not kept: a run would take it for one of its sources
     spec.loader.exec_module(modules)
-    modules.ImportedModules(lab)
+    imported = modules.ImportedModules(lab)
+    # What a run looks up once in a process: the packages that are installed, and where modules lie.
+    imported["observers.provenance.sources_and_git"].packages()
+    imported["observers.provenance.libraries"].Libraries(lab).look()
 
 
 def end_quickly() -> None:
