@@ -181,7 +181,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def media(self) -> list[Medium]:
-        """Images, figures, histograms, texts and tables, in the order of logging."""
+        """Images, tables, sounds and so on, in the order of logging."""
 
     @abc.abstractmethod
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
