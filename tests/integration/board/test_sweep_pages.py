@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 
 import pytest
 
@@ -186,11 +187,47 @@ def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, t
     assert page.locator("#importances .plot .bars").count() >= 1
 
 
+def test_trials_are_chosen_by_keys_and_the_address_keeps_them(watched, serve, swept):
+    page = watched().page
+    page.goto(f"{serve(swept)}/sweeps/first")
+    page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    page.locator("#parallel summary").press("Enter")
+    while page.evaluate("document.activeElement.ariaLabel") != "lr, at least":
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('#ranges') !== null")
+    at = page.locator("#trials thead th").all_inner_texts().index("lr") - 1
+    lowest = page.locator("#trials tbody tr", has_text="completed").first.locator("td").nth(at).inner_text()
+    page.keyboard.type(lowest)
+    assert page.locator("#parallel g rect").count() == 1
+    page.get_by_label(EVIL).press("Space")
+    page.locator("#heat-y").select_option("kind")
+    rows = page.locator("#trials tbody tr:visible").all_inner_texts()
+    assert page.locator("#brushed").inner_text().startswith(f"{len(rows)} trial")
+    assert all(EVIL not in row for row in rows)
+    assert page.locator("#trials tbody tr").count() == 8
+    assert f"brush.lr={lowest}..&brush.kind=a" in page.url
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)  # which has the ranges open
+    page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    assert page.locator("#trials tbody tr:visible").all_inner_texts() == rows
+    assert page.locator("#heat-y").input_value() == "kind"
+    assert page.get_by_label("lr, at least").input_value() == lowest
+    # The heat map as a table: as many trials as there are in all of its cells.
+    page.locator("#heat summary").click()
+    cells = page.locator("#heat-table td").all_inner_texts()
+    assert sum(int(found) for cell in cells for found in re.findall(r"\((\d+)\)", cell)) == 5
+    page.get_by_role("button", name="Choose all trials").press("Enter")
+    assert page.locator("#trials tbody tr:visible").count() == 8
+    assert "brush" not in page.url
+
+
 def test_page_is_accessible(watched, serve, swept):
     from axe_playwright_python.sync_playwright import Axe
 
     page = watched(bypass_csp=True).page
     page.goto(f"{serve(swept)}/sweeps/first")
     page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     found = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
