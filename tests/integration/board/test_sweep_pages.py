@@ -27,6 +27,16 @@ SPEC = {
         "kind": {"values": ["a", EVIL]},
     },
 }
+# Storages that are not read, by the id of their sweep.
+ELSEWHERE = {
+    "outside": "sqlite:////nowhere/study.db",
+    "above": "sqlite:///../../study.db",
+    "missing": "sqlite:///missing.db",
+    "memory": "sqlite://",
+    "text": "sqlite:///text.db",
+    "empty": "sqlite:///empty.db",
+    "server": "postgresql://user:password@192.0.2.1/studies",
+}
 
 
 def make_sweep(place, id="first", num=8, **entries):
@@ -41,10 +51,10 @@ def make_sweep(place, id="first", num=8, **entries):
         "created": "2026-01-02T03:04:05",
     }
     where = {"script": "exp.py", "module": "", "base": "/", "cwd": "/"}
-    definition = Definition(id=id, experiment="digits", spec=spec.document, **where, **{**defaults, **entries})
+    definition = Definition(id=id, experiment="digits", spec=spec.document, **{**where, **defaults, **entries})
     with contextlib.closing(place.home(id)) as home:
         home.create(definition)
-        if definition.storage:
+        if not num:
             return
         study = Study(home, definition, spec)
         home.beat("agent")
@@ -64,7 +74,11 @@ def make_sweep(place, id="first", num=8, **entries):
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
     make_sweep(Place(folder))
-    make_sweep(Place(folder), "elsewhere", storage="sqlite:////nowhere/study.db")
+    make_sweep(Place(folder), "own", 4, storage=f"sqlite:///{folder}/study.db")
+    for id, storage in ELSEWHERE.items():
+        make_sweep(Place(folder), id, 0, storage=storage, cwd=str(folder))
+    (folder / "text.db").write_text("no database")
+    (folder / "empty.db").write_bytes(b"")
     return folder
 
 
@@ -76,7 +90,8 @@ def sweeps(request, swept, mongo_url):
     database = request.getfixturevalue("database")
     place = Place(swept, Destination(mongo_url, database.name))
     make_sweep(place)
-    make_sweep(place, "elsewhere", storage="sqlite:////nowhere/study.db")
+    for id, storage in ELSEWHERE.items():
+        make_sweep(place, id, 0, storage=storage, cwd=str(swept))
     yield f"{mongo_url.rstrip('/')}/{database.name}"
 
 
@@ -107,28 +122,38 @@ def test_data_of_the_plots(client_of, sweeps):
     assert found["living"]
 
 
-def test_what_is_not_there_or_lies_elsewhere_is_said(client_of, sweeps):
+def test_what_is_not_there_or_lies_elsewhere_is_said(client_of, sweeps, swept, monkeypatch):
+    monkeypatch.chdir(swept)
     client = client_of(sweeps)
     for id, problem in (
         ("none", "there is no sweep none"),
-        ("elsewhere", "its study is in an Optuna storage of its own"),
+        ("outside", "its study is in /nowhere/study.db, outside of the folder of the runs"),
+        ("above", f"its study is in {swept.parent.parent}/study.db, outside of the folder of the runs"),
+        ("missing", f"its study is in {swept}/missing.db, which is not there"),
+        ("memory", "its study is in &#39;sqlite://&#39;, expected a SQLite file"),
+        ("text", f"{swept}/text.db cannot be read as an Optuna storage"),
+        ("empty", f"{swept}/empty.db cannot be read as an Optuna storage"),
+        ("server", "its study is on a server (postgresql), which is not asked as a record says so"),
     ):
         answer = client.get(f"/sweeps/{id}")
         assert answer.status_code == 409
         assert problem in answer.text
+        assert "password" not in answer.text
     for id in ("a b", "../first", ""):
         assert "sweep.id: got" in client.get("/sweep/data", params={"id": id}).json()["error"]
 
 
 def test_reading_writes_nothing(swept):
     def digest():
-        files = sorted(path for path in (swept / "sweeps").rglob("*") if path.is_file())
+        files = sorted(path for path in swept.rglob("*") if path.is_file())
         return [(path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
 
     before = digest()
     with open_store(swept) as store:
-        assert [one.id for one in read_definitions(store)] == ["elsewhere", "first"]
+        assert {one.id for one in read_definitions(store)} == {"first", "own", *ELSEWHERE}
         assert len(read_sweep(store, "first").status.points) == 8
+        # In a storage of its own, which lies beside the runs.
+        assert [point.state for point in read_sweep(store, "own").status.points.values()][2:] == ["PRUNED", "RUNNING"]
         [importances] = importances_of(store, "first")
         assert all(sorted(of) == sorted(SPEC["parameters"]) for of in importances.values())
     assert digest() == before
