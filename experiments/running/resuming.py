@@ -15,7 +15,6 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
 from ingredients.ranks.world import World
-from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
 from observers.record.identity import (
     EXPECT_RESOURCES_VARIABLE,
@@ -26,6 +25,7 @@ from observers.record.identity import (
     read_lease,
 )
 from observers.record.numbered_folder import as_number
+from observers.record.protocols import ResumableObserver
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
@@ -99,7 +99,7 @@ def folder_to_resume(
     if named is not None:
         return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
-    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
+    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, ResumableObserver)]
     wish = _Wish(run, {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}, own)
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
         if _command(run) != default_command:
