@@ -50,7 +50,7 @@ def _hold_fields(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence
 
 
 def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
-    grouped = [
+    grouped: list[dict[str, Any]] = [
         {"$match": {"run_id": {"$in": [run.key for run in runs]}}},
         {"$group": {"_id": "$run_id", "names": {"$addToSet": "$name"}}},
     ]
@@ -69,7 +69,7 @@ def series_from(
         wanted = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
         with mongo.errors():
             longer = {_place(key) for key in mongo.chunks.distinct("run_id", wanted)}
-            found = (decode_arrays(one.raw) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
+            found = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
             documents = {_place(document["run_id"]): document for document in found}
         for run in batch:
             document = documents.pop(_place(run.key), None)

@@ -209,7 +209,7 @@ class MongoRun(Run):
     def _series(self, name: str) -> Series | None:
         with self.mongo.errors():
             raw = self.mongo.raw_metrics.find_one({"run_id": self.key, "name": name}, SERIES_FIELDS)
-        return None if raw is None else self.series_in(decode_arrays(raw.raw), name)
+        return None if raw is None else self.series_in(decode_arrays(bytes(raw.raw)), name)
 
     def series_in(self, document: Mapping[str, Any], name: str, has_chunks: bool = True) -> Series | None:
         """Return a metric, whose first points are in a document with `SERIES_FIELDS`."""
