@@ -180,17 +180,11 @@ class Watched:
 
 @pytest.fixture
 def watched(context_of) -> Iterator[Callable[..., Watched]]:
-    """Open pages: `watched(**context)`; at the end, none of them may have had an error or asked another machine.
-
-    With `bypass_csp=True` a test may bring scripts of its own.
-    """
+    """Open pages: `watched(**context)`; at the end, none of them may have had an error or asked another machine."""
     pages: list[Watched] = []
 
-    def new(bypass_csp: bool = False, **options: object) -> Watched:
-        page = context_of(**options).new_page()
-        pages.append(Watched(page))
-        if bypass_csp:
-            page.context.new_cdp_session(page).send("Page.setBypassCSP", {"enabled": True})
+    def new(**options: object) -> Watched:
+        pages.append(Watched(context_of(**options).new_page()))
         return pages[-1]
 
     yield new

@@ -26,7 +26,7 @@ FITS = "() => document.documentElement.scrollWidth <= 360"
 
 
 def test_pages_are_accessible_and_fit_a_phone(watched, serve, recorded):
-    browser = watched(bypass_csp=True)
+    browser = watched()
     page, axe, found = browser.page, Axe(), []
     for path in PATHS:
         page.set_viewport_size({"width": 1280, "height": 800})

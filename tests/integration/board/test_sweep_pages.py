@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from observers.mongo.destination import Destination
 from runs.errors import SweepError
@@ -157,10 +158,12 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
     assert "a sweep needs the package &#39;optuna&#39;" in answer.text
 
 
-def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, tmp_path):
+def test_page_is_accessible_brushing_filters_its_table_and_its_plots_are_saved(watched, serve, swept, tmp_path):
     page = watched().page
     page.goto(f"{serve(swept)}/sweeps/first")
     page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
     assert page.locator("#parallel path").count() == 5
     assert page.locator("#slices .main-svg").count() >= 3
     zone = page.locator(".zone[data-axis='val/loss']")
@@ -184,13 +187,3 @@ def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, t
     page.locator("#heat-x").select_option("width")
     page.locator("#heat-y").select_option("kind")
     assert page.locator("#importances .plot .bars").count() >= 1
-
-
-def test_page_is_accessible(watched, serve, swept):
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = watched(bypass_csp=True).page
-    page.goto(f"{serve(swept)}/sweeps/first")
-    page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
-    found = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
