@@ -4,6 +4,7 @@ import csv
 import re
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from experiments import Experiment
 from observers import FileObserver, Image
@@ -20,6 +21,11 @@ def panel(client, **query):
 def drawn(page):
     """Wait until all panels are drawn."""
     page.wait_for_function("() => [...document.querySelectorAll('figure.panel')].every((one) => one.dataset.ready)")
+
+
+def assert_accessible(page):
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
 
 
 @pytest.mark.parametrize("tab", TABS)
@@ -145,13 +151,14 @@ def test_sources_and_media_stand_side_by_side(client_of, changed_store):
     assert text.count("data-entries=") == 2
 
 
-def test_curves_are_drawn_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
+def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
     page = watched().page
     page.goto(f"{serve(recorded)}/compare?run=1&run=2&log_y=1&smoothing=0.3")
     drawn(page)
     assert page.locator("figure.panel").count() == 2
     legend = page.locator("#legend li").all_inner_texts()
     assert [text.partition(",")[0] for text in legend] == ["run 1: lr=0.1", "run 2: lr=0.01"]
+    assert_accessible(page)
     plots = page.locator("figure.panel .plot")
     plots.first.hover()
     page.wait_for_function("() => document.querySelectorAll('.cursor:not([hidden])').length === 2")
@@ -190,15 +197,9 @@ def test_media_follow_the_slider(watched, serve, changed):
     page.wait_for_function("() => [...document.querySelectorAll('.at')].every((one) => one.innerText === 'step 0')")
 
 
-@pytest.mark.parametrize(
-    "tab", [tab if tab == "curves" else pytest.param(tab, marks=pytest.mark.nightly) for tab in TABS]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("tab", TABS[1:])
 def test_page_is_accessible(watched, serve, changed, recorded, tab):
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = watched(bypass_csp=True).page
+    page = watched().page
     page.goto(f"{serve(changed if tab in ('sources', 'media') else recorded)}/compare?run=1&run=2&tab={tab}")
-    if tab == "curves":
-        drawn(page)
-    found = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    assert_accessible(page)
