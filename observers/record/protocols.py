@@ -148,6 +148,9 @@ class HasPlace(Protocol):
 class ResumableObserver(HasFolder, Protocol):
     """Records runs in folders that a later process can resume; see `observers.record.resuming`."""
 
+    basedir: str
+    """The folder that the folders of runs are in."""
+
     @property
     def is_resumed(self) -> bool:
         """Whether the run goes on in the record of an earlier session."""
