@@ -95,7 +95,7 @@ class _Validations:
         steps, values = self._points()
         with contextlib.suppress(StoreError):
             epochs = self._run.epochs_at(steps)
-            found = np.flatnonzero(np.abs(epochs - epoch) < 1e-6) if epochs is not None else []
+            found = np.flatnonzero(np.abs(epochs - epoch) < 1e-6) if epochs is not None else np.empty(0, np.intp)
             if len(found):
                 return CheckpointScore(self._metric, float(values[found[-1]]), int(steps[found[-1]]), epoch)
         return CheckpointScore(epoch=epoch)
