@@ -1,6 +1,6 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
 import { repeat } from "./board.js";
-import { configOf, fetchFile, layoutOf, lineColour } from "./plots.js";
+import { configOf, fetchFile, layoutOf, lineColour, shareCursor } from "./plots.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const charts = document.getElementById("charts");
@@ -26,6 +26,8 @@ function aroundConstant(values) {
   if (isLog.checked || !first || values.some((value) => value !== null && value !== first)) return {};
   return { range: [first - Math.abs(first) / 5, first + Math.abs(first) / 5] };
 }
+
+const seen = new Map();
 
 class Chart {
   constructor(section) {
@@ -74,6 +76,7 @@ class Chart {
     if (this.isWatched) return;
     this.isWatched = true;
     this.place.on("plotly_relayout", (change) => this.zoom(change));
+    shareCursor(this.place, () => [...seen.values()].filter((chart) => chart.isWatched).map((chart) => chart.place));
   }
 
   zoom(change) {
@@ -85,7 +88,6 @@ class Chart {
 }
 
 if (charts) {
-  const seen = new Map();
   const observer = new IntersectionObserver((found) => {
     for (const { isIntersecting, target } of found) {
       if (!isIntersecting || seen.has(target)) continue;

@@ -116,3 +116,25 @@ export async function fetchJson(url) {
 export function onScheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }
+
+/** Show where the pointer is over a plot in all of the plots that `plotsOf` returns, which have the same axis. */
+export function shareCursor(plot, plotsOf) {
+  plot.on("plotly_hover", (event) => plotsOf().forEach((one) => moveCursor(one, event.points[0]?.x, one === plot)));
+  plot.on("plotly_unhover", () => plotsOf().forEach((one) => moveCursor(one, null, false)));
+}
+
+function moveCursor(plot, x, isSource) {
+  let cursor = plot.querySelector(".cursor");
+  if (!cursor) {
+    cursor = document.createElement("div");
+    cursor.className = "cursor";
+    cursor.append(document.createElement("span"));
+    plot.append(cursor);
+  }
+  const axis = plot._fullLayout?.xaxis;
+  const at = x === null || x === undefined || !axis ? NaN : axis.d2p(x);
+  cursor.hidden = !(at >= 0 && at <= axis?._length);
+  if (cursor.hidden) return;
+  cursor.style.left = `${plot._fullLayout._size.l + at}px`;
+  cursor.firstChild.textContent = isSource ? "" : typeof x === "number" ? String(Number(x.toPrecision(6))) : x;
+}

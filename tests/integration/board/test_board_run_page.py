@@ -344,6 +344,10 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40'] .scatterlayer path")
     plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12})")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='5']")
+    plot.hover()
+    other = page.locator("section[data-metric='val/accuracy'] .plot .cursor:visible span")
+    other.wait_for()
+    assert 9 <= float(other.inner_text()) <= 13  # the step below the pointer in the other plot
     files = {}
     for kind in ("CSV", "SVG"):
         with page.expect_download() as download:
