@@ -1,4 +1,4 @@
-"""The warm process: a Python that has imported third-party packages, and forks a process for each request.
+"""The warm process: a Python that has imported third-party packages and the lab, and forks a process for each request.
 
 Started by `tests/processes.py`, which says what it offers. These are its processes:
 
