@@ -48,7 +48,7 @@ function letStop(image) {
 const clouds = new WeakMap();
 // By the place of a series: each step is seen from where the one before was.
 const cameras = new WeakMap();
-const CAMERA = { eye: { x: 1.25, y: 1.25, z: 1.25 }, center: { x: 0, y: 0, z: 0 }, up: { x: 0, y: 0, z: 1 } };
+const CAMERA = { eye: { x: 1.5, y: 1.5, z: 1.3 }, center: { x: 0, y: 0, z: -0.1 }, up: { x: 0, y: 0, z: 1 } };
 // By key: how far to turn around the z axis and upwards, in radians, and by what factor to go away.
 const TURNS = {
   ArrowLeft: [-0.15, 0, 1],
