@@ -34,7 +34,7 @@ from tests import processes
 if TYPE_CHECKING:
     from ingredients.datasets.batches import Data
 
-# What workers alone need is imported where it is needed, torch above all: the process that hands out the tests has none.
+# What only workers need, torch above all, is imported where it is needed: the process that hands out tests has none.
 
 # Records and databases ask the disk for their durability, which takes a third of the time of the tests that make them.
 MEMORY = Path("/dev/shm")
