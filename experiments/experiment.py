@@ -376,7 +376,12 @@ class Experiment(LabFunctions, sacred.Experiment):
             run.meta_info["ranks"] = self._world.note
         if queued is None:
             folder = folder_to_resume(
-                run, self._aliases.targets, self.default_command, has_ingredient=has_ingredient, world=self._world
+                run,
+                self._aliases.targets,
+                self.default_command,
+                own=[part.path for part, _ in self.traverse_ingredients() if getattr(part, "is_of_lab", False)],
+                has_ingredient=has_ingredient,
+                world=self._world,
             )
         else:
             run.meta_info["queued"] = str(queued)

@@ -25,6 +25,7 @@ import gc
 import hashlib
 import importlib
 import importlib.machinery
+import importlib.util
 import io
 import json
 import marshal
@@ -71,7 +72,7 @@ HIGH = 200
 def main() -> None:
     """Serve; go on in a child, which becomes the process asked for."""
     gc.disable()
-    del sys.path[0]  # this folder
+    folder = Path(sys.path.pop(0))
     for name in PACKAGES:
         with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -79,8 +80,9 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     share_bytecode(Path(listener.getsockname()).parent)
     look_at_packages()
+    import_lab(folder)
     if loaded := LAB & sys.modules.keys():
-        raise RuntimeError(f"the warm process has imported {loaded}, which every process has to import by itself")
+        raise RuntimeError(f"the warm process has {loaded}, which every process has to import by itself")
     if threading.active_count() > 1 or len(list(Path("/proc/self/task").glob("*"))) > 1:
         raise RuntimeError("the warm process has threads, which a fork does not copy")
     gc.collect()
@@ -116,6 +118,14 @@ def look_at_packages() -> None:
     from sacred.dependencies import PackageDependency
 
     PackageDependency.create(sys)
+
+
+def import_lab(folder: Path) -> None:
+    """Import the modules of the lab that tests/ lies in, for processes that import them from there."""
+    spec = importlib.util.spec_from_file_location("warm_modules", folder / "warm_modules.py")
+    modules = importlib.util.module_from_spec(spec)  # which is not kept: a run would take it for one of its sources
+    spec.loader.exec_module(modules)
+    modules.ImportedModules(folder.parent)
 
 
 def end_quickly() -> None:

@@ -1,6 +1,6 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
 import { repeat } from "./board.js";
-import { configOf, faded, fetchJson, layoutOf, lineOf, onScheme } from "./plots.js";
+import { configOf, faded, fetchFile, fetchJson, layoutOf, lineOf, onScheme } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
 const panels = new Map();
@@ -86,7 +86,7 @@ async function draw(figure) {
   };
   const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
   const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
-  await window.Plotly.react(plot, drawn, layout, configOf(found.metric));
+  await window.Plotly.react(plot, drawn, layout, configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure))));
   if (!plot.dataset.heard) {
     plot.dataset.heard = "1";
     plot.on("plotly_relayout", (change) => zoomed(change));

@@ -127,6 +127,22 @@ def test_curve_has_the_points_of_its_pixels_or_of_a_part(client_of, store):
     assert part["values"] == pytest.approx([0.1 / (step + 1) for step in range(9, 14)])
 
 
+def test_all_points_of_a_range_are_saved(client_of, store, monkeypatch):
+    client = client_of(store)
+    query = {"run": "1", "metric": "train/loss"}
+    answer = client.get("/points", params=query)
+    head, *rows = answer.text.splitlines()
+    assert head == "name,step,time_s,value"
+    assert [row.partition(",")[0] for row in rows] == ["train/loss"] * 40
+    assert float(rows[9].rpartition(",")[2]) == 0.1 / 10
+    assert answer.headers["content-disposition"] == 'attachment; filename="run_1_train_loss.csv"'
+    assert len(client.get("/points", params={**query, "from": 9.5, "to": 12}).text.splitlines()) == 4
+    monkeypatch.setattr("runs.board.points_page._MAX_POINTS", 39)
+    answer = client.get("/points", params=query)
+    assert answer.status_code == 409
+    assert answer.json()["error"].startswith("got 40 points of train/loss, expected 39 at most in one file; choose")
+
+
 @pytest.mark.parametrize(
     ("query", "status", "problem"),
     [
@@ -234,11 +250,14 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40'] .scatterlayer path")
     plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12})")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='5']")
-    csv = plot.evaluate("plot => import('/static/plots.js').then(({csvOf}) => csvOf(plot))")
-    assert csv.splitlines()[:2] == ["curve,x,y", "train/loss,9,0.01"]
-    with page.expect_download() as download:
-        page.locator("section[data-metric='train/loss'] [data-title='Save as SVG']").click()
-    assert download.value.suggested_filename == "train_loss.svg"
+    files = {}
+    for kind in ("CSV", "SVG"):
+        with page.expect_download() as download:
+            page.locator(f"section[data-metric='train/loss'] [data-title='Save as {kind}']").click()
+        files[download.value.suggested_filename] = download.value.path().read_text()
+    assert list(files) == ["train_loss.csv", "train_loss.svg"]
+    # Without the points beside the range, which the plot draws its lines to.
+    assert [row.split(",")[1] for row in files["train_loss.csv"].splitlines()] == ["step", "10", "11", "12"]
 
 
 def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):

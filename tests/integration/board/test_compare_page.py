@@ -76,6 +76,18 @@ def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
     assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
 
 
+def test_all_points_of_a_panel_are_saved(client_of, recorded, monkeypatch):
+    client = client_of(recorded)
+    query = {"where": "status=COMPLETED", "metric": "train/loss", "by": "lr", "x": "step", "from": "10", "to": "12.5"}
+    rows = list(csv.reader(client.get("/compare/points", params=query).text.splitlines()))
+    assert rows[0] == ["curve", "step", "value", "low", "high"]
+    labels = ("lr=0.01 (n = 1)", "lr=0.1 (n = 2)")
+    assert [row[:2] for row in rows[1:]] == [[label, step] for label in labels for step in ("10", "11", "12")]
+    monkeypatch.setattr("runs.board.points_page._MAX_POINTS", 119)
+    answer = client.get("/compare/points", params=query)
+    assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (409, "got 120 points of train/loss")
+
+
 def test_configs_stand_side_by_side(client_of, store):
     client = client_of(store)
     text = client.get("/compare", params={"run": ["1", "2"], "tab": "config"}).text
@@ -154,8 +166,8 @@ def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve
         page.evaluate("document.querySelector('.modebar-btn[data-title*=CSV]').dispatchEvent(new MouseEvent('click'))")
     download.value.save_as(tmp_path / "saved.csv")
     rows = list(csv.reader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
-    assert rows[0] == ["curve", "x", "y"]
-    assert len(rows) > 80
+    assert rows[0] == ["curve", "step", "value", "as_logged"]
+    assert [row[0] for row in rows[1:]] == [text for text in legend for _ in range(40)]
     page.locator("#legend button").first.click()
     assert page.locator("#legend button").first.get_attribute("aria-pressed") == "false"
     page.locator("select[name=x]").select_option("time")
