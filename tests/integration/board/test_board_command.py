@@ -12,7 +12,6 @@ import threading
 import pytest
 
 import runs
-
 from runs.__main__ import main
 from runs.board.serving import BoardServer
 from runs.errors import ServerError
