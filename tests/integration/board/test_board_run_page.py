@@ -318,11 +318,13 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
     (tmp_path / "store").mkdir()
     process = Process([sys.executable, str(script)], cwd=tmp_path, stdin=PIPE, text=True)
     with contextlib.closing(process):
-        page = watched().page
+        browser = watched()
+        page = browser.page
         page.goto(serve(tmp_path / "store"))
         page.wait_for_selector("tr[data-run='1'] .status.running")
         page.click("tr[data-run='1'] th a")
         page.wait_for_url("**/runs/1")
+        assert page.locator(".command code").first.inner_text() == f"cd {tmp_path} && python {script}"
         page.keyboard.press("4")
         page.wait_for_selector("#output:has-text('begin')")
         process.stdin.write("first\n")
@@ -334,6 +336,16 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
         process.stdin.write("second\n")
         process.stdin.flush()
         page.wait_for_selector("[data-drawn='2']")
+        # The store goes away and comes back: what is drawn stays, and goes on.
+        (tmp_path / "store").rename(tmp_path / "away")
+        page.wait_for_selector("#outage:has-text('This may be out of date: there is no folder')")
+        assert page.locator("[data-drawn='2'] .scatterlayer path").count()
+        (tmp_path / "away").rename(tmp_path / "store")
+        process.stdin.write("third\n")
+        process.stdin.flush()
+        page.wait_for_selector("[data-drawn='3']")
+        page.wait_for_selector("#outage:empty", state="attached")
+        browser.errors[:] = [error for error in browser.errors if "409" not in error]
         process.stdin.close()
         page.goto(f"{serve(tmp_path / 'store')}/runs")
         page.wait_for_selector("tr[data-run='1'] .status.completed")
