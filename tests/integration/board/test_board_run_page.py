@@ -1,6 +1,7 @@
 """The page of one run."""
 
 import contextlib
+import json
 import re
 import shutil
 import sys
@@ -90,9 +91,17 @@ def test_parents_and_children_lead_to_each_other(client_of, recorded, tmp_path):
     with open_store(store) as runs:
         uid = runs.get("1").uid
     path = store / "2" / "run.json"
-    path.write_text(path.read_text().replace("{", f'{{"parent": "{uid}",', 1))
+    document = json.loads(path.read_text())
+    verdict = {"verdict": "IDENTICAL", "mode": "restored", "of": uid, "of_id": "1", "by": document["uid"], "by_id": "2"}
+    document |= {"parent": uid, "reproductions": [verdict]}
+    document["meta"]["sweep"] = {"id": "first", "trial": 3}
+    path.write_text(json.dumps(document))
     client = client_of(store)
-    assert '<a href="/runs/1">run 1</a>' in client.get("/runs/2").text
+    text = client.get("/runs/2").text
+    assert '<a href="/runs/1">run 1</a>' in text
+    assert f'<td>IDENTICAL</td><td>of <a href="/runs/{uid}">run 1</a></td>' in text
+    assert '<a href="/sweeps/first">first</a>, trial 3' in text
+    assert client.get(f"/runs/{uid}").status_code == 200
     assert '<a href="/runs/2">run 2</a>' in client.get("/runs/1").text
 
 
