@@ -259,6 +259,15 @@ class MongoRun(Run):
     @property
     def rank_outputs(self) -> dict[int, Content]:
         """See `Run.rank_outputs`."""
+        found = self._find({"rank_outputs": 1}).get("rank_outputs")
+        entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+        ranks = {entry.get("rank"): entry.get("file_id") for entry in entries}
+        if ranks:
+            return {
+                rank: self._content(f"output of rank {rank}", file_id)
+                for rank, file_id in ranks.items()
+                if isinstance(rank, int)
+            }
         original = self.original()
         return {} if original is None else original.rank_outputs
 

@@ -127,7 +127,7 @@ def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
 def test_pages_are_accessible(watched, serve, logged):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = watched(bypass_csp=True).page
+    page = watched().page
     for path in ("/artifacts", "/artifacts/net", "/models"):
         page.goto(f"{serve(logged['folder'])}{path}")
         found = Axe().run(page).response["violations"]
