@@ -128,7 +128,7 @@ class LabRun(RecordedRun):
             raise pruned
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
-        """Log an `Image`, `Figure`, `Histogram`, `Text` or `Table` of the package `observers`.
+        """Log an `Image`, a `Table`, a `Video` or another of the `Media` of the package `observers`.
 
         Its file is made and written with the run's heartbeats. Media and metrics may have the same names.
 

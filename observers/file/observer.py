@@ -341,7 +341,7 @@ class FileObserver(Owned, RunObserver):
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
-        """Write down images, figures, histograms, texts and tables."""
+        """Write down media: images, sounds, tables and so on."""
         self._started().add_media(entries)
 
     @guarded

@@ -287,7 +287,7 @@ class Recording:
             self.journal.close()
 
     def add_media(self, entries: Sequence[MediaEntry]) -> None:
-        """Write down images, figures, histograms, texts and tables."""
+        """Write down media: images, sounds, tables and so on."""
         for entry in entries:
             self.journal.media.add(entry, entry.time - self.start.timestamp())
 

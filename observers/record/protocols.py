@@ -6,7 +6,7 @@ observer with `isinstance` for more:
 
     PointObserver         open_points       has a log that points are packed into when they are logged; no `log_metrics`
     OutputObserver        output_event      takes output in parts; its heartbeats have an empty `captured_out`
-    MediaObserver         media_event       keeps images, figures, histograms, texts and tables
+    MediaObserver         media_event       keeps images, sounds, tables and so on
     ArtifactObserver      keep_artifact     keeps files that the run made, or raises; no `artifact_event`
     GraphObserver         graph_event       draws the graph of a model
     BufferedObserver      flush_event       can wait until all it was given is on the disk

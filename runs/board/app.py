@@ -13,7 +13,17 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from runs.board import artifacts_page, compare_page, content_page, media_page, run_page, runs_page, series, sweep_page
+from runs.board import (
+    artifacts_page,
+    compare_page,
+    content_page,
+    media_page,
+    points_page,
+    run_page,
+    runs_page,
+    series,
+    sweep_page,
+)
 from runs.board.pool import StorePool
 from runs.board.rendering import STATIC, render
 from runs.board.security import Guard, Policy
@@ -22,7 +32,7 @@ from runs.stores.store import Store
 
 __all__ = ["create_app"]
 
-_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, series, media_page, content_page)
+_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, series, points_page, media_page, content_page)
 _PLOTLY = "plotly.min.js"
 _FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
 # Files of the board change with its version alone; browsers ask whether they have.

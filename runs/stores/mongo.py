@@ -16,18 +16,21 @@ from runs.index.fields import LEFT_OUT, flatten
 from runs.query.filters import Condition, Filter, Not, Words, holds, in_order, matches, names_in
 from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
+from runs.query.times import DURATION, duration_s
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import Document, MongoDatabase
-from runs.stores.mongo_filters import OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
+from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
+from runs.stores.mongo_prefetching import prefetch_from, series_from
 from runs.stores.mongo_removing import IN_TRASH, TRASH, Remover
-from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, has_changed_keys, plain, tags_in
+from runs.stores.mongo_rows import projection_of, row_in, value_at
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, plain
 from runs.stores.mongo_words import with_words_found
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Discarded, Removed, Store
 
 if TYPE_CHECKING:
+    from observers.record.points import Series
     from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["MongoStore"]
@@ -119,14 +122,14 @@ class MongoStore(Store):
         query = self._query(tree, among)
         if by == DURATION:
             return self._find_here(query, None, sort, limit, asked)
-        projection = _projection(sorted(asked))
+        projection = projection_of(sorted(asked))
         found: list[Document] = []
         for condition, path, direction in sort_stages(sort):
             left = 0 if limit is None else limit - len(found)
             if limit is None or left > 0:
                 both = {"$and": [query, condition]} if condition and query else condition or query
                 found += self._sorted(both, path, direction, left, projection)
-        return [MongoRun(self, self.mongo, document["_id"], _row(document, asked)) for document in found]
+        return [MongoRun(self, self.mongo, document["_id"], row_in(document, asked)) for document in found]
 
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
@@ -141,11 +144,11 @@ class MongoStore(Store):
             return found
         if limit and len(found) == limit:
             # Which of those equal to the last one came along was left to chance.
-            last = _value_at(found[-1], path)
-            before = [document for document in found if plain(_value_at(document, path)) != plain(last)]
+            last = value_at(found[-1], path)
+            before = [document for document in found if plain(value_at(document, path)) != plain(last)]
             equal = {"$and": [query, {path: {"$eq": last}}]}
             found = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
-        groups = itertools.groupby(found, lambda document: plain(_value_at(document, path)))
+        groups = itertools.groupby(found, lambda document: plain(value_at(document, path)))
         return [document for _, equals in groups for document in _sorted_by_id(equals)]
 
     @functools.cached_property
@@ -177,8 +180,8 @@ class MongoStore(Store):
         metrics = {_metric_of(name) for name in computed}
         wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
         runs: list[MongoRun] = []
-        for document in self.mongo.runs.find(query, {**_projection(names), "uid": 1}, sort=[("_id", 1)]):
-            run = MongoRun(self, self.mongo, document["_id"], _row(document, names))
+        for document in self.mongo.runs.find(query, {**projection_of(names), "uid": 1}, sort=[("_id", 1)]):
+            run = MongoRun(self, self.mongo, document["_id"], row_in(document, names))
             if computed and document.get("uid") is None:
                 run.add_summary(run.computed_summary(wanted), computed)
             if tree is None or matches(tree, run.get):
@@ -196,7 +199,7 @@ class MongoStore(Store):
             return []
         path = stored_path(pattern.name)
         query = {} if path == "_id" else {path: {"$type": "string"}}
-        values = ((document["_id"], _value_at(document, path)) for document in self.mongo.runs.find(query, {path: 1}))
+        values = ((document["_id"], value_at(document, path)) for document in self.mongo.runs.find(query, {path: 1}))
         found = ((key, str(key) if path == "_id" else value) for key, value in values)
         return [key for key, value in found if holds(pattern, value)]
 
@@ -221,16 +224,26 @@ class MongoStore(Store):
         return sorted(names)
 
     def _run_of_id(self, key: str) -> Run | None:
-        wanted: list[Any] = [key]
-        number = id_of(key)
-        if isinstance(number, int):
-            wanted.append(number)
-        if bson.ObjectId.is_valid(key):
-            wanted.append(bson.ObjectId(key))
-        wanted = [one for one in wanted if not isinstance(one, int) or -(2**63) <= one < 2**63]
         with self.mongo.errors():
-            found = self.mongo.runs.find_one({"_id": {"$in": wanted}, "$nor": [IN_TRASH]}, {"_id": 1})
+            found = self.mongo.runs.find_one({"_id": {"$in": _ids_of(key)}, "$nor": [IN_TRASH]}, {"_id": 1})
         return MongoRun(self, self.mongo, found["_id"]) if found else None
+
+    def get_all(self, keys: Iterable[str | int]) -> list[Run]:
+        """See `Store.get_all`."""
+        asked = list(dict.fromkeys(str(key).strip() for key in keys))
+        with self.mongo.errors():
+            wanted = {"_id": {"$in": list(itertools.chain(*map(_ids_of, asked)))}, "$nor": [IN_TRASH]}
+            there = {str(found["_id"]): found["_id"] for found in self.mongo.runs.find(wanted, {"_id": 1})}
+        runs = (MongoRun(self, self.mongo, there[key]) if key in there else self.get(key) for key in asked)
+        return list(dict.fromkeys(runs))
+
+    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:
+        """See `Store.prefetch`."""
+        prefetch_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], names)
+
+    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
+        """See `Store.each_series`."""
+        yield from series_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
 
     def unreadable(self) -> list[tuple[str, str]]:
         """See `Store.unreadable`; what is in a database is a document, but not always a run's."""
@@ -285,6 +298,17 @@ class MongoStore(Store):
         self.mongo.close()
 
 
+def _ids_of(key: str) -> list[Any]:
+    """Return each `_id` that a text may mean."""
+    number = id_of(key)
+    wanted: list[Any] = [key]
+    if isinstance(number, int) and -(2**63) <= number < 2**63:
+        wanted.append(number)
+    if bson.ObjectId.is_valid(key):
+        wanted.append(bson.ObjectId(key))
+    return wanted
+
+
 def _discarded(document: Document) -> Discarded:
     experiment, kept = document.get("experiment"), document[TRASH]
     name = experiment.get("name") if isinstance(experiment, Mapping) else None
@@ -319,27 +343,6 @@ def _sorted_by_id(documents: Iterable[Document]) -> list[Document]:
     return sorted(documents, key=lambda document: _order_of_id(document["_id"]))
 
 
-def _row(document: Document, names: Iterable[str]) -> Document:
-    row = {name: _plain_at(document, stored_path(name)) for name in names if name != "_id"}
-    if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
-        del row["summary"]  # the run looks the names up
-    if "tags" in row:
-        row["tags"] = tags_in(plain({name: document.get(name) for name in ("tags", "omniboard")}))
-    if "status" in row:
-        row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
-    if DURATION in row:
-        lease = plain(document.get("lease"))
-        last = last_sign(true_status(document, lease), lease) if document.get("status") == "RUNNING" else None
-        row[DURATION] = duration_s({field: plain(document.get(field)) for field in DURATION_FIELDS}, last)
-    return row
-
-
-def _plain_at(document: Document, path: str) -> Any:
-    value = plain(_value_at(document, path))
-    of_result = path.partition(".")[0] == "result"
-    return without_pickles(value, twice=of_result) if isinstance(value, dict | list) else value
-
-
 def _odd(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield what of a run's document is not as it should be."""
     for name, kind in {"status": str, "config": Mapping, "info": Mapping}.items():
@@ -369,24 +372,3 @@ def _fields_of(document: Document) -> set[str]:
 def _metric_of(name: str) -> str | None:
     """Return the metric that a full name such as `summary.val/loss.min` is of; None if it is of all."""
     return name.removeprefix("summary").removeprefix(".").rpartition(".")[0] or None
-
-
-def _projection(names: Sequence[str]) -> dict[str, int]:
-    """Return what to fetch for `names`; a path and one below it would collide."""
-    wanted = {stored_path(name) for name in names if name != DURATION}
-    wanted |= set(STATUS_FIELDS) if {"status", DURATION} & set(names) else set()
-    wanted |= set(DURATION_FIELDS) if DURATION in names else set()
-    wanted |= {OMNIBOARD_TAGS} if "tags" in names else set()
-    kept: list[str] = []
-    for path in sorted(wanted):
-        if not any(path == other or path.startswith(f"{other}.") for other in kept):
-            kept.append(path)
-    return dict.fromkeys(kept or ["_id"], 1)
-
-
-def _value_at(document: Any, path: str) -> Any:
-    for key in path.split("."):
-        if not isinstance(document, Mapping):
-            return None
-        document = document.get(key)
-    return document

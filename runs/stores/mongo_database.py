@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import gridfs
 import pymongo
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
 
 from observers.mongo.destination import Destination, explain
@@ -27,6 +29,7 @@ class MongoDatabase:
         destination: The same as observers name it, with credentials.
         where: The URL without credentials, with the prefix.
         collections: The collections of the prefix, some of them by themselves: runs, metrics, chunks, media.
+        raw_metrics: `metrics` as bytes; see `runs.stores.bson_arrays`.
         fs: The files.
 
     Raises:
@@ -49,6 +52,7 @@ class MongoDatabase:
             self.close()
             raise
         self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        self.raw_metrics = self.metrics.with_options(CodecOptions(document_class=RawBSONDocument))
         self.chunks, self.media = self.collections.chunks, self.collections.media
         self.fs = gridfs.GridFS(self.database)
 

@@ -25,6 +25,7 @@ from observers.record.points import POINT, TICKS_PER_S, Series, to_steps
 from observers.record.summaries import summarize
 from runs.errors import StoreError
 from runs.query.serialized import without_pickles
+from runs.stores.bson_arrays import decode_arrays
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.mongo_database import MongoDatabase
@@ -36,16 +37,26 @@ from runs.stores.stock_sacred import series_of
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = ["STATUS_FIELDS", "MongoRun", "has_changed_keys", "plain", "tags_in"]
+__all__ = [
+    "SERIES_FIELDS", "STATUS_FIELDS", "MongoRun", "fields_of_part", "has_changed_keys", "plain", "tags_in",
+]  # fmt: skip
 
 # What `true_status` looks at.
 STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options", "uid")
+
+# What `MongoRun.series_in` looks at.
+SERIES_FIELDS = ("run_id", "steps", "values", "timestamps")
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
 _OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
 # What stands in `captured_out` for the middle of a long output; see `observers.mongo.delivery`.
 _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
+
+
+def fields_of_part(name: str) -> tuple[str, ...]:
+    """Return the fields of a run's document that `MongoRun.hold_part` looks at."""
+    return name, f"exact.{name}", "uid"
 
 
 def has_changed_keys(summary: Mapping[str, Any]) -> bool:
@@ -75,6 +86,7 @@ class MongoRun(Run):
         self.mongo = mongo
         self.key = key
         self._parts: dict[str, Any] = {}
+        self._names: list[str] | None = None
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
@@ -117,18 +129,40 @@ class MongoRun(Run):
 
     def _part(self, name: str) -> dict[str, Any]:
         if name not in self._parts:
-            found = self._find({name: 1, f"exact.{name}": 1, "uid": 1})
-            part = found.get(name)
-            exact = found.get("exact")
-            if isinstance(exact, Mapping) and name in exact:
-                part = exact_part(part, self._whole(exact[name]), str(found.get("uid")))
-            part = self._whole(part)
-            if name == "provenance" and isinstance(part, dict):
-                part |= {key: _with_dots(part[key]) for key in ("packages", "libraries") if key in part}
-            self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
+            self.hold_part(name, self._find(dict.fromkeys(fields_of_part(name), 1)))
         if name == "summary":
             self._parts[name] = self._as_named(self._parts[name]) or self.computed_summary()
         return self._parts[name]
+
+    def hold_part(self, name: str, document: Mapping[str, Any]) -> None:
+        """Keep a part of the run for when it is asked for.
+
+        Args:
+            name: `config`, `info`, `summary` or `provenance`.
+            document: The run's, with `fields_of_part`.
+
+        Raises:
+            StoreError: If what is kept outside of the document is gone.
+        """
+        part, exact = document.get(name), document.get("exact")
+        if isinstance(exact, Mapping) and name in exact:
+            part = exact_part(part, self._whole(exact[name]), str(document.get("uid")))
+        part = self._whole(part)
+        if name == "provenance" and isinstance(part, dict):
+            part |= {key: _with_dots(part[key]) for key in ("packages", "libraries") if key in part}
+        self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
+
+    def hold(self, fields: Mapping[str, Any]) -> None:
+        """Keep fields of the run, by their full names, for when they are asked for."""
+        self._row |= fields
+
+    def hold_metric_names(self, names: list[str]) -> None:
+        """Keep the names of the run's metrics for when they are asked for."""
+        self._names = names
+
+    def holds(self, name: str) -> bool:
+        """Tell whether a part or a field, or `metrics`, need not be asked for."""
+        return self._names is not None if name == "metrics" else name in self._parts or name in self._row
 
     def _as_named(self, summary: dict[str, Any]) -> dict[str, Any]:
         """Return a summary under the names of the metrics in place of the keys that MongoDB can hold."""
@@ -167,21 +201,32 @@ class MongoRun(Run):
         return true_status(found, found.get("lease")) or ""
 
     def _metric_names(self) -> list[str]:
+        if self._names is not None:
+            return self._names
         with self.mongo.errors():
             return self.mongo.metrics.distinct("name", {"run_id": self.key})
 
     def _series(self, name: str) -> Series | None:
+        with self.mongo.errors():
+            raw = self.mongo.raw_metrics.find_one({"run_id": self.key, "name": name}, SERIES_FIELDS)
+        return None if raw is None else self.series_in(decode_arrays(bytes(raw.raw)), name)
+
+    def series_in(self, document: Mapping[str, Any], name: str, has_chunks: bool = True) -> Series | None:
+        """Return a metric, whose first points are in a document with `SERIES_FIELDS`."""
+        series = series_of(document, self._start)
+        if series is None or not has_chunks:
+            return series
         query = {"run_id": self.key, "name": name}
         with self.mongo.errors():
-            document = self.mongo.metrics.find_one(query)
-            chunks = list(self.mongo.chunks.find(query, {"data": 1, "float_steps": 1}, sort=[("index", 1)]))
-        if document is None:
-            return None
+            return joined(series, self.mongo.chunks.find(query, {"data": 1, "float_steps": 1}, sort=[("index", 1)]))
+
+    @functools.cached_property
+    def _start(self) -> datetime | None:
+        """When it started, from which times of points are counted."""
+        if "start_time" in self._row:  # as text, to the millisecond
+            return self.start_time
         start = self._find({"start_time": 1}).get("start_time")
-        series = series_of(document, start if isinstance(start, datetime) else self.start_time)
-        if series is None or not chunks:
-            return series
-        return joined(series, chunks)
+        return start if isinstance(start, datetime) else self.start_time
 
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
         """See `Run.read_output`."""
@@ -382,12 +427,14 @@ def _with_dots(packages: Any) -> Any:
 
 
 def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
-    """Return a series with the points of `metrics_chunks` behind it."""
+    """Return a series with the points of `metrics_chunks` behind it, if there are any."""
     parts = [series]
     for chunk in chunks:
         points = np.frombuffer(chunk["data"], POINT)
         steps = to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps")))
         parts.append(Series(steps, points["value"], points["time"] / TICKS_PER_S))
+    if len(parts) == 1:
+        return series
     steps, values, times = zip(*((part.steps, part.values, part.times) for part in parts), strict=True)
     return Series(np.concatenate(steps), np.concatenate(values), np.concatenate(times))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,6 +46,10 @@ class RunStore(Protocol):
     def get(self, key: str | int) -> Run: ...
 
     def check_field(self, name: str) -> None: ...
+
+    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None: ...
+
+    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]: ...
 
     def tell(self, what: str, done: int, total: int) -> None: ...
 
@@ -178,7 +182,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def media(self) -> list[Medium]:
-        """Images, figures, histograms, texts and tables, in the order of logging."""
+        """Images, tables, sounds and so on, in the order of logging."""
 
     @abc.abstractmethod
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:

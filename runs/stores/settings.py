@@ -11,16 +11,18 @@ from typing import Any
 from runs.errors import StoreError
 from runs.query.flattening import dotted
 from runs.query.names import SWEEP, full_name, short_name
+from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 
 __all__ = ["differing", "identity", "parameters", "run_labels", "settings", "show", "telling_settings"]
 
 _MAX_SHOWN = 60
-# As many settings fit beside the other columns of a list.
-_MAX_SETTINGS = 4
 _MAX_LABEL, _MAX_NAMES = 60, 4
 # As many settings fit beside the other columns of a list.
 _MAX_SETTINGS = 4
+_PARAMETERS = "meta.sweep.parameters"
+# What `settings` reads of each run.
+_TOLD_BY = ("config", SWEEP, _PARAMETERS)
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
 _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
@@ -65,6 +67,7 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
             `model.seed`, which Sacred derives from it, neither.
     """
     known = [full_name(name).removeprefix("config.") for name in without]
+    prefetch(runs, ["config"])
     rows = [dotted(run.config) for run in runs]
     found: dict[Hashable, str] = {}
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
@@ -82,6 +85,7 @@ def settings(runs: Sequence[Run]) -> list[str]:
     A setting that some runs do not have, such as those of another experiment, differs if it does among the others.
     Seeds that Sacred derives from the seed do not count. Trials of one sweep are known by its parameters alone.
     """
+    prefetch(runs, _TOLD_BY)
     rows = [dotted(run.config) for run in runs]
     found = []
     swept = parameters(runs)
@@ -94,6 +98,7 @@ def settings(runs: Sequence[Run]) -> list[str]:
 
 def telling_settings(runs: Sequence[Run]) -> list[str]:
     """Return the settings to show of runs in a list: all parameters of a sweep, else a few that differ."""
+    prefetch(runs, _TOLD_BY)
     readable = list(filter(_has_config, runs))
     names = settings(readable)
     return names if parameters(readable) else names[:_MAX_SETTINGS]
@@ -111,7 +116,7 @@ def parameters(runs: Sequence[Run]) -> list[str]:
     sweeps = {run.get(SWEEP) for run in runs}
     if len(sweeps) != 1 or None in sweeps:
         return []
-    found = [run.get("meta.sweep.parameters") for run in runs]
+    found = [run.get(_PARAMETERS) for run in runs]
     names = {name for given in found if isinstance(given, Mapping) for name in given}
     return sorted(names - {"seed"})
 

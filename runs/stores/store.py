@@ -28,6 +28,7 @@ from runs.stores.run_list import RunList
 if TYPE_CHECKING:
     import pandas
 
+    from observers.record.points import Series
     from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["GRACE_S", "NEWEST_FIRST", "Discarded", "Removed", "Store"]
@@ -269,6 +270,38 @@ class Store(abc.ABC):
                 ids = ", ".join(f"{run.id} ({run.uid})" for run in found[:5])
                 raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
         raise RunNotFoundError(f"there is no run {text!r} in {self.where}; list them with: python -m runs ls")
+
+    def get_all(self, keys: Iterable[str | int]) -> list[Run]:
+        """Return runs, each once, in the order of their keys; see `get`.
+
+        Raises:
+            RunNotFoundError: As `get` does.
+        """
+        return list(dict.fromkeys(self.get(key) for key in keys))
+
+    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:  # noqa: B027
+        """Fetch fields of runs of this store, so that a run that is asked for one need not ask the store.
+
+        What cannot be fetched is left for the run to say so. A folder has nothing to fetch, as each run is in files of
+        its own.
+
+        Args:
+            runs: Of this store.
+            names: Full names of fields; `config`, `info`, `summary` or `provenance` as a whole; and `metrics` for the
+                names of the metrics.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+
+    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
+        """Yield the points of a metric of each run of this store, in the order of the runs; None without the metric.
+
+        Raises:
+            StoreError: If a run cannot be read.
+        """
+        for run in runs:
+            yield run, run._series(metric)
 
     def latest(self, n: int = 1) -> RunList:
         """Return the `n` runs that started last, the last one first."""

@@ -13,6 +13,7 @@ from runs.stores.store import Store
 from runs.sweeps.definition import Definition
 from runs.sweeps.extras import needing_extra
 from runs.sweeps.home import Home
+from runs.sweeps.own_storage import own_storage
 from runs.sweeps.place import Place
 from runs.sweeps.readable import make_readable
 from runs.sweeps.samplers import without_experimental_warnings
@@ -55,7 +56,7 @@ def read_sweep(store: Store, id: str) -> SeenSweep:
 
     Raises:
         MissingExtraError: If Optuna is not installed.
-        SweepError: If there is no such sweep, or its study is kept elsewhere.
+        SweepError: If there is no such sweep, or its study cannot be read.
         StoreError: If the store cannot be read.
     """
     with _watching(store, id) as watcher:
@@ -77,10 +78,14 @@ def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], 
 @contextlib.contextmanager
 def _watching(store: Store, id: str) -> Iterator[Watcher]:
     with _home(store, id) as home:
-        if home.definition().storage:
-            # Its address is what the record says, and nobody here chose to ask it.
-            raise SweepError(f"sweep {id}: its study is in an Optuna storage of its own; look at it with sweep.plot")
-        yield Watcher(home, is_read_only=True)
+        definition = home.definition()
+        if not definition.storage:
+            yield Watcher(home, is_read_only=True)
+            return
+        folder = store.recording_folder
+        folders = [Path.cwd(), *((folder, folder.parent) if folder else ())]
+        with own_storage(definition, folders) as storage:
+            yield Watcher(home, is_read_only=True, storage=storage)
 
 
 @contextlib.contextmanager

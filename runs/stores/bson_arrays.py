@@ -1,0 +1,63 @@
+"""Arrays of numbers in raw BSON, decoded by numpy: a hundredth of the time and memory of a Python object for each.
+
+BSON keeps an array as a document whose keys are "0", "1", and so on, so that elements of one kind whose keys have
+equally many digits are equally long: https://bsonspec.org/spec.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bson
+import numpy as np
+
+__all__ = ["decode_arrays"]
+
+_ARRAY = 4
+_DTYPES = {1: "<f8", 9: "<M8[ms]", 16: "<i4", 18: "<i8"}
+# Lengths of values by their kind, in bytes; those of the second line begin with it, and count so many bytes more.
+_LENGTHS = {1: 8, 6: 0, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 127: 0, 255: 0}
+_EXTRA_LENGTHS = {2: 4, 3: 0, _ARRAY: 0, 5: 5, 13: 4, 14: 4, 15: 0}
+
+
+def decode_arrays(raw: bytes) -> dict[str, Any]:
+    """Return a document as `bson.decode` does, but arrays of one kind of number, or of dates, as arrays of numpy."""
+    rest, arrays, position = [], {}, 4
+    while position < len(raw) - 1:
+        kind, behind_name = raw[position], raw.index(0, position + 1) + 1
+        if kind in _LENGTHS:
+            length = _LENGTHS[kind]
+        elif kind in _EXTRA_LENGTHS:
+            length = int.from_bytes(raw[behind_name : behind_name + 4], "little") + _EXTRA_LENGTHS[kind]
+        else:
+            return dict(bson.decode(raw))
+        end = behind_name + length
+        numbers = _numbers(raw[behind_name:end]) if kind == _ARRAY else None
+        if numbers is None:
+            rest.append(raw[position:end])
+        else:
+            arrays[raw[position + 1 : behind_name - 1].decode()] = numbers
+        position = end
+    data = b"".join(rest)
+    return {**bson.decode((len(data) + 5).to_bytes(4, "little") + data + b"\0"), **arrays}
+
+
+def _numbers(array: bytes) -> np.ndarray | None:
+    """Return the numbers of an array of one kind; None of any other, and of an empty one."""
+    kind, start, end = array[4], 4, len(array) - 1
+    if kind not in _DTYPES:
+        return None
+    parts, count = [], 0
+    for num_digits in range(1, 10):
+        element = np.dtype([("kind", "u1"), ("key", "u1", num_digits), ("end", "u1"), ("value", _DTYPES[kind])])
+        there = min((end - start) // element.itemsize, 10**num_digits - count)
+        block = np.frombuffer(array, element, there, start)
+        if not there or (block["kind"] != kind).any() or block["end"].any():
+            return None
+        parts.append(block["value"])
+        start, count = start + block.nbytes, count + there
+        if start == end:
+            # With this key behind so many bytes, no element between was longer or shorter.
+            is_whole = block["key"][-1].tobytes() == b"%d" % (count - 1)
+            return np.concatenate(parts) if is_whole else None
+    return None

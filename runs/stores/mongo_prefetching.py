@@ -1,0 +1,85 @@
+"""Fields and points of many runs of a database, by one query for all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runs.errors import StoreError
+from runs.stores.bson_arrays import decode_arrays
+from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo_rows import projection_of, row_in
+from runs.stores.mongo_run import SERIES_FIELDS, MongoRun, fields_of_part
+
+if TYPE_CHECKING:
+    from observers.record.points import Series
+
+__all__ = ["prefetch_from", "series_from"]
+
+_PARTS = frozenset(("config", "info", "summary", "provenance"))
+# Runs of one query: of their fields, and of their points, which are held all at once.
+_BATCH, _BATCH_OF_SERIES = 500, 64
+
+
+def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
+    """Let runs hold fields of theirs; see `runs.stores.store.Store.prefetch`."""
+    fields = [name for name in names if name != "metrics"]
+    lacking = [run for run in runs if not all(map(run.holds, fields))]
+    for batch in _batches(lacking, _BATCH):
+        _hold_fields(mongo, batch, fields)
+    if "metrics" in names:
+        for batch in _batches([run for run in runs if not run.holds("metrics")], _BATCH):
+            _hold_metric_names(mongo, batch)
+
+
+def _hold_fields(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
+    parts, others = [name for name in names if name in _PARTS], [name for name in names if name not in _PARTS]
+    projection = projection_of(others) | dict.fromkeys(itertools.chain(*map(fields_of_part, parts)), 1)
+    by_key = {_place(run.key): run for run in runs}
+    with mongo.errors():
+        for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, projection):
+            run = by_key.get(_place(document["_id"]))
+            if run is None:
+                continue  # one that says so itself when it is asked
+            run.hold(row_in(document, others))
+            for part in parts:
+                with contextlib.suppress(StoreError):
+                    run.hold_part(part, document)
+
+
+def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
+    grouped: list[dict[str, Any]] = [
+        {"$match": {"run_id": {"$in": [run.key for run in runs]}}},
+        {"$group": {"_id": "$run_id", "names": {"$addToSet": "$name"}}},
+    ]
+    with mongo.errors():
+        names = {_place(found["_id"]): found["names"] for found in mongo.metrics.aggregate(grouped)}
+    for run in runs:
+        run.hold_metric_names([name for name in names.get(_place(run.key), ()) if isinstance(name, str)])
+
+
+def series_from(
+    mongo: MongoDatabase, runs: Sequence[MongoRun], metric: str
+) -> Iterator[tuple[MongoRun, Series | None]]:
+    """Yield a metric of each run; see `runs.stores.store.Store.each_series`."""
+    for batch in _batches(runs, _BATCH_OF_SERIES):
+        prefetch_from(mongo, batch, ["start_time"])
+        wanted = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
+        with mongo.errors():
+            longer = {_place(key) for key in mongo.chunks.distinct("run_id", wanted)}
+            found = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
+            documents = {_place(document["run_id"]): document for document in found}
+        for run in batch:
+            document = documents.pop(_place(run.key), None)
+            yield run, None if document is None else run.series_in(document, metric, _place(run.key) in longer)
+
+
+def _place(key: Any) -> tuple[str, str]:
+    """Return an `_id`, which may be of any kind, as what can be looked up; numbers of equal value are one."""
+    return ("number" if isinstance(key, int | float) else type(key).__name__), str(key)
+
+
+def _batches(runs: Sequence[MongoRun], size: int) -> Iterator[Sequence[MongoRun]]:
+    return (runs[start : start + size] for start in range(0, len(runs), size))
