@@ -1,6 +1,6 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
 import { repeat } from "./board.js";
-import { configOf, faded, fetchJson, layoutOf, lineOf, onScheme } from "./plots.js";
+import { configOf, faded, fetchNumbers, layoutOf, lineOf, onScheme, plotly } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
 const panels = new Map();
@@ -42,7 +42,7 @@ function addToLegend(key) {
 }
 
 function traces(found) {
-  const over = found.x === "wall" ? (x) => x.map((seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
+  const over = found.x === "wall" ? (x) => Array.from(x, (seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
   const all = [];
   for (const curve of found.curves) {
     const { color, dash } = lineOf(numberOf(curve.label));
@@ -86,7 +86,7 @@ async function draw(figure) {
   };
   const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
   const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
-  await window.Plotly.react(plot, drawn, layout, configOf(found.metric));
+  await (await plotly()).react(plot, drawn, layout, configOf(found.metric));
   if (!plot.dataset.heard) {
     plot.dataset.heard = "1";
     plot.on("plotly_relayout", (change) => zoomed(change));
@@ -132,7 +132,9 @@ function moveCursors(source, x) {
 async function load(figure) {
   const notes = figure.querySelector(".notes");
   try {
-    const found = await fetchJson(figure.dataset.url + bounds(figure));
+    const asked = fetchNumbers(figure.dataset.url + bounds(figure));
+    plotly().catch(() => {});
+    const found = await asked;
     panels.set(figure, { found, plot: figure.querySelector(".plot") });
     notes.textContent = found.notes.join("; ");
     notes.classList.remove("problem");

@@ -1,6 +1,6 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
 import { repeat } from "./board.js";
-import { configOf, layoutOf, lineColour } from "./plots.js";
+import { configOf, layoutOf, lineColour, plotly } from "./plots.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const charts = document.getElementById("charts");
@@ -42,7 +42,9 @@ class Chart {
       query.set("from", this.range[0]);
       query.set("to", this.range[1]);
     }
-    const answer = await fetch(`/series?${query}`);
+    const asked = fetch(`/series?${query}`);
+    plotly().catch(() => {});
+    const answer = await asked;
     const found = await answer.json();
     if (!answer.ok) {
       this.place.textContent = found.error;
@@ -68,7 +70,7 @@ class Chart {
       yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e", ...aroundConstant(values) },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
-    await window.Plotly.react(this.place, data, layout, configOf(this.metric));
+    await (await plotly()).react(this.place, data, layout, configOf(this.metric));
     this.place.dataset.drawn = values.length;
     if (this.isWatched) return;
     this.isWatched = true;

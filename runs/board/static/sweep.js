@@ -1,7 +1,7 @@
 // The plots of a sweep: parallel coordinates that filter the table, history, importances, slices, heat map.
 import { repeat } from "./board.js";
 import { Scale, asFile, asPng, drawParallel } from "./parallel.js";
-import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme } from "./plots.js";
+import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme, plotly } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
 const id = $("sweep").dataset.sweep;
@@ -78,8 +78,8 @@ function csv(rows) {
 
 // ---------------------------------------------------------------------- the others
 
-function plot(place, traces, layout, name, text) {
-  return window.Plotly.react(place, traces, layoutOf(layout), configOf(`sweep ${id} ${name}`, text));
+async function plot(place, traces, layout, name, text) {
+  return (await plotly()).react(place, traces, layoutOf(layout), configOf(`sweep ${id} ${name}`, text));
 }
 
 function history() {
