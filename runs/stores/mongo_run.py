@@ -222,11 +222,16 @@ class MongoRun(Run):
 
     @functools.cached_property
     def _start(self) -> datetime | None:
-        """When it started, from which times of points are counted."""
-        if "start_time" in self._row:  # as text, to the millisecond
-            return self.start_time
-        start = self._find({"start_time": 1}).get("start_time")
+        """When it started, to the millisecond, from which times of points are counted."""
+        return self._start_in(self._find({"start_time": 1}))
+
+    def _start_in(self, document: Mapping[str, Any]) -> datetime | None:
+        start = document.get("start_time")
         return start if isinstance(start, datetime) else self.start_time
+
+    def hold_start(self, document: Mapping[str, Any]) -> None:
+        """Keep when it started, which a document with `start_time` tells, for when points are asked for."""
+        self._start = self._start_in(document)
 
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
         """See `Run.read_output`."""
