@@ -39,6 +39,7 @@ def create_app(open_store: Callable[[], Store], policy: Policy | None = None) ->
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.board = Board(pool, policy, await pool.ask(lambda store: store.where))
         yield
+        app.state.board.sweeps.close()
         pool.close()
 
     routes = [

@@ -22,7 +22,7 @@ def numbers_response(value: Mapping[str, Any]) -> Response:
     and behind it, from the next multiple of 8 on, numbers of 64 bits. In the JSON, `{"numbers": [first, count]}` stands
     for an array, whose NaN are gaps; see `fetchNumbers` in plots.js.
     """
-    arrays: list[np.ndarray] = []
+    arrays: list[bytes] = []
     places: dict[bytes, list[int]] = {}
     end = 0
 
@@ -34,12 +34,12 @@ def numbers_response(value: Mapping[str, Any]) -> Response:
             return [placed(one) for one in item]
         if not isinstance(item, np.ndarray):
             return strict(item)
-        numbers = np.where(np.isfinite(item), item, np.nan).astype("<f8")
-        digest = hashlib.blake2b(numbers.data, digest_size=16).digest()
+        numbers = np.where(np.isfinite(item), item, np.nan).astype("<f8").tobytes()
+        digest = hashlib.blake2b(numbers, digest_size=16).digest()
         if digest not in places:  # the steps of many runs are the same
-            places[digest] = [end, len(numbers)]
+            places[digest] = [end, len(item)]
             arrays.append(numbers)
-            end += len(numbers)
+            end += len(item)
         return {"numbers": places[digest]}
 
     head = json.dumps(placed(value), separators=(",", ":")).encode()

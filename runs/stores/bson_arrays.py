@@ -52,12 +52,11 @@ def _numbers(array: bytes) -> np.ndarray | None:
         element = np.dtype([("kind", "u1"), ("key", "u1", num_digits), ("end", "u1"), ("value", _DTYPES[kind])])
         there = min((end - start) // element.itemsize, 10**num_digits - count)
         block = np.frombuffer(array, element, there, start)
-        if not there or (block["kind"] != kind).any() or block["end"].any():
+        if not there or (block["kind"] != kind).any():
             return None
         parts.append(block["value"])
         start, count = start + block.nbytes, count + there
         if start == end:
-            # With this key behind so many bytes, no element between was longer or shorter.
             is_whole = block["key"][-1].tobytes() == b"%d" % (count - 1)
             return np.concatenate(parts) if is_whole else None
     return None

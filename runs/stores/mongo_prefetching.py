@@ -60,7 +60,7 @@ def _exact_times(document: Mapping[str, Any], names: Sequence[str]) -> dict[str,
 
 
 def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
-    grouped = [
+    grouped: list[dict[str, Any]] = [
         {"$match": {"run_id": {"$in": [run.key for run in runs]}}},
         {"$group": {"_id": "$run_id", "names": {"$addToSet": "$name"}}},
     ]
@@ -85,8 +85,8 @@ def series_from(
             found = (decode_arrays(one.raw) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
             documents = {_place(document["run_id"]): document for document in found}
         for run in batch:
-            document = documents.pop(_place(run.key), None)
-            yield run, None if document is None else run.series_in(document, metric, _place(run.key) in longer)
+            first = documents.get(_place(run.key))
+            yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
 
 
 def _place(key: Any) -> tuple[str, str]:

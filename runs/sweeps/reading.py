@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from runs.sweeps.samplers import without_experimental_warnings
 from runs.sweeps.spec import Spec
 from runs.sweeps.status import Status, Watcher
 
-__all__ = ["SeenSweep", "importances_of", "read_definitions", "read_sweep"]
+__all__ = ["SeenSweep", "SweepReader", "importances_of", "read_definitions"]
+
+# Sweeps of which what was read is kept.
+_MAX_WATCHED = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,16 +54,51 @@ def read_definitions(store: Store) -> list[Definition]:
     return sorted(found, key=lambda definition: str(definition.created), reverse=True)
 
 
-def read_sweep(store: Store, id: str) -> SeenSweep:
-    """Return a sweep.
+class SweepReader:
+    """Looks at sweeps again and again: after the first look at one, what is new in its study is all that is read.
 
-    Raises:
-        MissingExtraError: If Optuna is not installed.
-        SweepError: If there is no such sweep, or its study is kept elsewhere.
-        StoreError: If the store cannot be read.
+    It serves several threads, one after the other.
     """
-    with _watching(store, id) as watcher:
-        return SeenSweep(watcher.definition, watcher.spec, watcher.look())
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # The one that was looked at last comes last.
+        self._watchers: dict[str, Watcher] = {}
+
+    def read(self, store: Store, id: str) -> SeenSweep:
+        """Return a sweep as it is now.
+
+        Args:
+            store: The store that it is kept beside, the same each time.
+            id: The sweep's.
+
+        Raises:
+            MissingExtraError: If Optuna is not installed.
+            SweepError: If there is no such sweep, or its study is kept elsewhere.
+            StoreError: If the store cannot be read.
+        """
+        with self._lock:
+            watcher = self._watchers.pop(id, None)
+            try:
+                if watcher is not None and watcher.home.definition() != watcher.definition:
+                    watcher.home.close()  # it was made anew, or tries more points
+                    watcher = None
+                watcher = watcher or _watch(store, id)
+                seen = SeenSweep(watcher.definition, watcher.spec, watcher.look())
+            except BaseException:
+                if watcher is not None:
+                    watcher.home.close()
+                raise
+            self._watchers[id] = watcher
+            if len(self._watchers) > _MAX_WATCHED:
+                self._watchers.pop(next(iter(self._watchers))).home.close()
+            return seen
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        with self._lock:
+            while self._watchers:
+                self._watchers.popitem()[1].home.close()
 
 
 def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], ...]:
@@ -68,19 +107,24 @@ def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], 
     This takes seconds for hundreds of trials.
 
     Raises:
-        MissingExtraError, SweepError, StoreError: As `read_sweep` does.
+        MissingExtraError, SweepError, StoreError: As `SweepReader.read` does.
     """
-    with _watching(store, id) as watcher, needing_extra("sweeps", "importances"), without_experimental_warnings():
+    # With a study of its own, as this takes long and `SweepReader` serves one at a time.
+    watcher = _watch(store, id)
+    with contextlib.closing(watcher.home), needing_extra("sweeps", "importances"), without_experimental_warnings():
         return make_readable(watcher.study.optuna, watcher.spec).importances
 
 
-@contextlib.contextmanager
-def _watching(store: Store, id: str) -> Iterator[Watcher]:
-    with _home(store, id) as home:
+def _watch(store: Store, id: str) -> Watcher:
+    home = _place(store).home(id)
+    try:
         if home.definition().storage:
             # Its address is what the record says, and nobody here chose to ask it.
             raise SweepError(f"sweep {id}: its study is in an Optuna storage of its own; look at it with sweep.plot")
-        yield Watcher(home, is_read_only=True)
+        return Watcher(home, is_read_only=True)
+    except BaseException:
+        home.close()
+        raise
 
 
 @contextlib.contextmanager
