@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import logging
 import os
@@ -24,6 +26,8 @@ __all__ = ["BoardServer"]
 
 _MAX_CONNECTIONS = 200
 _SHUTDOWN_S = 2
+# As malloc.h of glibc has them: https://man7.org/linux/man-pages/man3/mallopt.3.html
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 @dataclasses.dataclass
@@ -92,6 +96,7 @@ class BoardServer:
         Raises:
             ServerError: If the certificate makes no sense.
         """
+        _return_large_arrays()
         policy = Policy(self.host, self.token, self.is_read_only, self.certificate is not None, f"board-{self.port}")
         config = uvicorn.Config(
             create_app(lambda: open_store(self.where), policy),
@@ -125,6 +130,14 @@ class BoardServer:
         """End `serve`, from another thread, when the last answer is sent."""
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _return_large_arrays() -> None:
+    """Let glibc return arrays to the system when they are freed; else each thread keeps room for the largest it had."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 2**20)
+        mallopt(_M_ARENA_MAX, 2)
 
 
 def _has_screen() -> bool:
