@@ -3,9 +3,10 @@
     from observers import FileObserver, Image, MongoObserver
 
 `FileObserver` and `MongoObserver` take the place of Sacred's FileStorageObserver and MongoObserver. `Image`, `Figure`,
-`Histogram`, `Table` and `Text` are what a run can log beside numbers. `ArtifactStore` has the artifacts of a folder of
-runs. `read_metrics`, `read_media` and `read_table` read a run's folder back. The protocols say what an observer of
-your own may implement beyond Sacred's events. Every error is an `ObserversError`; `observers.errors` draws the tree.
+`Histogram`, `Table`, `Text`, `Audio`, `Video`, `PointCloud` and `Html` are what a run can log beside numbers.
+`ArtifactStore` has the artifacts of a folder of runs. `read_metrics`, `read_media` and `read_table` read a run's folder
+back. The protocols say what an observer of your own may implement beyond Sacred's events. Every error is an
+`ObserversError`; `observers.errors` draws the tree.
 
 Nothing but the errors is loaded before it is asked for, because `runs` reads records without Sacred.
 """
@@ -35,12 +36,14 @@ __all__ = [
     "ArtifactNotFoundError",
     "ArtifactStore",
     "ArtifactVersion",
+    "Audio",
     "BufferedObserver",
     "DestinationError",
     "Figure",
     "FileObserver",
     "GraphObserver",
     "Histogram",
+    "Html",
     "Image",
     "Lineage",
     "Media",
@@ -51,6 +54,7 @@ __all__ = [
     "MissingExtraError",
     "MongoObserver",
     "ObserversError",
+    "PointCloud",
     "RecordError",
     "ResumeError",
     "RewindableObserver",
@@ -59,6 +63,7 @@ __all__ = [
     "Table",
     "TensorBoardObserver",
     "Text",
+    "Video",
     "file_observer",
     "read_media",
     "read_metrics",
@@ -71,8 +76,11 @@ if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactFile, ArtifactVersion
     from observers.file.attaching import file_observer, run_folder
     from observers.file.observer import FileObserver
-    from observers.media.kinds import Figure, Histogram, Image, Media, Text
+    from observers.media.audio import Audio
+    from observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
+    from observers.media.point_clouds import PointCloud
     from observers.media.table import Table
+    from observers.media.video import Video
     from observers.mongo.observer import MongoObserver
     from observers.record.media_entry import MediaEntry
     from observers.record.media_record import MediaRecord, read_media, read_table
@@ -84,11 +92,13 @@ else:
         "ArtifactFile": "observers.artifacts.version",
         "ArtifactStore": "observers.artifacts.store",
         "ArtifactVersion": "observers.artifacts.version",
+        "Audio": "observers.media.audio",
         "BufferedObserver": "observers.record.protocols",
         "Figure": "observers.media.kinds",
         "FileObserver": "observers.file.observer",
         "GraphObserver": "observers.record.protocols",
         "Histogram": "observers.media.kinds",
+        "Html": "observers.media.kinds",
         "Image": "observers.media.kinds",
         "Lineage": "observers.artifacts.store",
         "Media": "observers.media.kinds",
@@ -96,11 +106,13 @@ else:
         "MediaObserver": "observers.record.protocols",
         "MediaRecord": "observers.record.media_record",
         "MongoObserver": "observers.mongo.observer",
+        "PointCloud": "observers.media.point_clouds",
         "RewindableObserver": "observers.record.protocols",
         "Series": "observers.record.points",
         "Table": "observers.media.table",
         "TensorBoardObserver": "observers.tensorboard.observer",
         "Text": "observers.media.kinds",
+        "Video": "observers.media.video",
         "file_observer": "observers.file.attaching",
         "read_media": "observers.record.media_record",
         "read_metrics": "observers.record.points",

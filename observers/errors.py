@@ -5,7 +5,7 @@ ObserversError                      the root: catch it for all that follows
 │   ├── ArtifactNotFoundError       there is no such artifact or version; a LookupError
 │   └── ArtifactDamagedError        a manifest or a content is not what was logged
 ├── DestinationError                the database to deliver to is not named as it should be; a ValueError
-├── MediaError                      an image, figure, histogram, text or table cannot be shown; a ValueError
+├── MediaError                      what was logged beside numbers cannot be shown; a ValueError
 ├── MetricError                     a metric cannot be logged: name, value or step are wrong; a TypeError, a ValueError
 ├── MissingExtraError               an optional dependency is not installed; a RuntimeError
 ├── RecordError                     a name leads out of a run's folder; a ValueError
@@ -53,7 +53,7 @@ class DestinationError(ObserversError, ValueError):
 
 
 class MediaError(ObserversError, ValueError):
-    """An image, figure, histogram, text or table cannot be shown."""
+    """An image, a sound, a table or another medium cannot be shown."""
 
 
 class MetricError(ObserversError, TypeError, ValueError):

@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
@@ -26,12 +27,14 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 import hypothesis
 import pymongo
 import pytest
-import torch
 
-from experiments import Experiment
-from ingredients.datasets.batches import Data, TensorBatches
 from runs.mongod import Mongod
 from tests import processes
+
+if TYPE_CHECKING:
+    from ingredients.datasets.batches import Data
+
+# What workers alone need is imported where it is needed, torch above all; the process that hands out tests has none.
 
 # Records and databases ask the disk for their durability, which takes a third of the time of the tests that make them.
 MEMORY = Path("/dev/shm")
@@ -81,7 +84,6 @@ def pytest_collection_finish() -> None:
     for name in [name for name in sys.modules if name.startswith("tests.") and ".test_" in name]:
         del sys.modules[name]
     sys.dont_write_bytecode = True
-    gc.collect()
     gc.freeze()
     gc.enable()
 
@@ -115,6 +117,8 @@ def _root_logger_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _no_records_unasked() -> Iterator[None]:
     """Let experiments that tests make in this process record where observers say so, and not in `my_runs/`, too."""
+    from experiments import Experiment
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
         yield
@@ -164,6 +168,9 @@ def tensor_data() -> Callable[..., Data]:
 
     `train`, `val` and `test` are pairs (inputs, targets); without a `val` or `test` that split is empty.
     """
+    import torch
+
+    from ingredients.datasets.batches import Data, TensorBatches
 
     def make(
         train,

@@ -1,6 +1,7 @@
 """Small trainings of many kinds, by one process or by some ranks: `train` returns what each came to.
 
-As a script each rank trains them all, and rank 0 writes what came of it to the file that is named.
+As a script each rank trains them all, and rank 0 writes what came of it to the file that is named. With `further`, the
+ranks resume what others have left beside that file, for one more epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.ranks.group import current
 
-__all__ = ["CASES", "train"]
+__all__ = ["CASES", "train", "train_further", "train_in_two_sessions"]
 
 _GENERATOR = torch.Generator().manual_seed(0)
 INPUTS = torch.randn(47, 4, generator=_GENERATOR)
@@ -90,12 +91,13 @@ def train(case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer 
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
+    batch_size = 6 if case == "normalised" else 8  # three ranks resume that
     batches = {}
     for name, rows in parts.items():
         options: dict[str, Any] = {"ranks": ranks}
         if name == "train":
             options |= {"shuffle": True, "least": ranks.size}
-        batches[name] = TensorBatches(INPUTS[rows].to(where), targets[rows].to(where), 8, **options)
+        batches[name] = TensorBatches(INPUTS[rows].to(where), targets[rows].to(where), batch_size, **options)
     kind = "regression" if case == "values" else "classification"
     num_outputs = 2 if case == "values" else 3
     data = Data(
@@ -134,6 +136,11 @@ def train_in_two_sessions(case: str, folder: Path) -> dict[str, Any]:
     return train(case, keeper=Checkpointer(folder, {}, resume=True))
 
 
+def train_further(case: str, folder: Path) -> dict[str, Any]:
+    """Resume two epochs of a case for a third one; return the same as `train`."""
+    return train(case, epochs=3, keeper=Checkpointer(folder, {}, resume=True))
+
+
 def _note(logged: list, name: str, value: float, step: int) -> None:
     logged.append((name, float(value), step))
 
@@ -143,7 +150,7 @@ if __name__ == "__main__":
     from ingredients.ranks.notices import Notices
     from ingredients.ranks.world import world_of
 
-    device = sys.argv[2] if len(sys.argv) > 2 else "cpu"
+    path, device = Path(sys.argv[1]), "cuda" if "cuda" in sys.argv else "cpu"
     if device == "cuda":
         torch.cuda.set_device(world_of().local_rank)
     options = {
@@ -154,15 +161,16 @@ if __name__ == "__main__":
         "shard": False,
     }
     ranks = join(Notices(world_of()), options)
-    found: dict[str, Any] = {case: train(case, device) for case in CASES}
-    ranks.options["shard"] = True
-    found["sharded"] = {case: train(case, device) for case in CASES}
-    if device == "cpu":
-        for shard in (False, True):
-            ranks.options["shard"] = shard
-            folder = Path(sys.argv[1]).with_name(f"checkpoints-{shard}")
-            found[f"resumed {shard}"] = train_in_two_sessions("normalised", folder)
+    found: dict[str, Any] = {}
+    if "further" not in sys.argv:
+        found |= {case: train(case, device) for case in CASES}
+        ranks.options["shard"] = True
+        found["sharded"] = {case: train(case, device) for case in CASES}
+    for shard in (False, True) if device == "cpu" else ():
+        ranks.options["shard"] = shard
+        again = train_further if "further" in sys.argv else train_in_two_sessions
+        found[f"resumed {shard}"] = again("normalised", path.with_name(f"checkpoints-{shard}"))
     if ranks.is_first:
-        torch.save(found, Path(sys.argv[1]))
+        torch.save(found, path)
     ranks.agree(0)
     leave(well=True)

@@ -1,11 +1,13 @@
 """The warm process: a Python that has imported third-party packages, and forks a process for each request.
 
-Started by `tests/processes.py`, which says what it offers. There are three kinds of processes:
+Started by `tests/processes.py`, which says what it offers. These are its processes:
 
-    server      imports the packages, never the lab, and forks a guardian for each request; ends with the tests
+    server      imports the packages, and the lab (`tests/warm_modules.py`), and forks a guardian for each request; ends
+                with the tests
     guardian    forks the process asked for, reports its exit code, and kills it and all that it left behind when
                 its connection closes: when the tests are done with it, or are themselves killed
     child       becomes the process asked for, and ends as any Python does: exit code, traceback, atexit, streams
+    lab server  a server that the tests ask for, which imports a copy of the lab for what runs in that copy
     nursery     a server that a child forks before it becomes anything, for the Python that it will start itself: what
                 the nursery forks is made a child of that child, with its own pid, as `subprocess` would have made it
 
@@ -25,6 +27,7 @@ import gc
 import hashlib
 import importlib
 import importlib.machinery
+import importlib.util
 import io
 import json
 import marshal
@@ -71,7 +74,7 @@ HIGH = 200
 def main() -> None:
     """Serve; go on in a child, which becomes the process asked for."""
     gc.disable()
-    del sys.path[0]  # this folder
+    folder = Path(sys.path.pop(0))
     for name in PACKAGES:
         with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -79,8 +82,9 @@ def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     share_bytecode(Path(listener.getsockname()).parent)
     look_at_packages()
+    import_lab(folder, folder.parent)
     if loaded := LAB & sys.modules.keys():
-        raise RuntimeError(f"the warm process has imported {loaded}, which every process has to import by itself")
+        raise RuntimeError(f"the warm process has {loaded}, which every process has to import by itself")
     if threading.active_count() > 1 or len(list(Path("/proc/self/task").glob("*"))) > 1:
         raise RuntimeError("the warm process has threads, which a fork does not copy")
     gc.collect()
@@ -116,6 +120,17 @@ def look_at_packages() -> None:
     from sacred.dependencies import PackageDependency
 
     PackageDependency.create(sys)
+
+
+def import_lab(folder: Path, lab: Path) -> None:
+    """Import the modules of a lab for processes that import them from there; `folder` is that of this file."""
+    spec = importlib.util.spec_from_file_location("warm_modules", folder / "warm_modules.py")
+    modules = importlib.util.module_from_spec(spec)  # which is not kept: a run would take it for one of its sources
+    spec.loader.exec_module(modules)
+    imported = modules.ImportedModules(lab)
+    # What a run looks up once in a process: the packages that are installed, and where modules lie.
+    imported["observers.provenance.sources_and_git"].packages()
+    imported["observers.provenance.libraries"].Libraries(lab).look()
 
 
 def end_quickly() -> None:
@@ -200,10 +215,11 @@ def guard(client: socket.socket) -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         signal.set_wakeup_fd(-1)
+        for end in (wake_up, woken):
+            end.close()
         become(request, descriptors)
         client.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
-        for end in (client, wake_up, woken):
-            end.close()
+        client.close()
         return request
     for descriptor in descriptors:
         os.close(descriptor)
@@ -403,8 +419,21 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
     os.chdir(request["cwd"])
 
 
+def serve_lab(folder: Path) -> dict[str, Any]:
+    """Import a copy of the lab in place of this one, and serve by the socket 3; return the request in a child."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "ImportedModules"]
+    import_lab(Path(__file__).parent, folder)
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, lambda *_: wait_for_children())
+    lifetime = os.dup(0)
+    with socket.socket(fileno=3) as listener:
+        return serve(listener, lifetime)
+
+
 def run(request: dict[str, Any]) -> None:
     """Run a program: a fresh one, or a script or module in this process."""
+    if "lab" in request:
+        request = serve_lab(Path(request["lab"]))
     if request["becomes_python"] and can_be_warm(request):
         request = keep_place(request)
     while request["starts_python"] and can_be_warm(request):  # and so may what its nursery has forked

@@ -11,8 +11,7 @@ from experiments.running.recorded_run import RecordedRun
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion, parse_reference
 from observers.errors import ArtifactError, ArtifactNotFoundError
-from observers.file.observer import FileObserver
-from observers.file.recording import Recording, recording_of
+from observers.file.recording import Recording, recordings_of
 from observers.record.protocols import ArtifactSource
 
 __all__ = ["log_artifact", "use_artifact"]
@@ -41,10 +40,8 @@ def use_artifact(run: RecordedRun, reference: str) -> ArtifactVersion:
 
 
 def _recordings(run: RecordedRun) -> list[Recording]:
-    """Return the recordings of `run` in folders, or else that in the spool of a MongoObserver."""
-    own = [o.recording for o in run.observers if isinstance(o, FileObserver) and o.recording and o.is_recording]
-    spool = recording_of(run.meta_info.get("uid"))
-    found = own or ([spool] if spool is not None else [])
+    """Return the recordings of `run` in folders; without one, that in the spool of a MongoObserver."""
+    found = recordings_of(run.meta_info.get("uid"))
     if not found:
         raise ArtifactError(
             "artifacts: this run is not recorded, or is over; attach a FileObserver (-F my_runs) or a MongoObserver "
@@ -57,9 +54,8 @@ def _find(run: RecordedRun, reference: str, recordings: list[Recording]) -> Arti
     wanted = parse_reference(reference)
     stores = [_store(recording.base) for recording in recordings]
     sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]
-    is_spool = not any(isinstance(o, FileObserver) and o.recording is recordings[0] for o in run.observers)
     # A spool belongs to one run, and its numbers mean nothing to others.
-    if is_spool and wanted.number is not None:
+    if recordings[0].is_spool and wanted.number is not None:
         version = _fetch(sources, reference, stores[0])
         if version is not None:
             return version

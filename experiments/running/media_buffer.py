@@ -49,8 +49,8 @@ class MediaBuffer:
             name, step = as_name(name), as_step(step)
             if not isinstance(media, Media):
                 raise MetricError(
-                    f"got a {type(media).__name__}, expected an Image, Figure, Histogram, Text or Table of the package "
-                    "observers"
+                    f"got a {type(media).__name__}, expected an Image, Figure, Histogram, Text, Table, Audio, Video, "
+                    "PointCloud or Html of the package observers"
                 )
         except MetricError as error:
             raise MediaError(located(error, "log_media", name)) from None

@@ -6,16 +6,15 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sacred.utils import get_by_dotted_path, join_paths
+from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from experiments.running.starting_state import check_start
 from ingredients.errors import ConfigError, DataError
 from ingredients.ranks.world import World
-from observers.file.observer import FileObserver
 from observers.file.sacred_form import plain
 from observers.record.identity import (
     EXPECT_RESOURCES_VARIABLE,
@@ -26,6 +25,7 @@ from observers.record.identity import (
     read_lease,
 )
 from observers.record.numbered_folder import as_number
+from observers.record.protocols import ResumableObserver
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, RUN
 
@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 _SETTING = "checkpoint.resume"
 # These have nothing to resume, or another process is at work on them.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "COPYING", "REMOVING")
+# Ingredients that the ready experiments of earlier versions lack; at their defaults they change nothing.
+_LATER = ("distributed", "export", "probe")
 
 
 def folder_to_start() -> Path | None:
@@ -67,6 +69,7 @@ def folder_to_resume(
     aliases: Mapping[str, str],
     default_command: str | None,
     *,
+    own: Collection[str] = (),
     has_ingredient: bool = True,
     world: World | None = None,
 ) -> Path | None:
@@ -77,10 +80,14 @@ def folder_to_resume(
     of a launch that were started anew resume the run that the same launch has begun, whatever the setting. Other
     commands than the default one, such as one that evaluates what was trained, pass over the setting.
 
+    Settings that the lab has got since the other run was recorded make no other config, as long as they are at their
+    defaults.
+
     Args:
         run: Sacred's run.
         aliases: Entries at the root by name, and what they stand for.
         default_command: Name of the experiment's main function.
+        own: Names of the ingredients that are the lab's own.
         has_ingredient: Whether states are those of the ingredient `checkpoint`, which can be looked at.
         world: The ranks of the run.
 
@@ -92,12 +99,12 @@ def folder_to_resume(
     if named is not None:
         return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
-    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
-    ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
+    folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, ResumableObserver)]
+    wish = _Wish(run, {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}, own)
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
         if _command(run) != default_command:
             return None
-        found = next((found for folder in folders for found in _unfinished(folder, run, ignored, world.launch)), None)
+        found = next((found for folder in folders for found in _unfinished(folder, wish, world.launch)), None)
         if found is not None:
             _log.info("restart %d of the processes: resuming %s", world.restarts, found)
             return found
@@ -114,30 +121,80 @@ def folder_to_resume(
     if run.unobserved or not folders:
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
-    found = next((found for folder in folders for found in _unfinished(folder, run, ignored)), None)
+    found = next((found for folder in folders for found in _unfinished(folder, wish)), None)
     _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
     return found
 
 
-def _unfinished(base: Path, run: Any, ignored: set[str], launch: str | None = None) -> Iterator[Path]:
-    """Yield the folders of unfinished runs like `run`, the newest first; with `launch` those that it has begun."""
+class _Wish:
+    """What a run has to be like that another one resumes.
+
+    Attributes:
+        identity: Name of the experiment, command and parent.
+
+    Args:
+        run: The other run, which has not started.
+        ignored: Dotted names of entries of the config that do not count.
+        own: Names of the ingredients that are the lab's own.
+    """
+
+    def __init__(self, run: Any, ignored: Collection[str], own: Collection[str]) -> None:
+        parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
+        self.identity = (run.experiment_info["name"], _command(run), parent)
+        self._ignored, self._own = ignored, own
+        self._changed = {entry for group in run.meta_info["origins"] for entry in group["entries"]} - set(ignored)
+        config = json.loads(json.dumps(plain(run.config)))
+        self._config = _with(config, ignored, None)
+        self._most_bytes = max(len(json.dumps(_with(config, ignored, value), indent=2)) for value in (None, "auto"))
+        self._lines = [
+            f"{json.dumps(name.rpartition('.')[2])[1:]}: {json.dumps(value)}".encode()
+            for name, value in iterate_flattened(self._config)
+            if not isinstance(value, list | dict) and not self._may_lack(name) and name not in ignored
+        ]
+
+    def is_of(self, path: Path) -> bool:
+        """Tell whether a recorded config is that of the run.
+
+        Raises:
+            OSError, ValueError: If it cannot be read.
+        """
+        # Size, and the lines that it has to have, spare the parsing of nearly all others.
+        if path.stat().st_size > self._most_bytes:
+            return False
+        content = read_regular(path)
+        return all(line in content for line in self._lines) and self._is_same(
+            _with(json.loads(content), self._ignored, None), self._config
+        )
+
+    def _is_same(self, recorded: Any, ours: Any, name: str = "") -> bool:
+        if not (isinstance(recorded, dict) and isinstance(ours, dict)):
+            return json.dumps(recorded) == json.dumps(ours)
+        names = {key: join_paths(name, key) for key in ours}
+        return recorded.keys() <= ours.keys() and all(
+            self._is_same(recorded[key], ours[key], names[key]) if key in recorded else self._may_lack(names[key])
+            for key in ours
+        )
+
+    def _may_lack(self, name: str) -> bool:
+        """Tell whether a recorded config may lack an entry or a group of them, which are at their defaults here."""
+        group, dot, _ = name.partition(".")
+        is_own = group in self._own if dot else group in _LATER
+        return is_own and not any(entry == name or entry.startswith(f"{name}.") for entry in self._changed)
+
+
+def _unfinished(base: Path, wish: _Wish, launch: str | None = None) -> Iterator[Path]:
+    """Yield the folders of unfinished runs that are as wished, the newest first; with `launch` those that it began."""
     if not base.is_dir():
         return
-    ours, sizes = _comparable(plain(run.config), ignored), _sizes(plain(run.config), ignored)
-    parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
     numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
     for folder in (base / str(number) for number in numbers):
         try:
-            # A look at the size spares the reading of nearly all the others.
-            if (folder / CONFIG).stat().st_size not in sizes:
-                continue
-            if _comparable(json.loads(read_regular(folder / CONFIG)), ignored) != ours:
+            if not wish.is_of(folder / CONFIG):
                 continue
             record = json.loads(read_regular(folder / RUN))
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
-            same = theirs == (run.experiment_info["name"], _command(run), parent)
-            if not same or record["status"] in _NOT_UNFINISHED:
+            if theirs != wish.identity or record["status"] in _NOT_UNFINISHED:
                 continue
             if launch is not None and record["meta"].get("ranks", {}).get("launch") != launch:
                 continue
@@ -193,16 +250,7 @@ def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
     return record["status"] == "RUNNING" and lease is not None and is_alive(lease)
 
 
-def _comparable(config: Any, ignored: set[str]) -> str:
-    return json.dumps(_with(config, ignored, None), sort_keys=True)
-
-
-def _sizes(config: Any, ignored: set[str]) -> set[int]:
-    """Return the lengths that the file of such a config may have: with the setting, and without it."""
-    return {len(json.dumps(_with(config, ignored, value), indent=2).encode()) for value in (None, "auto")}
-
-
-def _with(config: Any, names: set[str], value: Any) -> Any:
+def _with(config: Any, names: Collection[str], value: Any) -> Any:
     """Return a config in which the entries `names`, given by dotted names, have a value."""
     if not isinstance(config, Mapping):
         return config

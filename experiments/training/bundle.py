@@ -6,7 +6,8 @@ checkpoints/nonfinite-000000120/     named after the step; beside the states of 
     batch.pt         the micro-batches of the step; tensors and plain values, as checkpoints
     state.pt         the state of the training from before the step; a checkpoint
 
-The folder appears as a whole or not at all.
+The folder appears as a whole or not at all. What a process that is killed leaves of it ends in `.tmp`, and goes with
+the next session of the run.
 """
 
 from __future__ import annotations
@@ -106,16 +107,16 @@ def write_bundle(
         # What holds something that is not loaded again is to be known now.
         read_file(temporary / _BATCH, check=False)
         sync_files(temporary / name for name in files)
-        if path.exists():
-            replaced = temporary.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        replaced = temporary.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        with contextlib.suppress(FileNotFoundError):
             path.replace(replaced)
-            shutil.rmtree(replaced, ignore_errors=True)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             shutil.rmtree(temporary)
         raise
     sync_folder(folder)
+    shutil.rmtree(replaced, ignore_errors=True)
     return path
 
 

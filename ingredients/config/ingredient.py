@@ -220,6 +220,11 @@ class Ingredient(LabFunctions):
         self._globals = options.pop("_caller_globals", caller)
         super().__init__(path, ingredients, _caller_globals=self._globals, **options)
 
+    @property
+    def is_of_lab(self) -> bool:
+        """Whether it is one of the package `ingredients`."""
+        return self._globals["__name__"].partition(".")[0] == __name__.partition(".")[0]
+
     def twin(self, path: str) -> Ingredient:
         """Return this ingredient once more under another name, with a config of its own.
 

@@ -5,9 +5,10 @@ Ranks may have shares of different sizes. Parameters, buffers and their names ar
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from torch.distributed.nn import functional as exchange
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -62,10 +63,10 @@ class SyncedBatchNorm(_BatchNorm):
         shape = (1, -1, *(1 for _ in range(2, input.ndim)))
         precise = input.float()
         count = precise.new_tensor([precise.numel() / precise.shape[1]])
-        total = exchange.all_reduce(torch.cat([precise.sum(others), count]))
+        total = _total(torch.cat([precise.sum(others), count]))
         mean, count = total[:-1] / total[-1], total[-1].detach()
         centred = precise - mean.view(shape)
-        variance = exchange.all_reduce(centred.square().sum(others)) / count
+        variance = _total(centred.square().sum(others)) / count
         if self.training and self.running_mean is not None:
             self._follow(mean.detach(), variance.detach() * count / (count - 1))
         found = centred * (variance + self.eps).rsqrt().view(shape)
@@ -82,3 +83,23 @@ class SyncedBatchNorm(_BatchNorm):
         share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, share)
         self.running_var.lerp_(variance, share)
+
+
+class _Total(torch.autograd.Function):
+    """The sum of a tensor over ranks, each of which needs the gradients that it has on all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+
+def _total(values: Tensor) -> Tensor:
+    return _Total.apply(values)

@@ -72,6 +72,7 @@ class FileObserver(Owned, RunObserver):
     """
 
     VERSION = FORMAT
+    _is_spool = False
 
     def __init__(
         self,
@@ -311,7 +312,9 @@ class FileObserver(Owned, RunObserver):
         self._own()
         store = self.source_dir if self.copy_sources else None
         sources = LabSources(ex_info, store, self.basedir, earlier_sources)
-        self.recording = Recording(Path(self.basedir), journal, lease, run, start, sources, self._lock)
+        self.recording = Recording(
+            Path(self.basedir), journal, lease, run, start, sources, self._lock, is_spool=self._is_spool
+        )
         self.recording.begin(config)
 
     # ------------------------------------------------------------------ a run goes on
@@ -338,7 +341,7 @@ class FileObserver(Owned, RunObserver):
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
-        """Write down images, figures, histograms, texts and tables."""
+        """Write down media: images, sounds, tables and so on."""
         self._started().add_media(entries)
 
     @guarded

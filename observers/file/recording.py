@@ -27,7 +27,7 @@ from observers.record.regular_file import read_regular
 from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
-__all__ = ["Recording", "folder_of", "recording_of", "uid_in"]
+__all__ = ["Recording", "folder_of", "recording_of", "recordings_of", "uid_in"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +36,18 @@ _SHOWN = 10
 # What of the machine may change what is computed.
 _OF_MACHINE = ("python", "cpu", "gpus", "cuda", "cudnn")
 
-# The runs that this process records, by uid.
-_recordings: dict[str, Recording] = {}
+# What this process records, by the run's uid; of each run the one that began first comes first.
+_recordings: dict[str, list[Recording]] = {}
+
+
+def recordings_of(uid: str | None) -> list[Recording]:
+    """Return the recordings of the run `uid` in this process, in the order in which they began."""
+    return [] if uid is None else list(_recordings.get(uid, ()))
 
 
 def recording_of(uid: str | None) -> Recording | None:
-    """Return the recording of the run `uid`; None if this process does not record it."""
-    return None if uid is None else _recordings.get(uid)
+    """Return the recording of the run `uid` that began first; None if this process does not record it."""
+    return next(iter(recordings_of(uid)), None)
 
 
 def folder_of(base: Path, uid: str) -> Path | None:
@@ -70,9 +75,11 @@ class Recording:
         start: When the run started, or was queued, in UTC without a time zone; of a resumed run its first session.
         sources: What keeps sources.
         lock: Held by every event of the observer.
+        is_spool: Whether the folder is removed once it is delivered: its base is the run's alone.
 
     Attributes:
         base: The folder of runs.
+        is_spool: Whether the folder is removed once it is delivered.
         journal: Writes the files.
         lease: Writes `lease.json`, and has the lock on the record.
         run: Writes `run.json`.
@@ -88,8 +95,11 @@ class Recording:
         start: datetime,
         sources: LabSources,
         lock: threading.RLock,
+        *,
+        is_spool: bool = False,
     ) -> None:
         self.base = base
+        self.is_spool = is_spool
         self.journal = journal
         self.lease = lease
         self.run = run
@@ -140,7 +150,7 @@ class Recording:
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Write down what is known when a session begins."""
-        _recordings[self.uid] = self
+        _recordings.setdefault(self.uid, []).append(self)
         self._save_sources()
         self.journal.write(CONFIG, plain(config))
         if not self.is_resumed:
@@ -277,7 +287,7 @@ class Recording:
             self.journal.close()
 
     def add_media(self, entries: Sequence[MediaEntry]) -> None:
-        """Write down images, figures, histograms, texts and tables."""
+        """Write down media: images, sounds, tables and so on."""
         for entry in entries:
             self.journal.media.add(entry, entry.time - self.start.timestamp())
 
@@ -358,4 +368,8 @@ class Recording:
             self.run.write()
             self.journal.close()
         finally:
-            _recordings.pop(self.uid, None)
+            others = [each for each in recordings_of(self.uid) if each is not self]
+            if others:
+                _recordings[self.uid] = others
+            else:
+                _recordings.pop(self.uid, None)

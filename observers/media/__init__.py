@@ -1,1 +1,1 @@
-"""Media that a run can log beside numbers: images, histograms, tables, figures, texts."""
+"""Media that a run can log beside numbers: images, histograms, tables, sounds, videos and so on."""

@@ -1,10 +1,10 @@
-"""What a run can log beside numbers: images, figures, histograms, texts; tables are in `observers.media.table`.
+"""What a run can log beside numbers: images, figures, histograms, texts, HTML; modules beside this one have more.
 
     _run.log({"val/samples": Image(x), "val/loss": 0.3}, step)
     _run.log_media("val/weights", Histogram(weight), step)
 
 Each takes a copy of what it is given when it is made, and refuses what it cannot show; a tensor on a GPU is copied
-there, and fetched on the thread of the run's heartbeats. That thread makes the files, too: PNG, JSON, text. Only
+there, and fetched on the thread of the run's heartbeats. That thread makes the files, too: PNG, JSON, WAV, text. Only
 figures are rendered at once, because matplotlib may be used by one thread only.
 """
 
@@ -19,29 +19,33 @@ import numpy as np
 
 from observers.errors import MediaError
 from observers.media.histograms import binned, count_values
+from observers.media.pixels import as_bytes, check_pixels, cut_off, has_channels_first
 from observers.media.png import png_bytes, png_size
 from observers.media.snapshots import Snapshot
 from observers.record.media_entry import Content
 
 __all__ = [
+    "MAX_BYTES",
     "Figure",
     "Histogram",
+    "Html",
     "Image",
     "Media",
     "Text",
     "are_numbers",
+    "check_size",
     "snapshot",
 ]
 
-# Floats that a calculation put this far outside of [0, 1] are meant to be inside.
-_TOLERANCE = 1e-4
+# What a sound, a video, a point cloud or a page may have: its file is held in memory as a whole.
+MAX_BYTES = 2**29
 
 
 class Media:
     """What can be logged beside numbers.
 
     Attributes:
-        kind: image, figure, histogram, text or table.
+        kind: image, figure, histogram, text, table, audio, video, point_cloud or html.
         num_bytes: Memory it takes until its file is made.
     """
 
@@ -77,36 +81,22 @@ class Image(Media):
         self._snapshot = snapshot(array, "Image")
         self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._snapshot.num_bytes
-        dtype = self._snapshot.dtype
-        if dtype not in ("uint8", "bool") and "float" not in dtype:
+        check_pixels("Image", self._snapshot)
+        channels_first = has_channels_first(self._snapshot.shape, is_tensor=hasattr(array, "detach"))
+        if channels_first is None:
             raise MediaError(
-                f"Image: got values of type {dtype}, expected uint8, bool, or floats from 0 to 1; convert them"
+                f"Image: got an array of shape {self._snapshot.shape}, expected (H, W), (H, W, C) or (C, H, W) with C "
+                "of 1, 3 or 4; give the images of a batch one by one"
             )
-        self._channels_first = _channels_first(self._snapshot.shape, hasattr(array, "detach"))
-        if not self._snapshot.on_device and "float" in dtype:
-            low, high = _range(self._snapshot.array())
-            if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
-                raise MediaError(
-                    f"Image: got floats from {low:.6g} to {high:.6g}, expected 0 to 1; undo the normalization, scale "
-                    "them as (x - x.min()) / (x.max() - x.min()), or give uint8"
-                )
+        self._channels_first = channels_first
 
     def encode(self) -> Content:
         """Make the PNG file."""
-        pixels = self._snapshot.array()
-        meta: dict[str, Any] = {}
-        if pixels.ndim == 2:
-            pixels = pixels[..., None]
-        elif self._channels_first:
+        values = self._snapshot.array()
+        meta = cut_off(values)
+        pixels = as_bytes(values[..., None] if values.ndim == 2 else values)
+        if self._channels_first:
             pixels = np.moveaxis(pixels, 0, -1)
-        if pixels.dtype.kind == "b":
-            pixels = pixels * np.uint8(255)
-        elif pixels.dtype != np.uint8:
-            low, high = _range(pixels)
-            if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
-                meta["cut_off_from"] = [str(low), str(high)]
-            whole = np.nan_to_num(pixels.astype(np.float64), nan=0.0, posinf=1.0, neginf=0.0)
-            pixels = np.rint(whole.clip(0, 1) * 255).astype(np.uint8)
         height, width, channels = pixels.shape
         meta |= {"width": width, "height": height, "channels": channels}
         meta |= {} if self.caption is None else {"caption": self.caption}
@@ -234,6 +224,55 @@ class Text(Media):
         return Content(self._data, ".txt", "text/plain; charset=utf-8", self._meta)
 
 
+class Html(Media):
+    """A page of HTML, such as a highlighted text or a report.
+
+        _run.log_media("attention", Html("<p>the <b>cat</b> sat</p>"), step)
+
+    The board shows it in a sandbox: no script of it runs, and nothing is loaded from elsewhere. Styles may be in it,
+    and images as `data:` URLs.
+
+    Args:
+        text: The page, or a part of one.
+
+    Raises:
+        MediaError: If it is no text, or empty.
+    """
+
+    kind = "html"
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str) or not text.strip():
+            got = "an empty text" if isinstance(text, str) else f"a {type(text).__name__}"
+            raise MediaError(f"Html: got {got}, expected HTML as a str; read a file as Path(file).read_text()")
+        self._data = text.encode("utf-8", "replace")
+        self.num_bytes = len(self._data)
+        check_size("Html", self.num_bytes)
+
+    def encode(self) -> Content:
+        """Make the HTML file."""
+        return Content(self._data, ".html", "text/html; charset=utf-8", {})
+
+
+def check_size(what: str, num_bytes: int, most: int | None = None) -> None:
+    """Refuse a medium whose file would be too large.
+
+    Args:
+        what: The kind, for the error.
+        num_bytes: Size of what the file is made of.
+        most: What it may be; None for `MAX_BYTES`.
+
+    Raises:
+        MediaError: If it is more.
+    """
+    most = MAX_BYTES if most is None else most
+    if num_bytes > most:
+        raise MediaError(
+            f"{what}: got {num_bytes / 2**20:.0f} MiB, expected {most // 2**20} MiB at most; log a part of it, or "
+            "keep the file by _run.add_artifact(path)"
+        )
+
+
 def snapshot(values: Any, what: str) -> Snapshot:
     """Return a copy of an array.
 
@@ -253,18 +292,3 @@ def snapshot(values: Any, what: str) -> Snapshot:
 def are_numbers(dtype: str) -> bool:
     """Tell whether a type of `Snapshot` is one of real numbers."""
     return dtype == "bool" or "int" in dtype or "float" in dtype
-
-
-def _channels_first(shape: tuple[int, ...], is_tensor: bool) -> bool:
-    last, first = len(shape) == 3 and shape[-1] in (1, 3, 4), len(shape) == 3 and shape[0] in (1, 3, 4)
-    if 0 in shape or not (len(shape) == 2 or last or first):
-        raise MediaError(
-            f"Image: got an array of shape {shape}, expected (H, W), (H, W, C) or (C, H, W) with C of 1, 3 or 4; give "
-            "the images of a batch one by one"
-        )
-    return first and (is_tensor or not last)
-
-
-def _range(values: np.ndarray) -> tuple[float, float]:
-    """Return the least and the greatest value; NaN if there is one."""
-    return float(values.min()), float(values.max())

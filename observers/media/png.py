@@ -1,13 +1,15 @@
-"""PNG files of 8-bit arrays, written with what Python has."""
+"""PNG files of 8-bit arrays, still and animated, written with what Python has."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterable
+from fractions import Fraction
 
 import numpy as np
 
-__all__ = ["SIGNATURE", "png_bytes", "png_size"]
+__all__ = ["SIGNATURE", "animated_png_bytes", "png_bytes", "png_size"]
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
@@ -22,16 +24,71 @@ def png_bytes(pixels: np.ndarray) -> bytes:
     Args:
         pixels: (height, width, channels) uint8; 1 channel is grey, 3 are RGB, 4 are RGBA.
     """
+    return _file([_chunk(b"IHDR", _header(pixels)), _chunk(b"IDAT", _packed(pixels))])
+
+
+def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
+    """Return an animated PNG file, which shows its frames over and over again.
+
+    Each frame but the first holds the rectangle alone that differs from the one before.
+
+    Source: https://www.w3.org/TR/png-3 (section 11.3.6)
+
+    Args:
+        frames: One or more of (height, width, channels) uint8, all of one shape.
+        fps: Frames a second, from 0.01 to 90.
+    """
+    rate = Fraction(fps).limit_denominator(700)  # both parts fit 16 bits
+    delay = struct.pack(">HH", rate.denominator, rate.numerator)
+    chunks: list[bytes] = []
+    head, before = b"", None
+    num_frames = number = 0
+    for frame in frames:
+        top, left, part = (0, 0, frame) if before is None else _changed(before, frame)
+        height, width = part.shape[:2]
+        place = struct.pack(">IIIII", number, width, height, left, top)
+        chunks.append(_chunk(b"fcTL", place + delay + bytes(2)))
+        number += 1
+        if before is None:
+            head = _header(frame)
+            chunks.append(_chunk(b"IDAT", _packed(part)))
+        else:
+            chunks.append(_chunk(b"fdAT", struct.pack(">I", number) + _packed(part)))
+            number += 1
+        before, num_frames = frame, num_frames + 1
+    return _file([_chunk(b"IHDR", head), _chunk(b"acTL", struct.pack(">II", num_frames, 0)), *chunks])
+
+
+def _changed(before: np.ndarray, frame: np.ndarray) -> tuple[int, int, np.ndarray]:
+    """Return top and left of the least rectangle that holds all that differs, and what is in it; one pixel at least."""
+    differs = (before != frame).any(axis=2)
+    rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
+    if not len(rows):
+        return 0, 0, frame[:1, :1]
+    return int(rows[0]), int(columns[0]), frame[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+
+
+def _header(pixels: np.ndarray) -> bytes:
     height, width, channels = pixels.shape
-    # Each row as the difference from the one above, which packs better; the byte before a row says so.
+    return struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
+
+
+def _packed(pixels: np.ndarray) -> bytes:
+    """Return pixels, each row as the difference from the one above, which packs better.
+
+    The byte before a row says so.
+    """
+    height, width, channels = pixels.shape
     rows = np.zeros((height, 1 + width * channels), np.uint8)
     rows[:, 0] = _UP
     flat = pixels.reshape(height, -1)
     rows[0, 1:] = flat[0]
     np.subtract(flat[1:], flat[:-1], out=rows[1:, 1:])
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 6)), (b"IEND", b""))
-    return SIGNATURE + b"".join(_chunk(name, data) for name, data in chunks)
+    return zlib.compress(rows.tobytes(), 6)
+
+
+def _file(chunks: list[bytes]) -> bytes:
+    return SIGNATURE + b"".join(chunks) + _chunk(b"IEND", b"")
 
 
 def _chunk(name: bytes, data: bytes) -> bytes:

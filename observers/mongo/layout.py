@@ -3,7 +3,7 @@
     runs              one document per run, as Sacred has it
     metrics           the points of one metric of one run, as Sacred has them, up to a cap
     metrics_chunks    points beyond that cap
-    media             one document per logged image, figure, histogram, text or table
+    media             one document per logged medium: an image, a sound, a table and so on
     artifacts         one document per version of an artifact
     sweeps, sweep_... sweeps: what they are, who has which trial, which agents there are, and the journals of studies
     removed           uids of runs that were removed, so that nobody delivers them again, and contents about to go

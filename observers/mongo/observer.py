@@ -55,6 +55,8 @@ class _Spool(FileObserver):
     is locked.
     """
 
+    _is_spool = True
+
     def _elsewhere(self) -> None:
         return None
 

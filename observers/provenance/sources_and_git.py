@@ -40,7 +40,7 @@ _DIFF = (
 )
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 # The modules that were imported at the last look, and their files.
-_looked_at: tuple[list[tuple[str, Any]], dict[str, dict[str, str]]] = [], {}
+_looked_at: tuple[dict[str, Any], dict[str, dict[str, str]]] = {}, {}
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -72,16 +72,23 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 def module_files() -> Mapping[str, Mapping[str, str]]:
     """Return the files of all imported modules: by folder, and in there by the module's name.
 
-    A run asks several times, of thousands of modules that are the same as before.
+    A run asks several times, of thousands of modules that are nearly all the same as before.
     """
     global _looked_at
     modules, (before, files) = dict(sys.modules), _looked_at
-    if list(modules.items()) != before:
-        files = {}
-        for name, module in modules.items():
+    new = [(name, module) for name, module in modules.items() if before.get(name) is not module]
+    if len(before) + len(new) != len(modules):  # some have gone, or were replaced
+        new, files = list(modules.items()), {}
+    if new:
+        files, folders = dict(files), set()
+        for name, module in new:
             if isinstance(file := getattr(module, "__file__", None), str) and file:
-                files.setdefault(file.rpartition(os.sep)[0], {})[name] = file
-        _looked_at = list(modules.items()), files
+                folder = file.rpartition(os.sep)[0]
+                if folder not in folders:
+                    folders.add(folder)
+                    files[folder] = dict(files.get(folder, {}))
+                files[folder][name] = file
+        _looked_at = modules, files
     return files
 
 
@@ -120,8 +127,10 @@ def _folder_below(folder: str, base: str) -> str | None:
         return _folder_below(str(Path.cwd() / folder), str(Path.cwd() / base))
     folder, base = os.path.normpath(folder), os.path.normpath(base)
     for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
-        if os.path.commonpath((path, start)) == start:
-            return os.path.relpath(path, start)
+        if path == start:
+            return os.curdir
+        if path.startswith(start := os.path.join(start, "")):  # noqa: PTH118
+            return path[len(start) :]
     return None
 
 
@@ -136,7 +145,10 @@ def _real_folder(folder: str) -> str:
 
 def packages() -> dict[str, str]:
     """Return name and version of every installed package."""
-    return dict(_packages(tuple(_folder_state(entry) for entry in sys.path)))
+    found: dict[str, str] = {}
+    for entry in sys.path:
+        found = {**_packages(*_folder_state(entry)), **found}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
 def _folder_state(entry: str) -> tuple[str, int]:
@@ -148,10 +160,11 @@ def _folder_state(entry: str) -> tuple[str, int]:
         return str(path), 0
 
 
-@functools.lru_cache(8)
-def _packages(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
+@functools.lru_cache(64)
+def _packages(place: str, _: int) -> dict[str, str]:
+    """Return the packages that are found in a place, as it was changed last at some time."""
     found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions(path=[place for place, _ in places]):
+    for distribution in importlib.metadata.distributions(path=[place]):
         with contextlib.suppress(Exception):  # an installation half removed has no name
             # setuptools puts what it brings for itself on the path, behind what is installed.
             if "_vendor" in Path(str(distribution.locate_file(""))).parts:
@@ -160,7 +173,7 @@ def _packages(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
             text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
             headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
             found.setdefault(headers["Name"], headers["Version"])
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+    return found
 
 
 def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ class MediaEntry:
 
     Attributes:
         name: Name of the series.
-        kind: image, figure, histogram, text or table.
+        kind: image, figure, histogram, text, table, audio, video, point_cloud or html.
         step: Its step.
         time: When it was logged, seconds since 1970.
         content: The content; None if it could not be made.

@@ -1,4 +1,4 @@
-"""Images, figures, histograms, texts and tables of a run as they were logged, and how they are read."""
+"""Media of a run, such as images, sounds and tables, as they were logged, and how they are read."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 @dataclasses.dataclass(frozen=True)
 class MediaRecord:
-    """An image, figure, histogram, text or table as it was logged.
+    """A medium as it was logged.
 
     Attributes:
         name: Name of the series.
-        kind: image, figure, histogram, text or table.
+        kind: image, figure, histogram, text, table, audio, video, point_cloud or html; a later version may
+            have others.
         step: Its step.
         time: Seconds since the run started.
-        path: The file; `read_table` reads that of a table, any JSON reader that of a histogram.
+        path: The file; `read_table` reads that of a table, any JSON reader that of a histogram. Others are files of
+            their kind: PNG, WAV, MP4, PLY, HTML.
         sha256: SHA-256 of the file.
         content_type: Its MIME type.
-        meta: Width and height, caption, number of rows, as the kind has it.
+        meta: Width and height, sample rate, caption, number of rows, as the kind has it.
     """
 
     name: str

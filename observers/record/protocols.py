@@ -6,7 +6,7 @@ observer with `isinstance` for more:
 
     PointObserver         open_points       has a log that points are packed into when they are logged; no `log_metrics`
     OutputObserver        output_event      takes output in parts; its heartbeats have an empty `captured_out`
-    MediaObserver         media_event       keeps images, figures, histograms, texts and tables
+    MediaObserver         media_event       keeps images, sounds, tables and so on
     ArtifactObserver      keep_artifact     keeps files that the run made, or raises; no `artifact_event`
     GraphObserver         graph_event       draws the graph of a model
     BufferedObserver      flush_event       can wait until all it was given is on the disk
@@ -147,6 +147,9 @@ class HasPlace(Protocol):
 @runtime_checkable
 class ResumableObserver(HasFolder, Protocol):
     """Records runs in folders that a later process can resume; see `observers.record.resuming`."""
+
+    basedir: str
+    """The folder that the folders of runs are in."""
 
     @property
     def is_resumed(self) -> bool:

@@ -13,7 +13,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
     summary.json         first, last, min, max, mean, count of each metric; replaced as a whole
-    media.jsonl          an entry for each image, figure, histogram, text and table that was logged; append-only
+    media.jsonl          an entry for each medium that was logged: an image, a table and so on; append-only
     media/               their contents, each once: SHA-256 and suffix are the name; written before the entry
     provenance.json      git, packages, libraries, machine and determinism flags of the first session; replaced as a
                          whole
@@ -32,6 +32,16 @@ recorded in several folders, the others name the one that has the states of its 
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
 rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
+
+The `kind` of a medium says what its content is. Readers take one that they do not know for a file of its
+`content_type`, so that a later version may add kinds.
+
+    image, figure        PNG
+    video                PNG, animated, of frames; or MP4 or WebM
+    audio                WAV, 16 bits
+    point_cloud          PLY, see `observers.media.ply`
+    histogram, table     JSON, see `observers.media.histograms` and `read_table`
+    text, html           UTF-8
 
 Of a run of several processes `meta.ranks` in `run.json` has their number as `size`, how many of them were `per_node`,
 and what named their `launch`; `ranks` in `info.json` lists host, pid and device of each.

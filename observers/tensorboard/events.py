@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,16 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.compat.proto.types_pb2 import DT_FLOAT, DT_STRING, DT_UINT8
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams import metadata as hparams_metadata
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
 from tensorboard.plugins.image import metadata as image_metadata
+from tensorboard.plugins.mesh import metadata as mesh_metadata
+from tensorboard.plugins.mesh.plugin_data_pb2 import MeshPluginData
 from tensorboard.plugins.text import metadata as text_metadata
 
+from observers.media.ply import read_header, read_points
 from observers.record.media_entry import Content, MediaEntry
 from observers.record.redaction import hide_passwords
 
@@ -36,6 +40,8 @@ __all__ = [
 
 # The greatest that TensorBoard has.
 LAST_STEP = 2**63 - 1
+# Of a point cloud it gets every second point, every third and so on, so that there are no more than these.
+_MAX_POINTS = 100_000
 
 
 def file_version(time: float) -> bytes:
@@ -73,22 +79,17 @@ def graph_event(graph: bytes, time: float) -> bytes:
 
 
 def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[bytes]:
-    """Yield the events of media: one, and for a table one more for each column with images.
+    """Yield the events of a medium: one; for a table one more for each column with images, for points with colours two.
+
+    There is none of what TensorBoard does not show: HTML, videos that are no animated images, and kinds unknown here.
 
     Args:
         tag: The tag to use in the place of the entry's name.
         entry: The entry.
         content: Its content.
     """
-    if entry.kind in ("image", "figure"):
-        values = [Summary.Value(tag=tag, image=_image(content))]
-    elif entry.kind == "histogram":
-        values = [Summary.Value(tag=tag, histo=_histogram(json.loads(content.data)))]
-    elif entry.kind == "text":
-        values = [_text(tag, content.data)]
-    else:
-        values = _table(tag, content)
-    for value in values:
+    values = _VALUES.get(entry.kind)
+    for value in [] if values is None else values(tag, content):
         yield _event(value, entry.step, entry.time)
 
 
@@ -96,14 +97,52 @@ def _event(value: Summary.Value, step: Any, time: float) -> bytes:
     return Event(wall_time=time, step=as_step(step), summary=Summary(value=[value])).SerializeToString()
 
 
-def _image(content: Content) -> Summary.Image:
+def _image(tag: str, content: Content) -> list[Summary.Value]:
+    """Return an image, animated or not."""
+    if content.content_type != "image/png":
+        return []
     width, height = content.meta["width"], content.meta["height"]
-    return Summary.Image(
+    image = Summary.Image(
         width=width, height=height, colorspace=content.meta.get("channels", 4), encoded_image_string=content.data
     )
+    return [Summary.Value(tag=tag, image=image)]
 
 
-def _histogram(made: Mapping[str, Any]) -> HistogramProto:
+def _audio(tag: str, content: Content) -> list[Summary.Value]:
+    audio = Summary.Audio(
+        sample_rate=content.meta["sample_rate"],
+        num_channels=content.meta["channels"],
+        length_frames=content.meta["num_samples"],
+        encoded_audio_string=content.data,
+        content_type=content.content_type,
+    )
+    return [Summary.Value(tag=tag, audio=audio)]
+
+
+def _point_cloud(tag: str, content: Content) -> list[Summary.Value]:
+    """Return points, and their colours, as TensorBoard's plugin for meshes has them."""
+    stream = io.BytesIO(content.data)
+    stride = -(-read_header(stream).num_points // _MAX_POINTS)
+    stream.seek(0)
+    points, colors = read_points(stream, stride)
+    parts = [(MeshPluginData.VERTEX, DT_FLOAT, points)]
+    parts += [] if colors is None else [(MeshPluginData.COLOR, DT_UINT8, colors)]
+    components = mesh_metadata.get_components_bitmask([part for part, _, _ in parts])
+    return [_mesh_part(tag, part, components, dtype, values) for part, dtype, values in parts]
+
+
+def _mesh_part(tag: str, part: Any, components: int, dtype: Any, values: np.ndarray) -> Summary.Value:
+    shape = (1, *values.shape)
+    metadata = mesh_metadata.create_summary_metadata(tag, None, part, components, shape)
+    tensor = TensorProto(dtype=dtype, tensor_shape=_shape(*shape), tensor_content=values.tobytes())
+    return Summary.Value(tag=mesh_metadata.get_instance_name(tag, part), tensor=tensor, metadata=metadata)
+
+
+def _histogram(tag: str, content: Content) -> list[Summary.Value]:
+    return [Summary.Value(tag=tag, histo=_buckets(json.loads(content.data)))]
+
+
+def _buckets(made: Mapping[str, Any]) -> HistogramProto:
     edges, counts = made["edges"], made["counts"]
     if not counts:
         return HistogramProto(bucket_limit=[0.0], bucket=[0.0])
@@ -122,8 +161,8 @@ def _text(tag: str, data: bytes) -> Summary.Value:
     return Summary.Value(tag=tag, tensor=tensor, metadata=text_metadata.create_summary_metadata(None, None))
 
 
-def _shape(size: int) -> TensorShapeProto:
-    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size)])
+def _shape(*sizes: int) -> TensorShapeProto:
+    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=size) for size in sizes])
 
 
 def _table(tag: str, content: Content) -> list[Summary.Value]:
@@ -153,6 +192,18 @@ def _images(tag: str, images: list[Content]) -> Summary.Value:
     data = [width, height, *(image.data for image in images)]
     tensor = TensorProto(dtype=DT_STRING, tensor_shape=_shape(len(data)), string_val=data)
     return Summary.Value(tag=tag, tensor=tensor, metadata=image_metadata.create_summary_metadata(None, None))
+
+
+_VALUES: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
+    "image": _image,
+    "figure": _image,
+    "video": _image,
+    "audio": _audio,
+    "point_cloud": _point_cloud,
+    "histogram": _histogram,
+    "text": lambda tag, content: [_text(tag, content.data)],
+    "table": _table,
+}
 
 
 def session_start(config: Mapping[str, Any], time: float) -> bytes:

@@ -124,7 +124,7 @@ class TensorBoardObserver(Owned, RunObserver):
 
     @guarded
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
-        """Write images, figures, histograms, texts and tables."""
+        """Write the media that TensorBoard shows."""
         if self._events is not None:
             self._events.add_media(entries)
             self._flush(self._events)

@@ -74,7 +74,7 @@ class RunEvents:
         self.add_scalars("result", [(self._last_step, result, at.timestamp())])
 
     def add_media(self, entries: Iterable[MediaEntry]) -> None:
-        """Add images, figures, histograms, texts and tables; those that could not be made are left out."""
+        """Add the media that TensorBoard shows; those that could not be made are left out."""
         for entry in entries:
             if entry.content is not None:
                 for event in events.media_events(self._tag(entry.name, entry.kind), entry, entry.content):

@@ -12,7 +12,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from runs.board import artifacts_page, compare_page, content_page, media_page, run_page, runs_page, series, sweep_page
+from runs.board import (
+    artifacts_page,
+    compare_page,
+    content_page,
+    media_page,
+    points_page,
+    run_page,
+    runs_page,
+    series,
+    sweep_page,
+)
 from runs.board.assets import asset
 from runs.board.pool import StorePool
 from runs.board.rendering import render
@@ -22,7 +32,7 @@ from runs.stores.store import Store
 
 __all__ = ["create_app"]
 
-_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, series, media_page, content_page)
+_PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, series, points_page, media_page, content_page)
 
 
 def create_app(open_store: Callable[[], Store], policy: Policy | None = None) -> Starlette:

@@ -7,12 +7,11 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.content_page import file_response
 from runs.board.previews import size_of
 from runs.board.visits import Visit, page
-from runs.comparison.compare import is_larger_better
 from runs.errors import RunNotFoundError, RunsError, StoreError
-from runs.query.texts import is_number
 from runs.stores.artifact_versions import StoredArtifact
 from runs.stores.run import Run
 
@@ -79,7 +78,7 @@ def _file(visit: Visit) -> Response:
     version = next((one for one in visit.store.artifact_versions(name) if one.version == number), None)
     if version is None or path not in version.files:
         raise RunNotFoundError(f"there is no file {path!r} in {name}:v{number}")
-    return file_response(version.files[path], is_download=bool(visit.asked("download")))
+    return file_response(visit, version.files[path])
 
 
 def _models(visit: Visit) -> Response:
@@ -88,32 +87,17 @@ def _models(visit: Visit) -> Response:
     runs = visit.store.find(
         limit=_PAGE + 1, columns=("name", "status", "start_time", "uid"), offset=(number - 1) * _PAGE
     )
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in runs[:_PAGE]:
         try:
-            rows += [_checkpoint(run, name) for name in run.checkpoints]
+            scores = zip(run.checkpoints.items(), checkpoint_scores(run, run.checkpoints), strict=True)
+            rows += [
+                {"run": run, "name": name, "score": score, "size": size_of(content), "problem": ""}
+                for (name, content), score in scores
+            ]
         except RunsError as error:
             rows.append({"run": run, "problem": str(error)})
     return visit.render("models.html", rows=rows, number=number, has_more=len(runs) > _PAGE)
-
-
-def _checkpoint(run: Run, name: str) -> dict[str, Any]:
-    metric, score = _score(run, name)
-    size = size_of(run.checkpoints[name])
-    return {"run": run, "name": name, "metric": metric, "score": score, "size": size, "problem": ""}
-
-
-def _score(run: Run, name: str) -> tuple[str, float | None]:
-    """Return what a checkpoint is judged by: of the best one the best value, of the last one the last."""
-    metric = run.get("config.training.monitor")
-    last = name.rpartition("/")[2]
-    if not isinstance(metric, str) or not last.startswith(("best.", "last.")):
-        return "", None
-    mode = run.get("config.training.mode")
-    larger = is_larger_better(metric, mode if mode in ("min", "max") else "auto")
-    statistic = "last" if last.startswith("last.") else "max" if larger else "min"
-    score = run.summary.get(metric, {}).get(statistic)
-    return metric, score if is_number(score) else None
 
 
 ROUTES = [

@@ -18,7 +18,7 @@ _PLOTLY = "plotly.min.js"
 _FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
 # Browsers ask whether a file of the board has changed; plotly.js has its version in its address.
 _ASKED_FOR = {"cache-control": "no-cache"}
-_KEPT = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
+_KEPT = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 def plotly_url() -> str:
@@ -31,10 +31,13 @@ async def asset(request: Request) -> Response | None:
     """Return the answer to a request for a file; None if there is none of that name."""
     name = request.path_params["name"]
     if name == _PLOTLY:
+        kept = _KEPT if str(request.url).endswith(plotly_url()) else _ASKED_FOR
         if "gzip" not in request.headers.get("accept-encoding", ""):
-            return FileResponse(_plotly_script(), media_type="text/javascript", headers=_KEPT)
+            return FileResponse(_plotly_script(), media_type="text/javascript", headers=kept)
         data = await asyncio.to_thread(_compressed_plotly)
-        return Response(data, media_type="text/javascript", headers={**_KEPT, "content-encoding": "gzip"})
+        return Response(
+            data, media_type="text/javascript", headers={**kept, "content-encoding": "gzip", "vary": "accept-encoding"}
+        )
     if name not in _FILES:
         return None
     found = FileResponse(_FILES[name], headers=_ASKED_FOR, stat_result=_FILES[name].stat())

@@ -23,7 +23,7 @@ from runs.query.texts import is_number
 from runs.stores.run import Run
 from runs.stores.settings import differing, identity, run_labels, show
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "chosen_runs"]
 
 # Runs that one page compares, columns of its tables, and metrics that it draws when none are named.
 _MAX_RUNS, _MAX_COLUMNS, _MAX_METRICS = 500, 40, 12
@@ -35,8 +35,13 @@ _COLUMNS = ("status", "start_time", "uid")
 _READ_BY = {"curves": ("metrics",), "config": ("config",), "statistics": ("status", "config", "summary")}
 
 
-def _chosen(visit: Visit, view: CompareView) -> list[Run]:
-    """Return the runs of a view, in the order in which they were named."""
+def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
+    """Return the runs of a view, in the order in which they were named.
+
+    Raises:
+        FilterError: If there are too many, or a condition makes no sense.
+        StoreError: If a run is not there.
+    """
     if len(view.run) > _MAX_RUNS:
         raise FilterError(f"got {len(view.run)} runs, expected {_MAX_RUNS} at most; choose fewer")
     if view.run:
@@ -55,7 +60,7 @@ def _compare(visit: Visit) -> Response:
     problem, runs = "", list[Run]()
     values: dict[str, Any] = {}
     try:
-        runs = _chosen(visit, view)
+        runs = chosen_runs(visit, view)
         visit.store.prefetch(runs, _READ_BY.get(view.tab, ()))
         values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
     except RunsError as error:
@@ -93,7 +98,7 @@ def _panel(visit: Visit) -> Response:
     """Answer with the curves of one metric, in a range of the axis."""
     started = time.perf_counter()
     view = CompareView.of(visit.request.query_params)
-    runs = _chosen(visit, view)
+    runs = chosen_runs(visit, view)
     if not view.metric:
         raise PlotError("got no metric to draw")
     num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_POINTS // max(1, len(runs))))

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from runs.board.ansi import to_html
+from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.previews import highlighted, preview_of, size_of
 from runs.board.rendering import short_text
 from runs.board.visits import Visit, json_response, page
@@ -222,6 +223,7 @@ def _files(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "chosen": chosen,
         "kind": kind,
         "preview": None if chosen is None else preview_of(chosen),
+        "score": _tried(problems, lambda: next(checkpoint_scores(run, [name])), None) if kind == "checkpoint" else None,
         "versions": _tried(problems, lambda: _versions(run), []),
     }
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 
 from runs.board.visits import Visit, json_response, look_again_s, page
 from runs.drawing.decimation import pixels
-from runs.errors import FilterError
 
 __all__ = ["ROUTES"]
 
@@ -25,7 +24,7 @@ def _series(visit: Visit) -> Response:
     positions = series.times if visit.asked("axis") == "times" else series.steps
     order = np.argsort(positions, kind="stable") if np.any(np.diff(positions) < 0) else slice(None)
     num_pixels = visit.number("pixels", _USUAL_PIXELS, _MIN_PIXELS, _MAX_PIXELS)
-    bounds = _bound(visit, "from"), _bound(visit, "to")
+    bounds = visit.bound("from"), visit.bound("to")
     chosen = pixels(positions[order], series.values[order], num_pixels, *bounds)
     return json_response(
         {
@@ -37,19 +36,6 @@ def _series(visit: Visit) -> Response:
             "look_again_s": look_again_s(started),
         }
     )
-
-
-def _bound(visit: Visit, name: str) -> float | None:
-    text = visit.asked(name)
-    if not text:
-        return None
-    try:
-        bound = float(text[:40])
-    except ValueError:
-        bound = math.nan
-    if not math.isfinite(bound):
-        raise FilterError(f"{name}: got {text[:40]!r}, expected a step or a time in seconds")
-    return bound
 
 
 def _plain(values: np.ndarray) -> list[float | None]:

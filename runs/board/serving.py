@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import dataclasses
@@ -114,8 +115,7 @@ class BoardServer:
         except OSError as error:  # of ssl, too
             self.close()
             raise ServerError(f"{self.certificate} cannot be used as a TLS certificate ({error})") from error
-        # A second Ctrl-C cuts the end short, which uvicorn reports as an error of the application.
-        logging.getLogger("uvicorn.error").addFilter(lambda entry: "CancelledError" not in entry.getMessage())
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         on_started()
         if opens_browser and _has_screen():
             threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
@@ -130,6 +130,16 @@ class BoardServer:
         """End `serve`, from another thread, when the last answer is sent."""
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _is_no_cancellation(entry: logging.LogRecord) -> bool:
+    """Tell whether uvicorn reports something else than requests that are cut short when the board ends, as they should.
+
+    That happens after `_SHUTDOWN_S` seconds, or at a second Ctrl-C.
+    """
+    error = entry.exc_info[1] if entry.exc_info else None
+    text = entry.getMessage()
+    return not (isinstance(error, asyncio.CancelledError) or "CancelledError" in text or text.startswith("Cancel "))
 
 
 def _return_large_arrays() -> None:

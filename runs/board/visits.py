@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -67,6 +68,23 @@ class Visit:
             return min(max(int(self.asked(name)[:20]), least), most)
         except ValueError:
             return default
+
+    def bound(self, name: str) -> float | None:
+        """Return a step or a time of the URL; None where there is none.
+
+        Raises:
+            FilterError: If it is something else.
+        """
+        text = self.asked(name)
+        if not text:
+            return None
+        try:
+            found = float(text[:40])
+        except ValueError:
+            found = math.nan
+        if not math.isfinite(found):
+            raise FilterError(f"{name}: got {text[:40]!r}, expected a step or a time in seconds")
+        return found
 
     def given(self, name: str) -> str:
         """Return a field of the form."""

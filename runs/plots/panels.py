@@ -63,6 +63,7 @@ class Panel:
         x_label: Of the axis, with the unit.
         notes: What cannot be seen: runs without the metric, the kind of band; a sentence each.
         log_y: Whether values are drawn logarithmically.
+        is_time: Whether positions are seconds since 1970.
     """
 
     metric: str
@@ -70,6 +71,7 @@ class Panel:
     x_label: str
     notes: tuple[str, ...]
     log_y: bool = False
+    is_time: bool = False
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:
@@ -115,7 +117,7 @@ def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) 
             ]
         curves += drawn
         notes += [note for note in said if note not in notes]
-    return Panel(title, tuple(curves), _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y)
+    return Panel(title, tuple(curves), _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y, view.x == "wall")
 
 
 def _having(runs: Sequence[Run], metric: str) -> list[Run]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from runs.query.strict_json import strict
 
@@ -51,7 +51,7 @@ def value_text(value: Any, *, exact: bool = False) -> str:
     return json.dumps(strict(value), ensure_ascii=False)
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[int | float]:
     """Tell whether a value is aligned as numbers are."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

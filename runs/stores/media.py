@@ -1,12 +1,16 @@
-"""Images, figures, histograms, texts and tables of a past run, read from any store."""
+"""Media of a past run, such as images, sounds and tables, read from any store."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import wave
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
+
+from observers.media.ply import read_points
 from runs.errors import StoreError
 from runs.stores.content import Content
 
@@ -15,11 +19,12 @@ __all__ = ["Medium"]
 
 @dataclasses.dataclass(frozen=True)
 class Medium:
-    """An image, figure, histogram, text or table that a run logged.
+    """A medium that a run logged: an image, a table, a sound and so on.
 
     Attributes:
         name: The series, such as `test/cases`.
-        kind: `image`, `figure`, `histogram`, `text` or `table`.
+        kind: `image`, `figure`, `histogram`, `text`, `table`, `audio`, `video`, `point_cloud` or `html`; of another
+            program, or of a later version, perhaps another one, whose file is read all the same.
         step: The step it was logged at.
         time_s: Seconds from the run's start to it.
         content_type: Such as `image/png`.
@@ -50,8 +55,41 @@ class Medium:
         """
         document = self.document()
         if not isinstance(document, dict) or not isinstance(document.get("rows"), list):
-            raise StoreError(f"{self.name!r} at step {self.step} is a {self.kind}, and no table")
+            self._refuse("table")
         return document.get("columns") or [], [[self._cell(value) for value in row] for row in document["rows"]]
+
+    def audio(self) -> tuple[np.ndarray, int]:
+        """Return samples, (T, C) int16, and samples a second of a sound.
+
+        Raises:
+            StoreError: If it is none, or cannot be read.
+        """
+        try:
+            with self.content.open() as stream, wave.open(stream, "rb") as file:
+                if file.getsampwidth() != 2:
+                    self._refuse("WAV file of 16 bits")
+                data = file.readframes(file.getnframes())
+                samples = np.frombuffer(data, "<i2").astype(np.int16).reshape(-1, file.getnchannels())
+                return samples, file.getframerate()
+        except (wave.Error, EOFError, ValueError, OSError, MemoryError) as error:
+            self._refuse("WAV file", error)
+
+    def point_cloud(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return points, (N, 3) float32, and colours, (N, 3) uint8, of a point cloud; None if it has no colours.
+
+        Raises:
+            StoreError: If it is none, or cannot be read.
+        """
+        try:
+            with self.content.open() as stream:
+                return read_points(stream)
+        except (ValueError, OSError, MemoryError) as error:
+            self._refuse("point cloud", error)
+
+    def _refuse(self, expected: str, error: Exception | None = None) -> NoReturn:
+        raise StoreError(
+            f"{self.name!r} at step {self.step} is a {self.kind}, and no {expected}{f': {error}' if error else ''}"
+        ) from error
 
     def document(self) -> Any:
         """Return what a histogram or a table holds, as JSON holds it.
@@ -62,7 +100,7 @@ class Medium:
         try:
             return json.loads(self.content.read())
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{self.name!r} at step {self.step} is a {self.kind}, and no JSON") from error
+            self._refuse("JSON", error)
 
     def _cell(self, value: Any) -> Any:
         if not isinstance(value, dict):

@@ -82,7 +82,7 @@ def series_from(
                 if _place(document["_id"]) in by_key:
                     by_key[_place(document["_id"])].hold_start(document)
             longer = {_place(key) for key in mongo.chunks.distinct("run_id", wanted)}
-            found = (decode_arrays(one.raw) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
+            found = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
             documents = {_place(document["run_id"]): document for document in found}
         for run in batch:
             first = documents.get(_place(run.key))

@@ -209,7 +209,7 @@ class MongoRun(Run):
     def _series(self, name: str) -> Series | None:
         with self.mongo.errors():
             raw = self.mongo.raw_metrics.find_one({"run_id": self.key, "name": name}, SERIES_FIELDS)
-        return None if raw is None else self.series_in(decode_arrays(raw.raw), name)
+        return None if raw is None else self.series_in(decode_arrays(bytes(raw.raw)), name)
 
     def series_in(self, document: Mapping[str, Any], name: str, has_chunks: bool = True) -> Series | None:
         """Return a metric, whose first points are in a document with `SERIES_FIELDS`."""
@@ -264,6 +264,15 @@ class MongoRun(Run):
     @property
     def rank_outputs(self) -> dict[int, Content]:
         """See `Run.rank_outputs`."""
+        found = self._find({"rank_outputs": 1}).get("rank_outputs")
+        entries = [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+        ranks = {entry.get("rank"): entry.get("file_id") for entry in entries}
+        if ranks:
+            return {
+                rank: self._content(f"output of rank {rank}", file_id)
+                for rank, file_id in ranks.items()
+                if isinstance(rank, int)
+            }
         original = self.original()
         return {} if original is None else original.rank_outputs
 

@@ -152,7 +152,8 @@ class Run(abc.ABC):
     def rank_outputs(self) -> dict[int, Content]:
         """What the processes of a run of several wrote, by their rank, but for rank 0, whose output is the run's.
 
-        Of a run in a database they are those in its folder, if that is on this machine.
+        Of a run in a database they are those that it had when it ended; before that, those in its folder, if that is on
+        this machine.
         """
 
     @property
@@ -181,7 +182,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def media(self) -> list[Medium]:
-        """Images, figures, histograms, texts and tables, in the order of logging."""
+        """Images, tables, sounds and so on, in the order of logging."""
 
     @abc.abstractmethod
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:

@@ -14,6 +14,7 @@ from runs.stores.store import Store
 from runs.sweeps.definition import Definition
 from runs.sweeps.extras import needing_extra
 from runs.sweeps.home import Home
+from runs.sweeps.own_storage import own_storage
 from runs.sweeps.place import Place
 from runs.sweeps.readable import make_readable
 from runs.sweeps.samplers import without_experimental_warnings
@@ -74,22 +75,20 @@ class SweepReader:
 
         Raises:
             MissingExtraError: If Optuna is not installed.
-            SweepError: If there is no such sweep, or its study is kept elsewhere.
+            SweepError: If there is no such sweep, or its study cannot be read.
             StoreError: If the store cannot be read.
         """
-        with self._lock:
+        with self._lock, contextlib.ExitStack() as stack:
             watcher = self._watchers.pop(id, None)
-            try:
-                if watcher is not None and watcher.home.definition() != watcher.definition:
-                    watcher.home.close()  # it was made anew, or tries more points
-                    watcher = None
-                watcher = watcher or _watch(store, id)
-                seen = SeenSweep(watcher.definition, watcher.spec, watcher.look())
-            except BaseException:
-                if watcher is not None:
-                    watcher.home.close()
-                raise
-            self._watchers[id] = watcher
+            home = _place(store).home(id) if watcher is None else watcher.home
+            stack.callback(home.close)
+            definition = home.definition()
+            if watcher is None or watcher.definition != definition:  # it was made anew, or tries more points
+                watcher = stack.enter_context(_watching(store, home, definition))
+            seen = SeenSweep(watcher.definition, watcher.spec, watcher.look())
+            if not definition.storage:  # a storage of its own is open for one look
+                stack.pop_all()
+                self._watchers[id] = watcher
             if len(self._watchers) > _MAX_WATCHED:
                 self._watchers.pop(next(iter(self._watchers))).home.close()
             return seen
@@ -109,22 +108,25 @@ def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], 
     Raises:
         MissingExtraError, SweepError, StoreError: As `SweepReader.read` does.
     """
-    # With a study of its own, as this takes long and `SweepReader` serves one at a time.
-    watcher = _watch(store, id)
-    with contextlib.closing(watcher.home), needing_extra("sweeps", "importances"), without_experimental_warnings():
+    # Of a study that nobody else looks at meanwhile, as this takes long.
+    with (
+        _home(store, id) as home,
+        _watching(store, home, home.definition()) as watcher,
+        needing_extra("sweeps", "importances"),
+        without_experimental_warnings(),
+    ):
         return make_readable(watcher.study.optuna, watcher.spec).importances
 
 
-def _watch(store: Store, id: str) -> Watcher:
-    home = _place(store).home(id)
-    try:
-        if home.definition().storage:
-            # Its address is what the record says, and nobody here chose to ask it.
-            raise SweepError(f"sweep {id}: its study is in an Optuna storage of its own; look at it with sweep.plot")
-        return Watcher(home, is_read_only=True)
-    except BaseException:
-        home.close()
-        raise
+@contextlib.contextmanager
+def _watching(store: Store, home: Home, definition: Definition) -> Iterator[Watcher]:
+    if not definition.storage:
+        yield Watcher(home, is_read_only=True)
+        return
+    folder = store.recording_folder
+    folders = [Path.cwd(), *((folder, folder.parent) if folder else ())]
+    with own_storage(definition, folders) as storage:
+        yield Watcher(home, is_read_only=True, storage=storage)
 
 
 @contextlib.contextmanager

@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from runs.sweeps.definition import Definition
 from runs.sweeps.home import Home
 from runs.sweeps.spec import Spec, read_spec
 from runs.sweeps.study import Point, Study
 from runs.sweeps.trial_runs import setting_text
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
 
 __all__ = ["Status", "Watcher", "command_line", "parameters_text", "status_lines"]
 
@@ -64,13 +68,14 @@ class Watcher:
     Args:
         home: Where it lives.
         is_read_only: Whether the study is only read, which must be there then.
+        storage: Where the study is; None for where the sweep says.
     """
 
-    def __init__(self, home: Home, *, is_read_only: bool = False) -> None:
+    def __init__(self, home: Home, *, is_read_only: bool = False, storage: BaseStorage | None = None) -> None:
         self.home = home
         self.definition: Definition = home.definition()
         self.spec: Spec = read_spec(self.definition.spec)
-        self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only)
+        self.study = Study(home, self.definition, self.spec, is_read_only=is_read_only, storage=storage)
 
     def limit(self) -> int | None:
         """Return how many points there are at most."""

@@ -26,6 +26,7 @@ from runs.sweeps.spec import Spec
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
 __all__ = ["Point", "Progress", "Study"]
@@ -115,13 +116,22 @@ class Study:
         definition: What it is.
         spec: Its spec.
         is_read_only: Whether nothing is written, not even that it is opened.
+        storage: Where the study is; None for where the definition says.
 
     Attributes:
         optuna: Optuna's study.
         prunes: Whether points are given up before their end.
     """
 
-    def __init__(self, home: Home, definition: Definition, spec: Spec, *, is_read_only: bool = False) -> None:
+    def __init__(
+        self,
+        home: Home,
+        definition: Definition,
+        spec: Spec,
+        *,
+        is_read_only: bool = False,
+        storage: BaseStorage | None = None,
+    ) -> None:
         with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -129,7 +139,7 @@ class Study:
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
         common: dict[str, Any] = {
-            "storage": definition.storage or home.storage(),
+            "storage": storage or definition.storage or home.storage(),
             "study_name": definition.id,
             "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
             "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),

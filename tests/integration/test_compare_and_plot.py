@@ -13,7 +13,6 @@ import xml.etree.ElementTree as ET
 
 import pymongo
 import pytest
-import scipy.stats
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
@@ -70,6 +69,8 @@ COMPARE = ("compare", "--by", "optimizer.name", "--over", "seed", "--metric", "v
 
 
 def test_compare_in_json_is_whole(capsys, where):
+    import scipy.stats
+
     code, out, _ = call(capsys, where, *COMPARE, "--json")
     found = json.loads(out)
     adam, sgd = ACCURACY.values()
@@ -157,6 +158,8 @@ def test_plot_on_the_terminal_fits_and_is_plain_when_piped(capsys, where, monkey
 
 
 def test_plot_of_means_in_json(capsys, where):
+    import scipy.stats
+
     words = ("plot", "--by", "optimizer.name", "--over", "seed", "--metric", "val/accuracy", "--json")
     code, out, _ = call(capsys, where, *words)
     [panel] = json.loads(out)["panels"]

@@ -137,15 +137,30 @@ def test_settings_that_cannot_be_are_refused(train, settings, error, message):
         train(**WINE, epochs=1, **settings)
 
 
+@pytest.fixture
+def flags():
+    """Put the flags of torch that are the process's back."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.benchmark = before[1]
+
+
+@pytest.mark.usefixtures("flags")
 def test_check_tells_what_each_setting_changes(train, capsys):
     settings = {"model.gradient_checkpointing": ["[3-5].body"], "optimizer.implementation": "fused"}
+    settings |= {"device.matmul_precision": "high", "device.cudnn_benchmark": True, "training.inference_mode": True}
     settings |= {"data.limit": 400, "data.batch_size": 200, "model.name": "cnn"}
     settings |= {"model.options": {"widths": [8], "blocks": 3}}
     exp.ex.run("training.check", config_updates=settings)
-    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    printed, _, validating = capsys.readouterr().out.partition("validating on 200 samples:")
+    rows = {line.split("  ")[0]: line.split() for line in printed.splitlines() if line}
     names = ["none", "model.gradient_checkpointing", "optimizer.implementation"]
-    assert {*names, "all of them"} <= rows.keys()
+    assert {"device.matmul_precision", "device.cudnn_benchmark", *names, "all of them"} <= rows.keys()
     assert rows["none"][2] == "1.00x"
     memory = {name: float(rows[name][3]) for name in names}
     assert memory["model.gradient_checkpointing"] < 0.8 * memory["none"]
     assert [rows[name][-1] for name in names] == ["0.0e+00"] * 3
+    rows = {line.split("  ")[0]: line.split() for line in validating.splitlines() if line}
+    assert [rows[name][-1] for name in ("none", "training.inference_mode")] == ["0.0e+00"] * 2
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark) == ("high", True)

@@ -6,10 +6,8 @@ import math
 import re
 from html.parser import HTMLParser
 
-import nbformat
 import pymongo
 import pytest
-from nbclient import NotebookClient
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver
@@ -78,6 +76,9 @@ def check_form(form):
 
 
 def test_forms_are_shown_by_a_notebook(recorded, tmp_path):
+    import nbformat  # which takes seconds
+    from nbclient import NotebookClient
+
     cells = [f"import runs\nstores = [runs.open_store(where) for where in {list(recorded.values())!r}]"]
     cells += [cell for at in (0, 1) for cell in (f"stores[{at}]", f"stores[{at}].get(2)", f"stores[{at}].find()[:1]")]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])

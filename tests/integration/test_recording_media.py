@@ -15,7 +15,7 @@ from sacred.observers import RunObserver
 
 from experiments import Experiment
 from experiments.running.media_buffer import MediaBuffer
-from observers import FileObserver, Histogram, Image, MongoObserver, Table, Text
+from observers import Audio, FileObserver, Histogram, Html, Image, MongoObserver, PointCloud, Table, Text, Video
 from observers.errors import MediaError
 from observers.media.kinds import Media
 from observers.mongo.delivery import Delivery
@@ -38,6 +38,9 @@ def load(folder):
     return json.loads((Path(folder) / "run.json").read_text())
 
 
+NUM_MEDIA = 9
+
+
 def log_all(_run):
     _run.log({"val/samples": Image(torch.zeros(3, 4, 4)), "val/loss": 0.5}, 7)
     _run.log_media("val/weights", Histogram([1.0, 2.0, float("nan")]))
@@ -45,6 +48,8 @@ def log_all(_run):
     _run.log_media("val/loss", Text("a text of the same name as a metric"), np.int64(3))
     rows = [["wrong", Image(np.ones((2, 2))), float("nan")], ["right", Image(np.zeros((2, 2))), 0.5]]
     _run.log_media("cases", Table(["case", "image", "p"], rows), 0.25)
+    _run.log({"sound": Audio([0.0, 1.0], 10), "video": Video(np.zeros((2, 4, 4)), 5), "html": Html("<p>")}, 8)
+    _run.log_media("points", PointCloud([[1, 2, 3]]), 8)
     return 1
 
 
@@ -58,10 +63,14 @@ def test_media_of_all_kinds_are_recorded_beside_metrics(tmp_path):
         ("val/weights", "histogram", 1),
         ("val/loss", "text", 3),
         ("cases", "table", 0.25),
+        ("sound", "audio", 8),
+        ("video", "video", 8),
+        ("html", "html", 8),
+        ("points", "point_cloud", 8),
     ]
     assert all(0 <= record.time < 60 for record in found)
     assert read_metrics(folder)["val/loss"].values.tolist() == [0.5]
-    columns, rows = read_table(found[-1].path)
+    columns, rows = read_table(found[4].path)
     assert columns == ["case", "image", "p"]
     assert rows[0][1].read_bytes().startswith(b"\x89PNG")
     assert np.isnan(rows[0][2])
@@ -246,14 +255,14 @@ def test_media_are_delivered_with_their_contents_and_an_index(tmp_path, database
     check_delivered(database, tmp_path / "runs" / "1")
     assert len(database.media.find_one({"name": "cases"})["images"]) == 2
     assert "run_id_1_name_1_step_1" in database.media.index_information()
-    assert json.loads((tmp_path / "runs" / "1" / "delivered.json").read_text())["media"] == 5
+    assert json.loads((tmp_path / "runs" / "1" / "delivered.json").read_text())["media"] == NUM_MEDIA
 
 
 def test_delivery_is_complete_only_with_all_media(tmp_path, database):
     record(log_all, FileObserver(tmp_path / "runs"))
     folder = tmp_path / "runs" / "1"
     delivery = Delivery(folder, tmp_path / "runs", database)
-    assert delivery.num_missing_media() == 5
+    assert delivery.num_missing_media() == NUM_MEDIA
     delivery.advance()
     assert delivery.is_complete
     assert Delivery(folder, tmp_path / "runs", database).was_completed()
@@ -275,7 +284,7 @@ def test_run_without_media_makes_no_collection_of_them(tmp_path, database, mongo
 def test_media_go_through_the_spool_and_a_prefix(tmp_path, database, mongo_url):
     observer = MongoObserver(mongo_url, db_name=database.name, failure_dir=tmp_path / "spool", collection_prefix="mine")
     record(log_all, observer)
-    assert database.mine_media.count_documents({}) == 5
+    assert database.mine_media.count_documents({}) == NUM_MEDIA
     assert list((tmp_path / "spool").iterdir()) == []
 
 
@@ -287,7 +296,7 @@ def test_content_that_is_gone_or_changed_is_told_and_the_rest_delivered(tmp_path
     list(sync(tmp_path / "runs", f"{mongo_url}/{database.name}"))
     without = {document["name"] for document in database.media.find({"file_id": None})}
     assert without == {"val/samples", "val/weights"}
-    assert database.media.count_documents({"file_id": {"$ne": None}}) == 3
+    assert database.media.count_documents({"file_id": {"$ne": None}}) == NUM_MEDIA - 2
     assert "is not there; its entry is delivered without it" in caplog.text
     assert "is not what was written" in caplog.text
 

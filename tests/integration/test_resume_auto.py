@@ -9,7 +9,7 @@ import pytest
 
 from configs.map import to_plain
 from experiments import Experiment
-from ingredients import checkpoint, data, training
+from ingredients import checkpoint, data, distributed, probe, training
 from ingredients.checkpoints.files import save_checkpoint
 from ingredients.errors import ConfigError, LabError
 from observers import FileObserver
@@ -23,7 +23,8 @@ def run(tmp_path):
     """Run an experiment, which fails if it is told to, and return the number of its run."""
 
     def start(command="main", *, fail=False, resume="auto", meta={}, **settings):
-        ex = Experiment("chosen", [checkpoint.ingredient], base_dir=Path(__file__).parent, system_metrics_s=None)
+        ingredients = [checkpoint.ingredient, distributed.ingredient, probe.ingredient]
+        ex = Experiment("chosen", ingredients, base_dir=Path(__file__).parent, system_metrics_s=None)
         ex.observers.append(FileObserver(tmp_path))
         ex.add_config({"seed": 0, "lr": 0.1})
 
@@ -106,6 +107,32 @@ def test_run_that_was_started_without_the_setting_is_continued(run):
 @pytest.mark.parametrize("other", [{"lr": 0.2}, {"seed": 1}, {"checkpoint.keep": 5}, {"meta": {"parent": PARENT}}])
 def test_run_of_another_config_or_parent_is_not_continued(run, other):
     assert [run(fail=True, **other), run(), run(fail=True, **other)] == [1, 2, 1]
+
+
+def without(path, *names):
+    """Take entries out of a recorded config, as it was before the lab had them."""
+    config = json.loads(path.read_text())
+    for name in names:
+        group, _, entry = name.rpartition(".")
+        del (config[group] if group else config)[entry]
+    path.write_text(json.dumps(config, indent=2))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "settings", "number"),
+    [
+        (["distributed", "probe", "checkpoint.dtype"], {"checkpoint.keep": 5}, 1),
+        (["probe"], {"probe.every": 7}, 2),
+        (["lr"], {}, 2),  # nobody knows what an experiment of one's own did before it had a setting
+        (["checkpoint"], {}, 2),
+    ],
+)
+def test_run_that_was_recorded_before_there_was_a_setting_is_continued_where_that_is_at_its_default(
+    run, tmp_path, lacks, settings, number
+):
+    assert run(fail=True, **settings) == 1
+    without(tmp_path / "1" / "config.json", *lacks)
+    assert run(**settings) == number
 
 
 @pytest.mark.parametrize(

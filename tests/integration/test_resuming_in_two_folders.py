@@ -56,18 +56,19 @@ def test_run_in_two_folders_goes_on_in_both_from_either(train, tmp_path, named):
     assert sorted(path.name for folder in "ab" for path in (tmp_path / folder).glob("[0-9]*")) == ["1", "1", "2"]
 
 
-def test_states_of_a_run_in_two_folders_are_found_from_the_second(train, tmp_path):
-    train("a", "b", fails=True)
+@pytest.mark.parametrize("other", ["b", "c"])
+def test_states_of_a_run_in_several_folders_are_found_from_the_others(train, tmp_path, other):
+    train("a", "b", "c", fails=True)
     state = tmp_path / "a" / "1" / "checkpoints" / "last.pt"
     state.parent.mkdir()
     state.write_bytes(b"")
-    with open_store(tmp_path / "b") as store:
+    with open_store(tmp_path / other) as store:
         run = store.get("1")
         assert with_folder(run)[1] == tmp_path / "a" / "1"
         assert [one.path for one in states_of(run)] == [state]
         assert resume_launch(run).environment["SACRISTAN_RESUME"] == str(tmp_path / "a" / "1")
         shutil.rmtree(tmp_path / "a" / "1")
-        assert with_folder(run)[1] == tmp_path / "b" / "1"
+        assert with_folder(run)[1] == tmp_path / other / "1"
 
 
 def test_run_that_an_observer_has_not_is_not_resumed_by_it(train, tmp_path):

@@ -22,10 +22,12 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 
 import runs
 from experiments import Experiment
-from observers import ArtifactError, FileObserver, Image, MongoObserver, Table, Text
+from observers import ArtifactError, Audio, FileObserver, Image, MongoObserver, PointCloud, Table, Text
 from observers.errors import DestinationError
+from observers.media.kinds import Media
 from observers.mongo.destination import parse_mongo_option
 from observers.record.identity import lease
+from observers.record.media_entry import Content
 from runs.__main__ import main
 from runs.errors import FilterError, RunNotFoundError, StoreError
 from runs.index.index import Index
@@ -33,6 +35,15 @@ from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
+
+
+class Odd(Media):
+    """A kind that `runs` does not know, as a later version may have."""
+
+    kind = "hologram"
+
+    def encode(self):
+        return Content(b"\0odd", ".odd", "application/x-odd", {})
 
 
 def record(kind, folder, url, name):
@@ -58,6 +69,8 @@ def record(kind, folder, url, name):
             picture = np.full((2, 3), 0.5)
             _run.log({"picture": Image(picture), "words": Text("é")}, 3)
             _run.log({"cases": Table(["image", "label", "p"], [[Image(picture), "cat", math.nan]])}, 9)
+            points = PointCloud([[1, 2, 3], [4, 5, 6.5]], np.eye(3)[:2])
+            _run.log({"sound": Audio([[0.0, -1.0], [1.0, 0.5]], 8000), "points": points, "odd": Odd()}, 9)
         _run.info["test"] = {"accuracy": best}
         print("é trained with", lr)
         (folder / "weights.txt").write_text(f"weights {lr}")
@@ -684,11 +697,14 @@ def test_media_come_back_with_their_contents(store):
     if "sacred" in store.where:  # Sacred has none
         assert run.media == []
         return
-    picture, words, cases = run.media
+    picture, words, cases, sound, points, odd = run.media
     assert [(one.name, one.kind, one.step) for one in run.media] == [
         ("picture", "image", 3),
         ("words", "text", 3),
         ("cases", "table", 9),
+        ("sound", "audio", 9),
+        ("points", "point_cloud", 9),
+        ("odd", "hologram", 9),
     ]
     assert (picture.meta["width"], picture.meta["height"]) == (3, 2)
     assert picture.content.read().startswith(b"\x89PNG")
@@ -699,6 +715,18 @@ def test_media_come_back_with_their_contents(store):
     assert math.isnan(p)
     with pytest.raises(StoreError, match="'words' at step 3 is a text, and no JSON"):
         words.table()
+    samples, rate = sound.audio()
+    assert (samples.dtype, samples.tolist(), rate) == (np.int16, [[0, -32767], [32767, 16384]], 8000)
+    places, colors = points.point_cloud()
+    assert (places.dtype, places.tolist()) == (np.float32, [[1, 2, 3], [4, 5, 6.5]])
+    assert (colors.dtype, colors.tolist()) == (np.uint8, [[255, 0, 0], [0, 255, 0]])
+    with pytest.raises(
+        StoreError, match="'picture' at step 3 is a image, and no WAV file: file does not start with RIFF"
+    ):
+        picture.audio()
+    with pytest.raises(StoreError, match="'words' at step 3 is a text, and no point cloud: got data that begin with"):
+        words.point_cloud()
+    assert (odd.content_type, odd.content.read()) == ("application/x-odd", b"\0odd")
 
 
 KILLED = """

@@ -19,10 +19,26 @@ from tensorboard.plugins.hparams.metadata import (
     parse_session_end_info_plugin_data,
     parse_session_start_info_plugin_data,
 )
+from tensorboard.plugins.mesh.metadata import parse_plugin_metadata as parse_mesh
 from tensorboard.util import tensor_util
 
 from experiments import Experiment
-from observers import Figure, FileObserver, Histogram, Image, MongoObserver, Table, TensorBoardObserver, Text
+from observers import (
+    Audio,
+    Figure,
+    FileObserver,
+    Histogram,
+    Html,
+    Image,
+    MongoObserver,
+    PointCloud,
+    Table,
+    TensorBoardObserver,
+    Text,
+    Video,
+)
+from observers.media.kinds import Media
+from observers.record.media_entry import Content
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +58,7 @@ def read(folder):
 
 
 def read_path(path):
-    guide = dict.fromkeys(("scalars", "images", "tensors", "histograms"), 0)
+    guide = dict.fromkeys(("scalars", "images", "tensors", "histograms", "audio"), 0)
     return EventAccumulator(str(path), guide).Reload()
 
 
@@ -128,6 +144,45 @@ def test_media_of_all_kinds_come_back(tmp_path):
     assert len(images) == 4
     assert found.PluginTagToContent("images").keys() == {"cases/image"}
     assert found.PluginTagToContent("text").keys() == {"text", "both/text", "cases"}
+
+
+class Unknown(Media):
+    kind = "hologram"
+
+    def encode(self):
+        return Content(b"\0", ".bin", "application/octet-stream", {})
+
+
+def test_sounds_videos_and_points_come_back_and_other_kinds_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr("observers.tensorboard.events._MAX_POINTS", 3)
+    points, colors = np.arange(15).reshape(5, 3), np.arange(15, dtype=np.uint8).reshape(5, 3)
+    sound, video = Audio(np.zeros((4, 2)), 100), Video(np.zeros((2, 4, 6)), 5)
+
+    def main(_run):
+        _run.log({"sound": sound, "video": video, "points": PointCloud(points, colors)}, 1)
+        _run.log_media("points", PointCloud(points[:2]), 2)
+        _run.log({"file": Video.from_file(b"\0\0\0\x18ftypisom"), "html": Html("<p>"), "odd": Unknown()}, 1)
+
+    record(main, FileObserver(tmp_path / "runs"), TensorBoardObserver())
+    found = read(tmp_path / "runs" / "1" / "tensorboard")
+    [heard] = found.Audio("sound")
+    assert (heard.encoded_audio_string, heard.content_type) == (sound.encode().data, "audio/wav")
+    assert (heard.sample_rate, heard.length_frames) == (100, 4)
+    [shown] = found.Images("video")
+    assert (shown.width, shown.height, shown.encoded_image_string) == (6, 4, video.encode().data)
+    first, second = (tensor_util.make_ndarray(event.tensor_proto) for event in found.Tensors("points_VERTEX"))
+    assert np.array_equal(first, points[None, ::2].astype(np.float32))
+    assert second.shape == (1, 2, 3)
+    [colored] = (tensor_util.make_ndarray(event.tensor_proto) for event in found.Tensors("points_COLOR"))
+    assert np.array_equal(colored, colors[None, ::2])
+    data = {tag: parse_mesh(content) for tag, content in found.PluginTagToContent("mesh").items()}
+    assert {tag: (one.name, list(one.shape), one.components) for tag, one in data.items()} == {
+        "points_VERTEX": ("points", [1, 3, 3], 10),
+        "points_COLOR": ("points", [1, 3, 3], 10),
+    }
+    tags = found.Tags()
+    shown = {*tags["images"], *tags["audio"], *tags["tensors"]}
+    assert {tag for tag in shown if not tag.startswith("_hparams_")} == {"sound", "video", *data}
 
 
 def test_hyper_parameters_are_those_of_the_config_and_say_how_it_ended(tmp_path):

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.labs import copy_lab
 from tests.processes import PIPE, Process, run
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,91 @@ def test_warm_process_has_imported_packages_and_the_lab_not(script):
     path = script("import sys; print('torch' in sys.modules, 'sacred' in sys.modules, 'runs' in sys.modules)")
     assert run([sys.executable, path], capture_output=True, text=True).stdout == "True True False\n"
     assert run([sys.executable, path], capture_output=True, text=True, cold=True).stdout == "False False False\n"
+
+
+# Imports modules of the lab, tells which those are and what stands in each, and records a run.
+IMPORTING = """
+import importlib, json, sys
+sys.path.insert(0, sys.argv.pop(1))
+for name in sys.argv.pop(1).split():
+    importlib.import_module(name)
+packages = ("configs", "experiments", "ingredients", "observers", "runs")
+lab = [name for name in sys.modules if name.partition(".")[0] in packages]
+for name in lab:
+    module = sys.modules[name]
+    assert module.__spec__.name == name and module.__loader__ is module.__spec__.loader, name
+    assert not module.__spec__._initializing, name
+    if "." in name:
+        assert getattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2]) is not None, name
+tell = [[name, sorted(vars(sys.modules[name])), sys.modules[name].__file__] for name in lab]
+print(json.dumps(tell), flush=True)
+from experiments import Experiment
+ex = Experiment("imported", ingredients=[sys.modules[name].ingredient for name in lab if name == "ingredients.data"])
+
+@ex.automain
+def main(_run):
+    from ingredients import MLP
+    return MLP.__name__
+"""
+
+
+@pytest.fixture(scope="module")
+def copied_lab(tmp_path_factory):
+    """A copy of the lab, whose modules every process imports by itself."""
+    folder = tmp_path_factory.mktemp("copied")
+    copy_lab(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "experiments",
+        "ingredients.data experiments.training.loop ingredients.scheduler observers.mongo.delivery",
+        "observers.record.points runs.commands.ls runs.rerun.resuming",
+    ],
+)
+def test_imported_modules_are_those_that_a_process_imports_by_itself(script, tmp_path, copied_lab, modules):
+    path, found = script(IMPORTING), []
+    for root in (ROOT, copied_lab):
+        (tmp_path / root.name).mkdir()
+        command = [sys.executable, path, str(root), modules]
+        done = run(command, cwd=tmp_path / root.name, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        told = done.stdout.splitlines()[0].replace(str(root), "ROOT")
+        record = next((tmp_path / root.name).glob("my_runs/*/run.json"))
+        experiment = json.loads(record.read_bytes())["experiment"]
+        libraries = json.loads((record.parent / "provenance.json").read_bytes())["libraries"]
+        digests = {name: library["digest"] for name, library in libraries.items()}
+        found.append([json.loads(told), experiment["sources"], experiment["dependencies"], digests])
+    assert found[0] == found[1]
+    assert set(found[0][3]) >= {"configs", "experiments", "ingredients", "observers"}
+
+
+# Has the modules of a lab, and imports one in a child, and another one that is changed meanwhile in the next.
+CHANGING = """
+import os, runpy, sys
+from pathlib import Path
+lab = sys.argv[2]
+assert type(sys.meta_path.pop(0)).__name__ == "ImportedModules"  # that of this lab
+modules = runpy.run_path(sys.argv[1])["ImportedModules"](Path(lab))
+sys.path.insert(0, lab)
+given = modules._found["configs"].module
+for path in (None, Path(lab, "runs", "errors.py")):
+    if path:
+        path.write_text(path.read_text() + "ADDED = 1\\n")
+    if os.fork() == 0:
+        import configs, runs.errors
+        print(configs is given, hasattr(runs.errors, "ADDED"), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_lab_that_has_changed_is_imported_anew(script, copied_lab):
+    command = [sys.executable, script(CHANGING), str(ROOT / "tests" / "warm_modules.py"), str(copied_lab)]
+    done = run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True False\nFalse True\n", "")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +364,7 @@ def test_tests_that_are_killed_leave_no_process_behind(script):
     path = script(FAMILY)
     server = path.with_name("warm_python.py")
     nothing = "PACKAGES, end_quickly, look_at_packages, forget_random_state = (), *[lambda: None] * 3\n"
+    nothing += "import_lab = lambda *_: None\n"
     server.write_text((ROOT / "tests" / server.name).read_text().replace("if __name__ ==", f"{nothing}if __name__ =="))
     body = f"""
 import sys
@@ -292,6 +379,7 @@ process.wait()
 """
     with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:
         pids = list(map(int, tests.stdout.readline().split()))
+        assert len(pids) == 3
         assert all(map(is_alive, pids))
         tests.kill()
         deadline = time.monotonic() + 60

@@ -1,6 +1,6 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
 import { repeat } from "./board.js";
-import { configOf, faded, fetchNumbers, layoutOf, lineOf, onScheme, plotly } from "./plots.js";
+import { configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
 const panels = new Map();
@@ -86,12 +86,12 @@ async function draw(figure) {
   };
   const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
   const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
-  await (await plotly()).react(plot, drawn, layout, configOf(found.metric));
+  const config = configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure)));
+  await (await plotly()).react(plot, drawn, layout, config);
   if (!plot.dataset.heard) {
     plot.dataset.heard = "1";
     plot.on("plotly_relayout", (change) => zoomed(change));
-    plot.on("plotly_hover", (event) => moveCursors(plot, event.points[0]?.x));
-    plot.on("plotly_unhover", () => moveCursors(plot, null));
+    shareCursor(plot, () => [...panels.values()].map((panel) => panel.plot));
   }
 }
 
@@ -109,24 +109,6 @@ function bounds(figure) {
   const isLog = figure.dataset.logx && !figure.dataset.url.includes("x=wall");
   const number = (value) => (typeof value === "string" ? Date.parse(value.replace(" ", "T") + "Z") / 1000 : isLog ? 10 ** value : value);
   return `&from=${number(range[0])}&to=${number(range[1])}`;
-}
-
-function moveCursors(source, x) {
-  for (const { plot } of panels.values()) {
-    let cursor = plot.querySelector(".cursor");
-    if (!cursor) {
-      cursor = document.createElement("div");
-      cursor.className = "cursor";
-      cursor.append(document.createElement("span"));
-      plot.append(cursor);
-    }
-    const axis = plot._fullLayout?.xaxis;
-    const at = x === null || x === undefined || !axis ? NaN : axis.d2p(x);
-    cursor.hidden = !(at >= 0 && at <= axis?._length);
-    if (cursor.hidden) continue;
-    cursor.style.left = `${plot._fullLayout._size.l + at}px`;
-    cursor.firstChild.textContent = plot === source ? "" : typeof x === "number" ? String(Number(x.toPrecision(6))) : x;
-  }
 }
 
 async function load(figure) {

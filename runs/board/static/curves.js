@@ -1,6 +1,6 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
 import { repeat } from "./board.js";
-import { configOf, layoutOf, lineColour, plotly } from "./plots.js";
+import { configOf, fetchFile, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const charts = document.getElementById("charts");
@@ -27,6 +27,8 @@ function aroundConstant(values) {
   return { range: [first - Math.abs(first) / 5, first + Math.abs(first) / 5] };
 }
 
+const seen = new Map();
+
 class Chart {
   constructor(section) {
     this.metric = section.dataset.metric;
@@ -35,14 +37,15 @@ class Chart {
     this.found = null;
   }
 
+  /** Return the address of the points that are shown. */
+  url(path, more = {}) {
+    const [from, to] = this.range ?? ["", ""];
+    return `${path}?${new URLSearchParams({ run, metric: this.metric, axis: axis.value, from, to, ...more })}`;
+  }
+
   async load() {
     const pixels = Math.max(100, Math.round(this.place.clientWidth));
-    const query = new URLSearchParams({ run, metric: this.metric, pixels, axis: axis.value });
-    if (this.range) {
-      query.set("from", this.range[0]);
-      query.set("to", this.range[1]);
-    }
-    const asked = fetch(`/series?${query}`);
+    const asked = fetch(this.url("/series", { pixels }));
     plotly().catch(() => {});
     const answer = await asked;
     const found = await answer.json();
@@ -70,11 +73,13 @@ class Chart {
       yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e", ...aroundConstant(values) },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
-    await (await plotly()).react(this.place, data, layout, configOf(this.metric));
+    const config = configOf(this.metric, () => fetchFile(this.url("/points")));
+    await (await plotly()).react(this.place, data, layout, config);
     this.place.dataset.drawn = values.length;
     if (this.isWatched) return;
     this.isWatched = true;
     this.place.on("plotly_relayout", (change) => this.zoom(change));
+    shareCursor(this.place, () => [...seen.values()].filter((chart) => chart.isWatched).map((chart) => chart.place));
   }
 
   zoom(change) {
@@ -86,7 +91,6 @@ class Chart {
 }
 
 if (charts) {
-  const seen = new Map();
   const observer = new IntersectionObserver((found) => {
     for (const { isIntersecting, target } of found) {
       if (!isIntersecting || seen.has(target)) continue;

@@ -1,5 +1,6 @@
 // Parallel coordinates as SVG: an axis for each parameter and objective, a line for each trial; dragging along an axis
-// chooses trials.
+// chooses a part of it (brushes.js).
+import { covers } from "./brushes.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const [HEIGHT, TOP, BOTTOM, GAP, SIDE] = [360, 44, 20, 150, 70];
@@ -34,6 +35,24 @@ export class Scale {
     return (value - this.low) / (this.high - this.low);
   }
 
+  /** Return the part of the axis between two places: what `brushes.js` calls a brush; null for all of it. */
+  between(low, high) {
+    if (!this.isNumeric) {
+      const names = this.names.filter((name) => this.place(name) >= low && this.place(name) <= high);
+      return names.length && names.length < this.names.length ? { names: new Set(names) } : null;
+    }
+    const value = (place) => Number((this.isLog ? this.low * (this.high / this.low) ** place : this.low + (this.high - this.low) * place).toPrecision(4));
+    const found = { low: low <= 0 ? null : value(low), high: high >= 1 ? null : value(high) };
+    return found.low === null && found.high === null ? null : found;
+  }
+
+  /** Return the places that a brush covers, as pairs of ends. */
+  covered(brush) {
+    if (brush.names) return [...brush.names].map((name) => this.place(name)).filter((at) => at >= 0).map((at) => [at - 0.02, at + 0.02]);
+    const inside = (place) => Math.min(1.02, Math.max(-0.02, Number.isNaN(place) ? -0.02 : place));
+    return [[brush.low === null ? -0.02 : inside(this.place(brush.low)), brush.high === null ? 1.02 : inside(this.place(brush.high))]];
+  }
+
   ticks() {
     if (!this.isNumeric) return this.names.slice(0, 12).map((name) => [this.place(name), name.slice(0, 16)]);
     const at = this.high === this.low ? [0.5] : [0, 0.25, 0.5, 0.75, 1];
@@ -47,10 +66,11 @@ export class Scale {
 /**
  * Draw trials, and return what changes them.
  *
- * svg: where to. scales: the axes. rows: {number, values, color}, best last. colors: of text and axes.
- * onChange: told the numbers of the trials that are chosen, or null for all.
+ * svg: where to. scales: the axes. rows: {number, values, color}, best last. colors: of text and axes. brushes: by the
+ * name of the axis; what is dragged is put there, and onBrush is called. Returns a function that shows the brushes as
+ * they are, and returns the numbers of the trials that all of them cover, or null for all.
  */
-export function drawParallel(svg, scales, rows, colors, onChange, brushes = new Map()) {
+export function drawParallel(svg, scales, rows, colors, brushes, onBrush) {
   const width = 2 * SIDE + GAP * Math.max(1, scales.length - 1);
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
@@ -72,14 +92,25 @@ export function drawParallel(svg, scales, rows, colors, onChange, brushes = new 
     });
     const line = node("path", { d: path, stroke: color, "stroke-opacity": rows.length > 300 ? 0.35 : 0.75 }, lines);
     node("title", {}, line).textContent = `trial ${number}`;
-    return { number, places, line };
+    return { number, values, line };
   });
 
-  const choose = () => {
-    const chosen = drawn.filter(({ places }) => [...brushes].every(([at, [low, high]]) => places[at] >= low && places[at] <= high));
-    const kept = new Set(chosen);
-    for (const one of drawn) one.line.setAttribute("visibility", kept.has(one) ? "visible" : "hidden");
-    onChange(brushes.size ? new Set(chosen.map(({ number }) => number)) : null);
+  const marks = node("g", { fill: colors.accent, "fill-opacity": 0.3, stroke: colors.accent });
+  const show = () => {
+    const used = scales.map((scale, index) => [scale, index, brushes.get(scale.name)]).filter(([, , brush]) => brush);
+    const chosen = new Set();
+    for (const { number, values, line } of drawn) {
+      const isChosen = used.every(([, index, brush]) => covers(brush, values[index]));
+      if (isChosen) chosen.add(number);
+      line.setAttribute("visibility", isChosen ? "visible" : "hidden");
+    }
+    marks.replaceChildren();
+    for (const [scale, index, brush] of used) {
+      for (const [low, high] of scale.covered(brush)) {
+        node("rect", { x: across(index) - 7, width: 14, y: down(high), height: Math.max(2, down(low) - down(high)) }, marks);
+      }
+    }
+    return used.length ? chosen : null;
   };
 
   scales.forEach((scale, index) => {
@@ -95,16 +126,9 @@ export function drawParallel(svg, scales, rows, colors, onChange, brushes = new 
       const tick = node("text", { ...text, x: x + 6, y: down(place) + 4, "font-size": 10.5, stroke: colors.ground, "stroke-width": 3, "paint-order": "stroke" }, svg);
       tick.textContent = name;
     }
-    const brush = node("rect", { x: x - 7, width: 14, y: 0, height: 0, fill: colors.accent, "fill-opacity": 0.3, stroke: colors.accent }, svg);
     const zone = node("rect", { x: x - 14, width: 28, y: TOP - 6, height: HEIGHT - TOP - BOTTOM + 12, fill: "transparent" }, svg);
     zone.classList.add("zone");
     zone.dataset.axis = scale.name;
-    const show = () => {
-      const [low, high] = brushes.get(index) ?? [0, 0];
-      brush.setAttribute("y", down(high));
-      brush.setAttribute("height", brushes.has(index) ? Math.max(2, down(low) - down(high)) : 0);
-      brush.setAttribute("visibility", brushes.has(index) ? "visible" : "hidden");
-    };
     const placeOf = (event) => {
       const box = svg.getBoundingClientRect();
       const y = ((event.clientY - box.top) / box.height) * HEIGHT;
@@ -114,25 +138,25 @@ export function drawParallel(svg, scales, rows, colors, onChange, brushes = new 
     zone.addEventListener("pointerdown", (event) => {
       zone.setPointerCapture(event.pointerId);
       start = placeOf(event);
-      brushes.delete(index); // a click alone takes the brush away
-      show();
-      choose();
+      brushes.delete(scale.name); // a click alone takes the brush away
+      onBrush();
     });
     zone.addEventListener("pointermove", (event) => {
       if (start === null) return;
       const now = placeOf(event);
       if (Math.abs(now - start) < 0.01) return;
-      brushes.set(index, [Math.min(start, now), Math.max(start, now)]);
-      show();
-      choose();
+      const brush = scale.between(Math.min(start, now), Math.max(start, now));
+      if (brush) brushes.set(scale.name, brush);
+      else brushes.delete(scale.name);
+      onBrush();
     });
     zone.addEventListener("pointerup", () => {
       start = null;
     });
-    show();
   });
-  choose();
-  return brushes;
+  svg.append(marks);
+  marks.setAttribute("pointer-events", "none");
+  return show;
 }
 
 /** Return an SVG as a file of its own. */

@@ -1,4 +1,5 @@
 // Plots by plotly.js in the colours of the page, each with buttons that save it as PNG, SVG and CSV.
+import { announce } from "./board.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
@@ -58,7 +59,22 @@ export function csvOf(plot) {
 const icon = (text) => ({ width: 24, height: 24, path: text });
 const SAVE = "M12 3v10m0 0 4-4m-4 4-4-4M5 17v3h14v-3h-1.6v1.4H6.6V17z M11 3h2v9h-2z";
 
-/** Return the configuration of a plot that is saved under a name; `csv` returns the text of its CSV file. */
+/** Return a file that the server makes; throws what it says is wrong. */
+export async function fetchFile(url) {
+  const answer = await fetch(url, { headers: { accept: "application/json" } });
+  if (!answer.ok) throw new Error((await answer.json()).error);
+  return answer.blob();
+}
+
+async function saveCsv(name, found) {
+  try {
+    download(name, new Blob([await found], { type: "text/csv" }));
+  } catch (error) {
+    announce(error.message);
+  }
+}
+
+/** Return the configuration of a plot that is saved under a name; `csv` returns its CSV file, or a promise of it. */
 export function configOf(name, csv = csvOf) {
   const file = name.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "plot";
   const save = (format) => ({
@@ -66,7 +82,7 @@ export function configOf(name, csv = csvOf) {
     icon: icon(SAVE),
     click: (plot) =>
       format === "csv"
-        ? download(`${file}.csv`, new Blob([csv(plot)], { type: "text/csv" }))
+        ? saveCsv(`${file}.csv`, csv(plot))
         : window.Plotly.downloadImage(plot, { format, filename: file, width: 1000, height: 600 }),
   });
   return {
@@ -114,7 +130,7 @@ let script;
 export function plotly() {
   script ??= new Promise((resolve, reject) => {
     const element = document.createElement("script");
-    element.src = document.getElementById("plotly-script").href;
+    element.src = document.documentElement.dataset.plotly;
     element.addEventListener("load", () => resolve(window.Plotly));
     element.addEventListener("error", () => reject(new Error("plotly.js cannot be loaded")));
     document.head.append(element);
@@ -125,4 +141,26 @@ export function plotly() {
 /** Call a function when the colours of the page change. */
 export function onScheme(redraw) {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+/** Show where the pointer is over a plot in all of the plots that `plotsOf` returns, which have the same axis. */
+export function shareCursor(plot, plotsOf) {
+  plot.on("plotly_hover", (event) => plotsOf().forEach((one) => moveCursor(one, event.points[0]?.x, one === plot)));
+  plot.on("plotly_unhover", () => plotsOf().forEach((one) => moveCursor(one, null, false)));
+}
+
+function moveCursor(plot, x, isSource) {
+  let cursor = plot.querySelector(".cursor");
+  if (!cursor) {
+    cursor = document.createElement("div");
+    cursor.className = "cursor";
+    cursor.append(document.createElement("span"));
+    plot.append(cursor);
+  }
+  const axis = plot._fullLayout?.xaxis;
+  const at = x === null || x === undefined || !axis ? NaN : axis.d2p(x);
+  cursor.hidden = !(at >= 0 && at <= axis?._length);
+  if (cursor.hidden) return;
+  cursor.style.left = `${plot._fullLayout._size.l + at}px`;
+  cursor.firstChild.textContent = isSource ? "" : typeof x === "number" ? String(Number(x.toPrecision(6))) : x;
 }

@@ -1,5 +1,6 @@
 // The plots of a sweep: parallel coordinates that filter the table, history, importances, slices, heat map.
 import { repeat } from "./board.js";
+import { brushesOf, makeForm, writeBrushes } from "./brushes.js";
 import { Scale, asFile, asPng, drawParallel } from "./parallel.js";
 import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme, plotly } from "./plots.js";
 
@@ -9,10 +10,30 @@ const MOST_BINS = 12;
 // From bad to good: viridis, Smith and van der Walt 2015, https://bids.github.io/colormap/
 const GOOD = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 const brushes = new Map();
+let isAsked = false; // whether the brushes of the address are taken on
+let showBrushes;
+let showForm;
+let chosen = null;
 let data;
 let importances;
 
 const objective = () => Number($("objective")?.value ?? 0);
+const asked = new URLSearchParams(location.search);
+if (Number(asked.get("objective")) < $("objective")?.options.length) $("objective").selectedIndex = Number(asked.get("objective"));
+
+/** Write into the address what is chosen, so that others open the same. */
+function keep() {
+  const url = new URL(location.href);
+  if (objective()) url.searchParams.set("objective", objective());
+  else url.searchParams.delete("objective");
+  for (const select of [$("heat-x"), $("heat-y")]) {
+    if (select.value !== select.dataset.usual) url.searchParams.set(select.id, select.value);
+    else url.searchParams.delete(select.id);
+  }
+  writeBrushes(url.searchParams, brushes);
+  window.history.replaceState(null, "", url);
+}
+
 const complete = () => data.trials.filter((trial) => trial.state === "COMPLETED" && typeof trial.values[objective()] === "number");
 const valueOf = (trial) => trial.values[objective()];
 const isMaximized = () => data.objectives[objective()]?.goal === "maximize";
@@ -48,17 +69,38 @@ function parallel() {
   const scales = axes.map(([name, of]) => new Scale(name, trials.map(of)));
   const rows = trials.map((trial) => ({ number: trial.number, values: axes.map(([, of]) => of(trial)), color: colourOf(good.get(trial.number)) }));
   const colors = { text: colour("--text"), line: colour("--strong-line"), ground: colour("--bg"), accent: colour("--accent"), font: "system-ui, sans-serif" };
-  drawParallel($("parallel").querySelector("svg"), scales, rows, colors, filter, brushes);
+  if (!isAsked && trials.length) {
+    isAsked = true;
+    for (const [name, brush] of brushesOf(asked, scales)) brushes.set(name, brush);
+    $("ranges").parentElement.open = brushes.size > 0;
+  }
+  showBrushes = drawParallel($("parallel").querySelector("svg"), scales, rows, colors, brushes, brushed);
+  // What is being typed stays.
+  if (!$("ranges").contains(document.activeElement)) showForm = makeForm($("ranges"), scales, brushes, brushed);
+  choose();
 }
 
-function filter(chosen) {
+function brushed(control) {
+  choose(control);
+  keep();
+}
+
+/** Show the brushes in the plot and in the form, and what they choose in the table. */
+function choose(control) {
+  showForm(control);
+  chosen = showBrushes();
+  filter();
+}
+
+/** Show the trials that are chosen in the table. */
+function filter() {
   let count = 0;
   for (const row of $("trials").tBodies[0].rows) {
     row.hidden = chosen !== null && !chosen.has(Number(row.dataset.number));
     count += !row.hidden;
   }
   $("count").textContent = count;
-  $("brushed").textContent = chosen === null ? "drag along an axis to choose trials" : `${chosen.size} trials; click an axis to choose all of it`;
+  $("brushed").textContent = chosen === null ? "drag along an axis to choose trials" : `${chosen.size} trial${chosen.size === 1 ? "" : "s"} chosen; click an axis to choose all of it`;
 }
 
 for (const button of document.querySelectorAll("[data-save]")) {
@@ -138,7 +180,12 @@ function fill(select, wanted) {
   if (select.options.length) return;
   for (const name of data.parameters) select.add(new Option(name, name));
   select.selectedIndex = Math.min(wanted, data.parameters.length - 1);
-  select.addEventListener("change", heat);
+  select.dataset.usual = select.value;
+  if (data.parameters.includes(asked.get(select.id))) select.value = asked.get(select.id);
+  select.addEventListener("change", () => {
+    heat();
+    keep();
+  });
 }
 
 /** Return bins of an axis: their labels, and the bin of a value. */
@@ -186,12 +233,35 @@ function heat() {
     hoverinfo: "text", name: "",
   }];
   const axis = (name, { labels }) => ({
-    title: { text: shown(name) }, tickvals: labels.map((_, at) => at), ticktext: labels, range: [-0.5, labels.length - 0.5], showgrid: false, zeroline: false,
+    title: { text: shown(name), standoff: 8 }, tickvals: labels.map((_, at) => at), ticktext: labels, range: [-0.5, labels.length - 0.5], showgrid: false, zeroline: false,
   });
   const layout = { xaxis: axis(x, across), yaxis: axis(y, down), shapes, hovermode: "closest" };
+  heatTable(x, y, across.labels, down.labels, cells);
   plot($("heat").querySelector(".plot"), traces, layout, "heat map", () =>
     csv([[x, y, `mean ${nameOf()}`, "trials"], ...filled.map(({ at, column, num, mean }) => [across.labels[column], down.labels[at], mean, num])]),
   );
+}
+
+/** Show the heat map as a table, for those who read it or go through it by keys. */
+function heatTable(x, y, across, down, cells) {
+  const table = document.createElement("table");
+  table.className = "wide table";
+  const plain = (label) => label.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
+  const head = (text, scope, row) => row.append(Object.assign(document.createElement("th"), { textContent: plain(text), scope }));
+  table.createCaption().textContent = `Mean ${nameOf()}, and number of trials, by ${y} (rows) and ${x} (columns)`;
+  const first = table.createTHead().insertRow();
+  first.insertCell();
+  across.forEach((label) => head(label, "col", first));
+  const body = table.createTBody();
+  cells.forEach((row, at) => {
+    const line = body.insertRow();
+    head(down[at], "row", line);
+    for (const cell of row) {
+      const mean = cell.reduce((a, b) => a + b, 0) / cell.length;
+      line.insertCell().textContent = cell.length ? `${Number(mean.toPrecision(5))} (${cell.length})` : "–";
+    }
+  });
+  $("heat-table").replaceChildren(table);
 }
 
 function intermediate() {
@@ -222,19 +292,22 @@ async function drawAll() {
   $("sweep").dataset.ready = "1";
 }
 
-$("objective")?.addEventListener("change", drawAll);
+$("objective")?.addEventListener("change", async () => {
+  await drawAll();
+  keep();
+});
 onScheme(drawAll);
 await drawAll();
 repeat(async () => {
   if (!data.living) return 30;
   const known = data.trials.map((trial) => trial.state).join();
   await load();
-  // New rows come from the server, with the brushes gone.
-  if (data.trials.map((trial) => trial.state).join() !== known && !brushes.size) {
+  if (data.trials.map((trial) => trial.state).join() !== known) {
     const answer = await fetch(location.href);
     const text = await answer.text();
     const rows = new DOMParser().parseFromString(text, "text/html").querySelector("#trials tbody");
     if (rows) $("trials").tBodies[0].replaceWith(rows);
+    filter();
     importances = undefined;
     await importance();
   }

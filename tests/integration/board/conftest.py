@@ -21,6 +21,9 @@ from runs.board.serving import BoardServer
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 
+# All pages in one process, which compiles the script of the plots once: half of the time of the tests in the browser.
+ONE_PROCESS = ("--renderer-process-limit=1", "--process-per-site", "--disable-site-isolation-trials", "--disable-gpu")
+
 
 def record(folder: Path) -> None:
     """Record four runs: two that are good, one that fails, and one that was called to do nothing else."""
@@ -114,9 +117,28 @@ def browser() -> Iterator[object]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox", *ONE_PROCESS])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def context_of(browser) -> Callable[..., object]:
+    """Return the browser's context with the options given: one for all tests, as each costs half a second of CPU."""
+    contexts: dict[str, object] = {}
+
+    def get(**options: object) -> object:
+        key = repr(sorted(options.items()))
+        if key not in contexts:
+            contexts[key] = browser.new_context(**options)
+            contexts[key].set_default_timeout(30_000)
+            # The process of the pages would end with the last of them.
+            stays = contexts[key].new_page()
+            stays.route("**", lambda route: route.fulfill(body=""))
+            stays.goto("http://127.0.0.1/")
+        return contexts[key]
+
+    return get
 
 
 @pytest.fixture(scope="module")
@@ -158,19 +180,18 @@ class Watched:
 
 
 @pytest.fixture
-def watched(browser) -> Iterator[Callable[..., Watched]]:
+def watched(context_of) -> Iterator[Callable[..., Watched]]:
     """Open pages: `watched(**context)`; at the end, none of them may have had an error or asked another machine."""
-    contexts, pages = [], []
+    pages: list[Watched] = []
 
     def new(**options: object) -> Watched:
-        contexts.append(browser.new_context(**options))
-        contexts[-1].set_default_timeout(30_000)
-        pages.append(Watched(contexts[-1].new_page()))
+        pages.append(Watched(context_of(**options).new_page()))
         return pages[-1]
 
     yield new
-    for context in contexts:
-        context.close()
-    assert [error for page in pages for error in page.errors] == []
+    for watch in pages:
+        watch.page.close()
+        watch.page.context.clear_cookies()
+    assert [error for watch in pages for error in watch.errors] == []
     there = ("http://127.0.0.1:", "data:", "blob:", "file:///")
-    assert [url for page in pages for url in page.requests if not url.startswith(there)] == []
+    assert [url for watch in pages for url in watch.requests if not url.startswith(there)] == []

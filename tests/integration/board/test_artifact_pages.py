@@ -20,7 +20,7 @@ def logged(tmp_path_factory, mongo_url):
 
     @ex.config
     def config():
-        training = {"monitor": "val/loss", "mode": "auto"}
+        training = {"monitor": "val/loss", "mode": "auto", "val_interval": 1}
         uses = False
 
     @ex.main
@@ -33,11 +33,11 @@ def logged(tmp_path_factory, mongo_url):
             (folder / "net" / "layer.txt").write_text(f"weights {number}")
             (folder / "net" / "page.html").write_text(EVIL)
             _run.log_artifact("net", folder / "net", "model", metadata={"note": EVIL, "number": number})
-        for step, loss in enumerate((3.0, 1.0, 2.0)):
-            _run.log_scalar("val/loss", loss, step)
+        for step, loss in enumerate((3.0, 1.0, 2.0), 1):
+            _run.log_scalar("val/loss", loss, 10 * step)
         kept = _run.folder / "checkpoints"
-        kept.mkdir()
-        for name in ("best.pt", "last.pt"):
+        (kept / "start").mkdir(parents=True)
+        for name in ("best.pt", "last.pt", "best-000001.pt", "step-000000020.pt", "step-000000025.pt", "start/best.pt"):
             (kept / name).write_bytes(b"12345")
 
     ex.observers.append(FileObserver(folder / "store"))
@@ -102,9 +102,18 @@ def test_files_are_downloaded_and_never_run(client_of, artifacts):
 def test_checkpoints_have_their_scores(client_of, artifacts):
     client = client_of(artifacts)
     text = client.get("/models").text
-    rows = re.findall(r'checkpoints/(best|last)\.pt</a></td><td>val/loss</td><td class="number">([\d.]+)</td>', text)
-    assert rows == [("best", "1"), ("last", "2")]
-    [href] = re.findall(r'href="([^"]+best[^"]+)"', text)
+    rows = [re.findall(r">([^<>\n]*)</(?:a|td)>", row) for row in text.split("<tr>") if "checkpoints/" in row]
+    assert {row[-6].removeprefix("checkpoints/"): row[-5:-1] for row in rows} == {
+        "best.pt": ["2", "20", "val/loss", "1"],
+        "last.pt": ["3", "30", "val/loss", "2"],
+        "best-000001.pt": ["1", "10", "val/loss", "3"],
+        "step-000000020.pt": ["2", "20", "val/loss", "1"],
+        "step-000000025.pt": ["2.5", "25", "", "–"],
+        "start/best.pt": ["–", "–", "", "–"],
+    }
+    file = {"tab": "files", "kind": "checkpoint", "name": "checkpoints/best-000001.pt"}
+    assert "val/loss 3, step 10, epoch 1" in client.get("/runs/1", params=file).text
+    href = re.search(r'href="([^"]+best\.pt[^"]+)"', text)[1]
     assert client.get(href.replace("&amp;", "&")).content == b"12345"
 
 
@@ -118,7 +127,7 @@ def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
 def test_pages_are_accessible(watched, serve, logged):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = watched(bypass_csp=True).page
+    page = watched().page
     for path in ("/artifacts", "/artifacts/net", "/models"):
         page.goto(f"{serve(logged['folder'])}{path}")
         found = Axe().run(page).response["violations"]

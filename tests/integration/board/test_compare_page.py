@@ -7,9 +7,10 @@ import re
 import numpy as np
 import pymongo
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from experiments import Experiment
-from observers import FileObserver, Image
+from observers import FileObserver, Image, PointCloud
 from observers.record.points import POINT
 from runs import copy, open_store
 from runs.drawing.curve import Curve, thin
@@ -40,6 +41,11 @@ def unpacked(body):
 def drawn(page):
     """Wait until all panels are drawn."""
     page.wait_for_function("() => [...document.querySelectorAll('figure.panel')].every((one) => one.dataset.ready)")
+
+
+def assert_accessible(page):
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
 
 
 @pytest.mark.parametrize("tab", TABS)
@@ -88,6 +94,18 @@ def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
     assert {"label", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
     code, found = panel(client, run="1", metric="train/loss", **{"from": "10", "to": "12.5"})
     assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
+
+
+def test_all_points_of_a_panel_are_saved(client_of, recorded, monkeypatch):
+    client = client_of(recorded)
+    query = {"where": "status=COMPLETED", "metric": "train/loss", "by": "lr", "x": "step", "from": "10", "to": "12.5"}
+    rows = list(csv.reader(client.get("/compare/points", params=query).text.splitlines()))
+    assert rows[0] == ["curve", "step", "value", "low", "high"]
+    labels = ("lr=0.01 (n = 1)", "lr=0.1 (n = 2)")
+    assert [row[:2] for row in rows[1:]] == [[label, step] for label in labels for step in ("10", "11", "12")]
+    monkeypatch.setattr("runs.board.points_page._MAX_POINTS", 119)
+    answer = client.get("/compare/points", params=query)
+    assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (409, "got 120 points of train/loss")
 
 
 class Commands(pymongo.monitoring.CommandListener):
@@ -198,6 +216,7 @@ def changed(tmp_path_factory):
         def main(_run):
             for step in (0, 5):
                 _run.log_media("sample", Image([[0.0, 1.0]]), step)
+            _run.log_media("scan", PointCloud([[0, 0, 0], [1, 2, 3]]), 3)
 
         ex.add_source_file(source)
         ex.observers.append(FileObserver(folder / "store"))
@@ -226,16 +245,17 @@ def test_sources_and_media_stand_side_by_side(client_of, changed_store):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
     text = client.get("/compare", params={"run": ["1", "2"], "tab": "media"}).text
     assert 'data-steps="[0, 5]"' in text
-    assert text.count("data-entries=") == 2
+    assert text.count("data-entries=") == 4
 
 
-def test_curves_are_drawn_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
+def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
     page = watched().page
     page.goto(f"{serve(recorded)}/compare?run=1&run=2&log_y=1&smoothing=0.3")
     drawn(page)
     assert page.locator("figure.panel").count() == 2
     legend = page.locator("#legend li").all_inner_texts()
     assert [text.partition(",")[0] for text in legend] == ["run 1: lr=0.1", "run 2: lr=0.01"]
+    assert_accessible(page)
     plots = page.locator("figure.panel .plot")
     plots.first.hover()
     page.wait_for_function("() => document.querySelectorAll('.cursor:not([hidden])').length === 2")
@@ -243,8 +263,8 @@ def test_curves_are_drawn_and_saved_and_share_a_cursor(watched, serve, recorded,
         page.evaluate("document.querySelector('.modebar-btn[data-title*=CSV]').dispatchEvent(new MouseEvent('click'))")
     download.value.save_as(tmp_path / "saved.csv")
     rows = list(csv.reader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
-    assert rows[0] == ["curve", "x", "y"]
-    assert len(rows) > 80
+    assert rows[0] == ["curve", "step", "value", "as_logged"]
+    assert [row[0] for row in rows[1:]] == [text for text in legend for _ in range(40)]
     page.locator("#legend button").first.click()
     assert page.locator("#legend button").first.get_attribute("aria-pressed") == "false"
     page.locator("select[name=x]").select_option("time")
@@ -269,20 +289,17 @@ def test_media_follow_the_slider(watched, serve, changed):
     page = watched().page
     page.goto(f"{serve(changed)}/compare?run=1&run=2&tab=media")
     page.wait_for_function("() => document.querySelectorAll('.medium img').length === 2")
-    assert page.locator(".at").all_inner_texts() == ["step 5", "step 5"]
+    page.wait_for_function("() => document.querySelectorAll('.medium .points[data-drawn=\"2\"]').length === 2")
+    assert page.locator(".at").all_inner_texts() == ["step 5", "step 5", "step 3", "step 3"]
     page.locator("input[type=range]").fill("0")
-    page.wait_for_function("() => [...document.querySelectorAll('.at')].every((one) => one.innerText === 'step 0')")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.at')].slice(0, 2).every((one) => one.innerText === 'step 0')"
+    )
 
 
-@pytest.mark.parametrize(
-    "tab", [tab if tab == "curves" else pytest.param(tab, marks=pytest.mark.nightly) for tab in TABS]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("tab", TABS[1:])
 def test_page_is_accessible(watched, serve, changed, recorded, tab):
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = watched(bypass_csp=True).page
+    page = watched().page
     page.goto(f"{serve(changed if tab in ('sources', 'media') else recorded)}/compare?run=1&run=2&tab={tab}")
-    if tab == "curves":
-        drawn(page)
-    found = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    assert_accessible(page)

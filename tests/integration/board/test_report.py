@@ -46,8 +46,11 @@ def test_groups_are_compared_and_drawn_as_means(store, tmp_path):
 
 def test_report_opens_in_a_browser_without_asking_anybody(store, tmp_path, watched):
     report(store, tmp_path / "report.html", "--limit", "0")
+    watch = watched()
+    watch.page.set_viewport_size({"width": 390, "height": 800})
     for scheme in ("light", "dark"):
-        watch = watched(color_scheme=scheme, viewport={"width": 390, "height": 800})
+        watch.page.emulate_media(color_scheme=scheme)
+        watch.requests.clear()
         watch.page.goto(f"file://{tmp_path}/report.html")
         assert watch.page.locator("svg").count() == 2
         assert watch.requests == [f"file://{tmp_path}/report.html", "data:,"][: len(watch.requests)]

@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import hashlib
+import re
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 
 from observers.mongo.destination import Destination
 from runs.errors import SweepError
@@ -28,6 +30,16 @@ SPEC = {
         "kind": {"values": ["a", EVIL]},
     },
 }
+# Storages that are not read, by the id of their sweep.
+ELSEWHERE = {
+    "outside": "sqlite:////nowhere/study.db",
+    "above": "sqlite:///../../study.db",
+    "missing": "sqlite:///missing.db",
+    "memory": "sqlite://",
+    "text": "sqlite:///text.db",
+    "empty": "sqlite:///empty.db",
+    "server": "postgresql://user:password@192.0.2.1/studies",
+}
 
 
 def make_sweep(place, id="first", num=8, **entries):
@@ -42,10 +54,10 @@ def make_sweep(place, id="first", num=8, **entries):
         "created": "2026-01-02T03:04:05",
     }
     where = {"script": "exp.py", "module": "", "base": "/", "cwd": "/"}
-    definition = Definition(id=id, experiment="digits", spec=spec.document, **where, **{**defaults, **entries})
+    definition = Definition(id=id, experiment="digits", spec=spec.document, **{**where, **defaults, **entries})
     with contextlib.closing(place.home(id)) as home:
         home.create(definition)
-        if definition.storage:
+        if not num:
             return
         study = Study(home, definition, spec)
         home.beat("agent")
@@ -65,7 +77,11 @@ def make_sweep(place, id="first", num=8, **entries):
 def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
     make_sweep(Place(folder))
-    make_sweep(Place(folder), "elsewhere", storage="sqlite:////nowhere/study.db")
+    make_sweep(Place(folder), "own", 4, storage=f"sqlite:///{folder}/study.db")
+    for id, storage in ELSEWHERE.items():
+        make_sweep(Place(folder), id, 0, storage=storage, cwd=str(folder))
+    (folder / "text.db").write_text("no database")
+    (folder / "empty.db").write_bytes(b"")
     return folder
 
 
@@ -77,7 +93,8 @@ def sweeps(request, swept, mongo_url):
     database = request.getfixturevalue("database")
     place = Place(swept, Destination(mongo_url, database.name))
     make_sweep(place)
-    make_sweep(place, "elsewhere", storage="sqlite:////nowhere/study.db")
+    for id, storage in ELSEWHERE.items():
+        make_sweep(place, id, 0, storage=storage, cwd=str(swept))
     yield f"{mongo_url.rstrip('/')}/{database.name}"
 
 
@@ -108,28 +125,39 @@ def test_data_of_the_plots(client_of, sweeps):
     assert found["living"]
 
 
-def test_what_is_not_there_or_lies_elsewhere_is_said(client_of, sweeps):
+def test_what_is_not_there_or_lies_elsewhere_is_said(client_of, sweeps, swept, monkeypatch):
+    monkeypatch.chdir(swept)
     client = client_of(sweeps)
     for id, problem in (
         ("none", "there is no sweep none"),
-        ("elsewhere", "its study is in an Optuna storage of its own"),
+        ("outside", "its study is in /nowhere/study.db, outside of the folder of the runs"),
+        ("above", f"its study is in {swept.parent.parent}/study.db, outside of the folder of the runs"),
+        ("missing", f"its study is in {swept}/missing.db, which is not there"),
+        ("memory", "its study is in &#39;sqlite://&#39;, expected a SQLite file"),
+        ("text", f"{swept}/text.db cannot be read as an Optuna storage"),
+        ("empty", f"{swept}/empty.db cannot be read as an Optuna storage"),
+        ("server", "its study is on a server (postgresql), which is not asked as a record says so"),
     ):
         answer = client.get(f"/sweeps/{id}")
         assert answer.status_code == 409
         assert problem in answer.text
+        assert "password" not in answer.text
     for id in ("a b", "../first", ""):
         assert "sweep.id: got" in client.get("/sweep/data", params={"id": id}).json()["error"]
 
 
 def test_reading_writes_nothing(swept):
     def digest():
-        files = sorted(path for path in (swept / "sweeps").rglob("*") if path.is_file())
+        files = sorted(path for path in swept.rglob("*") if path.is_file())
         return [(path, hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
 
     before = digest()
     with open_store(swept) as store:
-        assert [one.id for one in read_definitions(store)] == ["elsewhere", "first"]
-        assert len(SweepReader().read(store, "first").status.points) == 8
+        assert {one.id for one in read_definitions(store)} == {"first", "own", *ELSEWHERE}
+        reader = SweepReader()
+        assert len(reader.read(store, "first").status.points) == 8
+        # In a storage of its own, which lies beside the runs.
+        assert [point.state for point in reader.read(store, "own").status.points.values()][2:] == ["PRUNED", "RUNNING"]
         [importances] = importances_of(store, "first")
         assert all(sorted(of) == sorted(SPEC["parameters"]) for of in importances.values())
     assert digest() == before
@@ -195,10 +223,14 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
     assert "a sweep needs the package &#39;optuna&#39;" in answer.text
 
 
-def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, tmp_path):
+def test_page_is_accessible_brushing_filters_its_table_and_its_plots_are_saved(watched, serve, swept, tmp_path):
     page = watched().page
     page.goto(f"{serve(swept)}/sweeps/first")
     page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+    found = Axe().run(page).response["violations"]
+    page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = false))")
+    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
     assert page.locator("#parallel path").count() == 5
     assert page.locator("#slices .main-svg").count() >= 3
     zone = page.locator(".zone[data-axis='val/loss']")
@@ -224,11 +256,36 @@ def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, t
     assert page.locator("#importances .plot .bars").count() >= 1
 
 
-def test_page_is_accessible(watched, serve, swept):
-    from axe_playwright_python.sync_playwright import Axe
-
-    page = watched(bypass_csp=True).page
+def test_trials_are_chosen_by_keys_and_the_address_keeps_them(watched, serve, swept):
+    page = watched().page
     page.goto(f"{serve(swept)}/sweeps/first")
     page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
-    found = Axe().run(page).response["violations"]
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []
+    page.locator("#parallel summary").press("Enter")
+    while page.evaluate("document.activeElement.ariaLabel") != "lr, at least":
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.closest('#ranges') !== null")
+    at = page.locator("#trials thead th").all_inner_texts().index("lr") - 1
+    lowest = page.locator("#trials tbody tr", has_text="completed").first.locator("td").nth(at).inner_text()
+    page.keyboard.type(lowest)
+    assert page.locator("#parallel g rect").count() == 1
+    page.get_by_label(EVIL).press("Space")
+    page.locator("#heat-y").select_option("kind")
+    rows = page.locator("#trials tbody tr:visible").all_inner_texts()
+    assert page.locator("#brushed").inner_text().startswith(f"{len(rows)} trial")
+    assert all(EVIL not in row for row in rows)
+    assert page.locator("#trials tbody tr").count() == 8
+    assert f"brush.lr={lowest}..&brush.kind=a" in page.url
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)  # which has the ranges open
+    page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
+    assert page.locator("#trials tbody tr:visible").all_inner_texts() == rows
+    assert page.locator("#heat-y").input_value() == "kind"
+    assert page.get_by_label("lr, at least").input_value() == lowest
+    # The heat map as a table: as many trials as there are in all of its cells.
+    page.locator("#heat summary").click()
+    cells = page.locator("#heat-table td").all_inner_texts()
+    assert sum(int(found) for cell in cells for found in re.findall(r"\((\d+)\)", cell)) == 5
+    page.get_by_role("button", name="Choose all trials").press("Enter")
+    assert page.locator("#trials tbody tr:visible").count() == 8
+    assert "brush" not in page.url

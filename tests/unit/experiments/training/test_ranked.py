@@ -1,6 +1,7 @@
 """Steps by several processes: the gradients of whole batches, and what cannot be trained so."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ingredients.losses.building import Loss
 from ingredients.ranks import group
 from ingredients.ranks.group import Ranks
 from ingredients.ranks.world import World
-from tests.ranked_cases import CASES, train, train_in_two_sessions
+from tests.ranked_cases import CASES, train, train_further, train_in_two_sessions
 from tests.ranks import started_ranks, wait_for_all
 
 LAB = Path(__file__).parents[4]
@@ -36,11 +37,17 @@ def found_in(tmp_path_factory):
 @pytest.fixture(scope="module")
 def by_two(found_in):
     """Return what two ranks came to, by case."""
-    path = found_in / "found.pt"
+    return trained_by(2, found_in / "found.pt")
+
+
+def trained_by(num, path, *words):
+    """Train the cases by some ranks, and return what they came to."""
     environ = {"PYTHONPATH": str(LAB), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    with started_ranks([LAB / "tests" / "ranked_cases.py", path], LAB, environ=environ) as ranks:
+    words = [LAB / "tests" / "ranked_cases.py", path, *words]
+    with started_ranks(words, LAB, num, environ=environ, own=[()] * num) as ranks:
         ended = wait_for_all(ranks)
-    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert [code for code, _, _ in ended] == [0] * num, ended
+    assert "Warning" not in "".join(errors for _, _, errors in ended)
     return torch.load(path, weights_only=True)
 
 
@@ -93,6 +100,31 @@ def test_a_state_of_ranks_is_that_of_one_process(by_two, shard, found_in):
     assert len(theirs["ranks"]) == 2
     torch.testing.assert_close(theirs["model"], mine["model"], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(theirs["optimizer"]["state"], mine["optimizer"]["state"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def left_by_two(by_two, found_in, tmp_path):
+    """Return a folder with copies of what two ranks have left: `checkpoints-False`, and `checkpoints-True` of FSDP."""
+    for folder in found_in.glob("checkpoints-*"):
+        shutil.copytree(folder, tmp_path / folder.name)
+    return tmp_path
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_one_process_resumes_what_two_have_left_and_says_so(left_by_two, shard, caplog):
+    found = train_further("normalised", left_by_two / f"checkpoints-{shard}")
+    torch.testing.assert_close(found["weights"], train("normalised", epochs=3)["weights"], rtol=1e-4, atol=1e-6)
+    assert found["steps"] == 9
+    assert "the state is of 2 processes, and this training has 1: random numbers" in caplog.text
+
+
+def test_three_ranks_resume_what_two_have_left(left_by_two):
+    found, unbroken = trained_by(3, left_by_two / "found.pt", "further"), train("normalised", epochs=3)
+    for shard in (False, True):
+        mine = found[f"resumed {shard}"]
+        torch.testing.assert_close(mine["weights"], unbroken["weights"], rtol=1e-4, atol=1e-6)
+        assert mine["steps"] == 9
+        assert len(load_checkpoint(left_by_two / f"checkpoints-{shard}" / "last.pt")["ranks"]) == 3
 
 
 class Adversarial(Task):
@@ -175,13 +207,7 @@ def test_data_that_are_not_shared_are_refused(tensor_data, monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 def test_two_gpus_come_to_what_one_does(tmp_path):
-    path = tmp_path / "found.pt"
-    with started_ranks(
-        [LAB / "tests" / "ranked_cases.py", path, "cuda"], LAB, environ={"PYTHONPATH": str(LAB)}
-    ) as ranks:
-        ended = wait_for_all(ranks)
-    assert [code for code, _, _ in ended] == [0, 0], ended
-    found = torch.load(path, weights_only=True)
+    found = trained_by(2, tmp_path / "found.pt", "cuda")
     for case in CASES:
         mine = train(case, "cuda")["weights"].cpu()
         torch.testing.assert_close(found[case]["weights"].cpu(), mine, rtol=1e-3, atol=1e-5)

@@ -200,17 +200,30 @@ def test_state_of_an_earlier_epoch_is_where_the_steps_are_repeated_from(data, ke
 
 
 @pytest.mark.parametrize("what", ["inputs", "targets"])
-def test_data_that_are_not_finite_are_named_with_their_samples(tensor_data, keeper, what):
+def test_data_that_are_not_finite_are_named_with_their_samples_and_the_replay_says_the_same(
+    tensor_data, keeper, tmp_path, what
+):
     inputs, targets = INPUTS.clone(), INPUTS[:, :1] * 2
     (inputs if what == "inputs" else targets)[EVIL, 0] = float("nan")
     data = tensor_data(*((inputs[a:b], targets[a:b]) for a, b in ((0, 24), (24, 32), (32, 40))), task="regression")
-    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
-    bundle, message = bundle_of(data, keeper, model, build_loss(None, {}, None, data, CPU))
+    loss = build_loss(None, {}, None, data, CPU)
+
+    def model():
+        return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+
+    bundle, message = bundle_of(data, keeper, model(), loss)
     finding = bundle.incident["finding"]
     assert (finding["phase"], finding["tensor"]) == ("data", what)
     (place,) = finding["samples"]
     assert bundle.incident["samples"][0][place] == EVIL
     assert f"data: {what} of the batch hold nan, samples {place}" in message
+    # The replay takes the batch of the bundle, whatever the data are now.
+    for tensor in (data.train.inputs, data.train.targets):
+        tensor.nan_to_num_()
+    said = replayed(data, bundle, Checkpointer(tmp_path / "checkpoints", {}), model(), loss)
+    assert bundle.incident["summary"] in said.report
+    assert "recorded was" not in said.report
+    assert json.loads(json.dumps(said.finding)) == finding
 
 
 def test_step_of_the_optimizer_that_overflows_is_named(data, keeper):

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,10 +174,20 @@ def test_path_that_is_there_or_ends_otherwise_is_refused(tmp_path):
         check_path(tmp_path / "nowhere" / "model.onnx", "onnx", overwrite=False)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a folder that nothing can be written to")
-def test_export_that_fails_to_be_written_leaves_nothing(data, model, tmp_path):
-    with pytest.raises(ModelError, match="nowhere"):
-        export(model, data, Path(tmp_path / "nowhere" / "model.pt2"), {}, format="pt2")
+@pytest.mark.parametrize("is_there", [False, True])
+def test_export_without_room_says_so_and_leaves_the_old_file_and_nothing_else(data, tmp_path, is_there):
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "model.pt2"
+    if is_there:
+        path.write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(ModelError, match=r"model.pt2 cannot be written \(File too large\); give another one"):
+            export(nn.Flatten(), data, path, {}, format="pt2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [other.read_text() for other in tmp_path.iterdir()] == ["old"] * is_there
 
 
 def test_compare_takes_nan_and_other_shapes_for_infinite():

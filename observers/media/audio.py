@@ -1,0 +1,106 @@
+"""Sounds that a run can log."""
+
+from __future__ import annotations
+
+import io
+import wave
+from typing import Any
+
+import numpy as np
+
+from observers.errors import MediaError
+from observers.media.kinds import Media, check_size, snapshot
+from observers.record.media_entry import Content
+
+__all__ = ["Audio"]
+
+_MAX_CHANNELS = 8
+# What browsers play at most, Hz.
+_MAX_RATE = 768_000
+_LOUDEST = 2**15 - 1
+# Floats that a calculation put this far outside of [-1, 1] are meant to be inside.
+_TOLERANCE = 1e-4
+
+
+class Audio(Media):
+    """A sound, kept as a WAV file of 16 bits.
+
+        _run.log_media("speech", Audio(waveform, sample_rate=16_000, caption="generated"), step)
+
+    Args:
+        samples: An array or a tensor: (T,), (T, C) or (C, T), C being 1 to 8 channels. Where both ends could be
+            channels, a tensor of torch has them first and an array of numpy last. int16, or floats from -1 to 1.
+        sample_rate: Samples a second, Hz.
+        caption: Text below it.
+
+    Raises:
+        MediaError: If shape, type, range or rate is another one, or it is longer than 512 MiB. The range of a tensor on
+            a GPU is known only when the file is made; what lies outside is then cut off, and `meta` says so:
+            `cut_off_from: [min, max]`.
+    """
+
+    kind = "audio"
+
+    def __init__(self, samples: Any, sample_rate: float, caption: str | None = None) -> None:
+        self._rate = _rate(sample_rate)
+        self._snapshot = snapshot(samples, "Audio")
+        self.caption = caption if caption is None else str(caption)
+        self.num_bytes = self._snapshot.num_bytes
+        shape, dtype = self._snapshot.shape, self._snapshot.dtype
+        if dtype != "int16" and "float" not in dtype:
+            raise MediaError(
+                f"Audio: got samples of type {dtype}, expected int16, or floats from -1 to 1; convert them"
+            )
+        last = len(shape) == 2 and shape[1] <= _MAX_CHANNELS
+        first = len(shape) == 2 and shape[0] <= _MAX_CHANNELS
+        if 0 in shape or not (len(shape) == 1 or last or first):
+            raise MediaError(
+                f"Audio: got an array of shape {shape}, expected (T,), (T, C) or (C, T) with T of at least 1 and C of "
+                f"1 to {_MAX_CHANNELS}; give the sounds of a batch one by one"
+            )
+        check_size("Audio", 2 * int(np.prod(shape)))
+        self._channels_first = first and (hasattr(samples, "detach") or not last)
+        if not self._snapshot.on_device and (found := _cut_off(self._snapshot.array())):
+            low, high = found["cut_off_from"]
+            raise MediaError(
+                f"Audio: got floats from {float(low):.6g} to {float(high):.6g}, expected -1 to 1; divide them by "
+                "abs(x).max(), or give int16"
+            )
+
+    def encode(self) -> Content:
+        """Make the WAV file."""
+        samples = self._snapshot.array()
+        meta = _cut_off(samples)
+        samples = samples[:, None] if samples.ndim == 1 else samples.T if self._channels_first else samples
+        if samples.dtype != np.int16:
+            whole = np.nan_to_num(samples.astype(np.float64), nan=0.0, posinf=1.0, neginf=-1.0)
+            samples = np.rint(whole.clip(-1, 1) * _LOUDEST).astype(np.int16)
+        num_samples, channels = samples.shape
+        stream = io.BytesIO()
+        with wave.open(stream, "wb") as file:
+            file.setparams((channels, 2, self._rate, num_samples, "NONE", ""))
+            file.writeframes(np.ascontiguousarray(samples, "<i2").tobytes())
+        meta |= {"sample_rate": self._rate, "channels": channels, "num_samples": num_samples}
+        meta |= {} if self.caption is None else {"caption": self.caption}
+        return Content(stream.getvalue(), ".wav", "audio/wav", meta)
+
+
+def _rate(sample_rate: Any) -> int:
+    try:
+        rate = int(sample_rate)
+        if rate == sample_rate and 1 <= rate <= _MAX_RATE:
+            return rate
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise MediaError(
+        f"Audio: got sample_rate={sample_rate!r}, expected a whole number of samples a second from 1 to {_MAX_RATE}, "
+        "such as 16000"
+    )
+
+
+def _cut_off(samples: np.ndarray) -> dict[str, Any]:
+    """Return what `meta` says of samples that are outside of -1 to 1; nothing if none is."""
+    if samples.dtype == np.int16:
+        return {}
+    low, high = float(samples.min()), float(samples.max())
+    return {} if low >= -1 - _TOLERANCE and high <= 1 + _TOLERANCE else {"cut_off_from": [str(low), str(high)]}

@@ -1,0 +1,113 @@
+"""PLY files of points, binary and little-endian, as `PointCloud` writes them; other programs open them, too.
+
+Source: http://paulbourke.net/dataformats/ply
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+__all__ = ["PlyHeader", "ply_bytes", "read_header", "read_points"]
+
+_PLACES = [(name, "<f4") for name in ("x", "y", "z")]
+_COLORS = [(name, "u1") for name in ("red", "green", "blue")]
+_TYPES = {"<f4": "float", "u1": "uchar"}
+_MAX_HEADER = 1024
+_PIECE_POINTS = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class PlyHeader:
+    """What the head of such a file says.
+
+    Attributes:
+        num_points: How many points there are.
+        has_colors: Whether they have colours.
+        num_bytes: Length of the head.
+    """
+
+    num_points: int
+    has_colors: bool
+    num_bytes: int
+
+
+def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
+    """Return a PLY file.
+
+    Args:
+        points: (n, 3) float32, x, y and z.
+        colors: (n, 3) uint8, red, green and blue; None if they have none.
+    """
+    rows = np.empty(len(points), _dtype(colors is not None))
+    for axis in range(3):
+        rows[_PLACES[axis][0]] = points[:, axis]
+        if colors is not None:
+            rows[_COLORS[axis][0]] = colors[:, axis]
+    return _head(len(points), colors is not None) + rows.tobytes()
+
+
+def read_header(stream: BinaryIO) -> PlyHeader:
+    """Return what the head of a file says, which is found to be true of its length; no point is read.
+
+    Raises:
+        ValueError: If it is no file of `ply_bytes`, or is cut off.
+    """
+    start = stream.read(_MAX_HEADER)
+    lines = start.split(b"\n", 3)
+    count = lines[2].removeprefix(b"element vertex ") if len(lines) > 3 else b""
+    if not count.isdigit() or len(count) > 12:
+        raise ValueError(f"got data that begin with {start[:16]!r}, expected a PLY file as PointCloud writes it")
+    num_points = int(count)
+    for has_colors in (False, True):
+        head = _head(num_points, has_colors)
+        if start.startswith(head):
+            break
+    else:
+        raise ValueError(
+            "got a PLY file of another form, expected x, y, z and perhaps red, green, blue, as PointCloud has"
+        )
+    stream.seek(0, os.SEEK_END)
+    found = (stream.tell() - len(head)) // _dtype(has_colors).itemsize
+    if found != num_points:
+        raise ValueError(f"got a PLY file with {found} points, expected {num_points}, as its head says")
+    return PlyHeader(num_points, has_colors, len(head))
+
+
+def read_points(stream: BinaryIO, stride: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return points (n, 3) float32 and colours (n, 3) uint8, or None where there are none.
+
+    Args:
+        stream: The file.
+        stride: 1 for all points, 2 for every second one, and so on; little more than those is held at once.
+
+    Raises:
+        ValueError: If it is no file of `ply_bytes`, or is cut off.
+    """
+    header = read_header(stream)
+    stream.seek(header.num_bytes)
+    rows = np.concatenate([*_pieces(stream, header, stride)] or [np.empty(0, _dtype(header.has_colors))])
+    points = np.stack([rows[name] for name, _ in _PLACES], axis=1)
+    return points, np.stack([rows[name] for name, _ in _COLORS], axis=1) if header.has_colors else None
+
+
+def _pieces(stream: BinaryIO, header: PlyHeader, stride: int) -> Iterator[np.ndarray]:
+    dtype = _dtype(header.has_colors)
+    step = stride * max(1, _PIECE_POINTS // stride)
+    for start in range(0, header.num_points, step):
+        data = stream.read(min(step, header.num_points - start) * dtype.itemsize)
+        yield np.frombuffer(data, dtype, len(data) // dtype.itemsize)[::stride].copy()
+
+
+def _dtype(has_colors: bool) -> np.dtype:
+    return np.dtype(_PLACES + _COLORS * has_colors)
+
+
+def _head(num_points: int, has_colors: bool) -> bytes:
+    properties = [f"property {_TYPES[type_]} {name}" for name, type_ in _PLACES + _COLORS * has_colors]
+    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {num_points}", *properties, "end_header", ""]
+    return "\n".join(lines).encode()

@@ -1,0 +1,134 @@
+"""Videos that a run can log: frames, or a file that was encoded elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from observers.errors import MediaError
+from observers.media.kinds import Media, check_size, snapshot
+from observers.media.pixels import as_bytes, check_pixels, cut_off, has_channels_first
+from observers.media.png import animated_png_bytes
+from observers.media.snapshots import Snapshot
+from observers.record.media_entry import Content
+
+__all__ = ["Video"]
+
+# Browsers show frames of 10 ms and less as long as those of 100 ms.
+_LEAST_FPS, _MOST_FPS = 0.01, 90
+# Packing takes some seconds for so many, on the thread of the heartbeats.
+_MAX_FRAME_BYTES = 2**27
+
+
+class Video(Media):
+    """A video without sound. Its frames are kept as they are, as an animated PNG file.
+
+        _run.log_media("episode", Video(frames, fps=30), step)
+
+    Every browser, and TensorBoard, shows such a file as an image that moves. It packs no better than images do: for
+    more than some hundred frames, encode them yourself, and log `Video.from_file("episode.mp4")`.
+
+    Args:
+        frames: An array or a tensor: (T, H, W), (T, H, W, C) or (T, C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA).
+            Where both could be channels, a tensor of torch has them first and an array of numpy last, as in `Image`.
+            uint8, bool, or floats from 0 to 1.
+        fps: Frames a second, from 0.01 to 90.
+        caption: Text below it.
+
+    Raises:
+        MediaError: If shape, type, range or rate is another one, or the frames have more than 128 MiB as bytes. The
+            range of a tensor on a GPU is known only when the file is made; what lies outside is then cut off, and
+            `meta` says so: `cut_off_from: [min, max]`.
+    """
+
+    kind = "video"
+    _frames: Snapshot
+    _file: Content | None = None
+
+    def __init__(self, frames: Any, fps: float, caption: str | None = None) -> None:
+        self._fps = _rate(fps)
+        self._frames = snapshot(frames, "Video")
+        self.caption = caption if caption is None else str(caption)
+        self.num_bytes = self._frames.num_bytes
+        check_pixels("Video", self._frames)
+        shape = self._frames.shape
+        channels_first = None
+        if len(shape) in (3, 4) and shape[0]:
+            channels_first = has_channels_first(shape[1:], is_tensor=hasattr(frames, "detach"))
+        if channels_first is None:
+            raise MediaError(
+                f"Video: got an array of shape {shape}, expected (T, H, W), (T, H, W, C) or (T, C, H, W) with C of "
+                "1, 3 or 4; give the videos of a batch one by one"
+            )
+        self._channels_first = channels_first
+        check_size("Video", int(np.prod(shape)), _MAX_FRAME_BYTES)
+
+    @classmethod
+    def from_file(cls, file: str | os.PathLike[str] | bytes, caption: str | None = None) -> Video:
+        """Return a video that was encoded elsewhere; it is read at once, and kept as it is.
+
+        Args:
+            file: An MP4 or WebM file: its path, or its bytes.
+            caption: Text below it.
+
+        Raises:
+            MediaError: If it is no such file, cannot be read, or has more than 512 MiB.
+        """
+        data = bytes(file) if isinstance(file, bytes | bytearray | memoryview) else _read(file)
+        check_size("Video", len(data))
+        if data[4:8] == b"ftyp":
+            suffix = ".mp4"
+        elif data[:4] == b"\x1aE\xdf\xa3" and b"webm" in data[:64]:
+            suffix = ".webm"
+        else:
+            raise MediaError(
+                f"Video: got data that begin with {data[:12]!r}, expected an MP4 or WebM file; encode it as one, or "
+                "give frames"
+            )
+        made = cls.__new__(cls)
+        made._file = Content(data, suffix, f"video/{suffix[1:]}", {} if caption is None else {"caption": str(caption)})
+        made.num_bytes = len(data)
+        return made
+
+    def encode(self) -> Content:
+        """Make the file; give the one that there was."""
+        if self._file is not None:
+            return self._file
+        values = self._frames.array()
+        meta = cut_off(values)
+        if values.ndim == 3:
+            values = values[..., None]
+        elif self._channels_first:
+            values = np.moveaxis(values, 1, -1)
+        num_frames, height, width, channels = values.shape
+        meta |= {"width": width, "height": height, "channels": channels, "num_frames": num_frames, "fps": self._fps}
+        meta |= {} if self.caption is None else {"caption": self.caption}
+        return Content(animated_png_bytes(map(as_bytes, values), self._fps), ".png", "image/png", meta)
+
+
+def _rate(fps: Any) -> float:
+    try:
+        if _LEAST_FPS <= float(fps) <= _MOST_FPS:
+            return float(fps)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise MediaError(
+        f"Video: got fps={fps!r}, expected frames a second from {_LEAST_FPS} to {_MOST_FPS}, which is what browsers "
+        "show; leave out frames, such as frames[::2]"
+    )
+
+
+def _read(file: Any) -> bytes:
+    try:
+        path = Path(file)
+        check_size("Video", path.stat().st_size)
+        return path.read_bytes()
+    except TypeError as error:
+        raise MediaError(f"Video: got a {type(file).__name__}, expected the path or the bytes of a file") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, MediaError):
+            raise
+        raise MediaError(f"Video: {file} cannot be read ({getattr(error, 'strerror', None) or error})") from error

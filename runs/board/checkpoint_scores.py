@@ -1,0 +1,114 @@
+"""Checkpoints of a run with the epoch, the step and the score that its record tells for them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from runs.comparison.compare import is_larger_better
+from runs.errors import StoreError
+from runs.query.texts import is_number
+from runs.stores.run import Run
+
+__all__ = ["CheckpointScore", "checkpoint_scores"]
+
+# The names that `ingredients.checkpoints.folder` gives to a run's own; those below `start/` are another run's.
+_NAME = re.compile(r"checkpoints/(?:best\.pt|last\.pt|best-(?P<epoch>\d+)\.pt|step-(?P<step>\d+)\.pt)")
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointScore:
+    """Origin and quality of the weights of a checkpoint.
+
+    Attributes:
+        metric: The metric that the training monitored; empty where the record does not tell.
+        value: Its value; None where there is none of just these weights.
+        step: Optimizer steps before the checkpoint; None where the record does not tell.
+        epoch: Epochs before it, with their fraction; None where the record does not tell.
+    """
+
+    metric: str = ""
+    value: float | None = None
+    step: int | None = None
+    epoch: float | None = None
+
+
+def checkpoint_scores(run: Run, names: Iterable[str]) -> Iterator[CheckpointScore]:
+    """Yield the score of each checkpoint; an empty one of those that the training loop did not name.
+
+    The best one has the best value, the last one the last; those of a step or an epoch the value of a validation there.
+
+    Args:
+        run: The run.
+        names: Checkpoints, as `Run.checkpoints` names them.
+
+    Raises:
+        StoreError: If the summary of the run cannot be read.
+    """
+    metric = run.get("config.training.monitor")
+    metric = metric if isinstance(metric, str) and metric in run.summary else ""
+    points = _Validations(run, metric)
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            yield CheckpointScore()
+        elif match["step"] is not None:
+            yield points.at_step(int(match["step"]))
+        elif match["epoch"] is not None:
+            yield points.at_epoch(int(match["epoch"]))
+        else:
+            yield points.best() if name.endswith("best.pt") else points.last()
+
+
+class _Validations:
+    """Values of the monitored metric; points are read when one of them is asked for."""
+
+    def __init__(self, run: Run, metric: str) -> None:
+        self._run, self._metric = run, metric
+        self._summary = run.summary.get(metric, {})
+
+    def best(self) -> CheckpointScore:
+        mode = self._run.get("config.training.mode")
+        larger = is_larger_better(self._metric, mode if mode in ("min", "max") else "auto")
+        return self._of_summary("max" if larger else "min")
+
+    def last(self) -> CheckpointScore:
+        return self._of_summary("last")
+
+    def _of_summary(self, statistic: str) -> CheckpointScore:
+        value, step = self._summary.get(statistic), self._summary.get(f"{statistic}_step")
+        if not is_number(value) or not is_number(step):
+            return CheckpointScore(self._metric, value if is_number(value) else None)
+        return CheckpointScore(self._metric, value, int(step), self._epoch(int(step)))
+
+    def at_step(self, step: int) -> CheckpointScore:
+        steps, values = self._points()
+        found = np.flatnonzero(steps == step)
+        value = float(values[found[-1]]) if len(found) else None
+        return CheckpointScore(self._metric if found.size else "", value, step, self._epoch(step))
+
+    def at_epoch(self, epoch: int) -> CheckpointScore:
+        steps, values = self._points()
+        with contextlib.suppress(StoreError):
+            epochs = self._run.epochs_at(steps)
+            found = np.flatnonzero(np.abs(epochs - epoch) < 1e-6) if epochs is not None else np.empty(0, np.intp)
+            if len(found):
+                return CheckpointScore(self._metric, float(values[found[-1]]), int(steps[found[-1]]), epoch)
+        return CheckpointScore(epoch=epoch)
+
+    def _points(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._metric:
+            with contextlib.suppress(StoreError):
+                series = self._run.metric(self._metric)
+                return series.steps, series.values
+        return np.zeros(0, np.int64), np.zeros(0)
+
+    def _epoch(self, step: int) -> float | None:
+        with contextlib.suppress(StoreError):
+            epochs = self._run.epochs_at(np.array([step]))
+            return None if epochs is None else round(float(epochs[0]), 2)
+        return None
