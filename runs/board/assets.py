@@ -35,9 +35,8 @@ async def asset(request: Request) -> Response | None:
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return FileResponse(_plotly_script(), media_type="text/javascript", headers=kept)
         data = await asyncio.to_thread(_compressed_plotly)
-        return Response(
-            data, media_type="text/javascript", headers={**kept, "content-encoding": "gzip", "vary": "accept-encoding"}
-        )
+        headers = {**kept, "content-encoding": "gzip", "vary": "accept-encoding"}
+        return Response(data, media_type="text/javascript", headers=headers)
     if name not in _FILES:
         return None
     found = FileResponse(_FILES[name], headers=_ASKED_FOR, stat_result=_FILES[name].stat())

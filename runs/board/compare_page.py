@@ -10,7 +10,7 @@ from typing import Any
 from starlette.responses import Response
 
 from runs.board.compare_view import TABS, CompareView
-from runs.board.numbers import numbers_response
+from runs.board.packed_numbers import numbers_response
 from runs.board.side_by_side import changed_sources, side_by_side
 from runs.board.visits import Visit, look_again_s, page
 from runs.comparison.compare import compare
