@@ -7,9 +7,9 @@ import logging
 import os
 import sys
 import traceback
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import sacred
@@ -67,12 +67,15 @@ _OPTIONS = {
 class _Frames:
     """Stands in for the module `inspect` where Sacred looks for the frame that creates an experiment.
 
-    `inspect.stack` reads the source of every frame too, for which it looks at the file of every imported module.
+    `inspect.stack` reads the source of every frame too, for which it looks at the file of every imported module. And
+    Sacred looks for the sources and packages of all that it finds in that frame, which is this file's for ours.
     """
 
     @staticmethod
-    def stack() -> list[tuple[FrameType]]:
-        return [(frame,) for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    def stack() -> list[tuple[Any]]:
+        ours = types.SimpleNamespace(f_globals={"__name__": __name__, "__file__": __file__})
+        frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+        return [(ours if frame.f_globals is globals() else frame,) for frame in frames]
 
 
 class Experiment(LabFunctions, sacred.Experiment):

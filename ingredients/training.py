@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients import amp, composed, model, optimizer
+from ingredients import amp, composed, device, model, optimizer
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError, MissingDependencyError
 
@@ -146,16 +147,22 @@ def _draw(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
 
 @ingredient.command(unobserved=True)
 def check(_run: Any) -> None:
-    """Show time and memory of a training step with each setting of memory and speed that is set, against none."""
+    """Show time and memory of a step with each setting of memory and speed that is set, against none."""
     from ingredients.models.tuned import tune
-    from ingredients.tuning.step_cost import Tuned, measure, print_costs
+    from ingredients.tuning.step_cost import Tuned, measure, measure_validation, print_costs
 
     parts = composed.make_parts(_run, "training.check", pretrained=True, tuned=False, needs=("optimizer", "amp"))
     settings, how = _run.config["model"], _run.config["optimizer"]
     chosen = {name: settings[name] for name in model.TUNED if settings[name] and name != "compile_options"}
 
-    def variant(names: Sequence[str], implementation: str | None) -> Tuned:
+    flags = {name: _run.config["device"][name] for name in device.SPEED if _run.config["device"][name]}
+    is_inference, implementation = _run.config["training"]["inference_mode"], how["implementation"]
+
+    def variant(
+        names: Sequence[str] = (), implementation: str | None = None, flags: Mapping[str, Any] = MappingProxyType({})
+    ) -> Tuned:
         def tuned(network: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
+            device.set_speed(**flags)
             options = {"compile_options": settings["compile_options"]} if "compile" in names else {}
             tune(network, **{name: chosen[name] for name in names}, **options)
             return network, optimizer.build_optimizer(
@@ -164,15 +171,24 @@ def check(_run: Any) -> None:
 
         return tuned
 
-    implementation = how["implementation"]
-    variants = {"none": variant([], None)} | {f"model.{name}": variant([name], None) for name in chosen}
+    variants = {"none": variant()} | {f"model.{name}": variant([name]) for name in chosen}
     if implementation is not None:
-        variants["optimizer.implementation"] = variant([], implementation)
+        variants["optimizer.implementation"] = variant(implementation=implementation)
+    variants |= {f"device.{name}": variant(flags={name: value}) for name, value in flags.items()}
     if len(variants) > 2:
-        variants["all of them"] = variant([*chosen], implementation)
-    if len(variants) == 1:
-        print("none is set; try model.gradient_checkpointing, channels_last or compile, or optimizer.implementation")
-    print_costs(measure(variants, parts.model, parts.loss, parts.data, amp.make_amp(parts.device)))
+        variants["all of them"] = variant([*chosen], implementation, flags)
+    if len(variants) == 1 and not is_inference:
+        print(
+            "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation, "
+            "device.matmul_precision or cudnn_benchmark, or training.inference_mode"
+        )
+    precision = amp.make_amp(parts.device)
+    try:
+        print_costs(measure(variants, parts.model, parts.loss, parts.data, precision))
+    finally:
+        device.set_speed(**flags)
+    if is_inference:
+        print_costs(measure_validation(parts.model, parts.data, precision))
 
 
 def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:

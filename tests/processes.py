@@ -7,9 +7,10 @@
 
 They take the place of `subprocess.run` and `subprocess.Popen`, and differ in this:
 
-- A Python script or module is forked from a process that has imported torch and the like (`tests/warm_python.py`),
-  which saves seconds; anything else, and with `cold=True` Python too, starts afresh. So does a process with another
-  value of a variable that is read when a program starts, such as PYTHONHASHSEED.
+- A Python script or module is forked from a process that has imported torch and the like (`tests/warm_python.py`), and
+  gets the lab's modules from there when it imports them (`tests/warm_modules.py`), which saves seconds; anything else,
+  and with `cold=True` Python too, starts afresh. So does a process with another value of a variable that is read when a
+  program starts, such as PYTHONHASHSEED.
 - They have default signal handlers, whatever the tests were started with; `ignore` names signals they ignore.
 - A process and all its descendants are killed when its `Process` is closed or collected, and when the tests end or die.
 """
@@ -37,7 +38,7 @@ from typing import IO, Any
 
 from tests.warm_python import start_child, starts_others
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "launcher", "run", "shut_down", "warm_children"]
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "imported", "launcher", "run", "shut_down", "warm_children"]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
@@ -89,6 +90,7 @@ class Process:
         cold: bool = False,
         starts_python: bool | None = None,
         becomes_python: bool | None = None,
+        _lab: tuple[Path, socket.socket] | None = None,
     ) -> None:
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else [os.fspath(word) for word in command]
         env = dict(os.environ if env is None else env)
@@ -101,10 +103,12 @@ class Process:
         self.stdin = self.stdout = self.stderr = None
         self._guardian = socket.socket(socket.AF_UNIX)
         self._answers = self._guardian.makefile("rb", buffering=0)  # else `wait` could wait for what was read already
-        self._guardian.connect(_server().address)
+        self._guardian.connect(_address())
         with contextlib.ExitStack() as ours:  # what the process alone keeps
             descriptors = [self._stream(0, stdin, text, ours), self._stream(1, stdout, text, ours)]
             descriptors.append(descriptors[1] if stderr == STDOUT else self._stream(2, stderr, text, ours))
+            if _lab is not None:
+                descriptors.append(_lab[1].fileno())
             socket.send_fds(self._guardian, [b"+"], descriptors)
         request = {
             "command": words,
@@ -113,12 +117,12 @@ class Process:
             "start_new_session": start_new_session,
             "process_group": process_group,
             "ignore": list(ignore),
-            "descriptors": [],
+            "descriptors": [] if _lab is None else [3],
             "cold": cold,
             "starts_python": starts_python,
             "becomes_python": becomes_python,
             "parent": None,
-        }
+        } | ({} if _lab is None else {"lab": str(_lab[0])})
         with contextlib.suppress(BrokenPipeError):  # which the lack of an answer tells
             self._guardian.sendall(json.dumps(request).encode() + b"\n")
         self.pid: int = self._answer()["pid"]
@@ -248,11 +252,31 @@ def run(
 def warm_children() -> Iterator[None]:
     """Let what `subprocess` starts in this process be warm where that is possible, for a `with` block."""
     original = subprocess._fork_exec
-    subprocess._fork_exec = functools.partial(start_child, _server().address, original)
+    subprocess._fork_exec = functools.partial(start_child, _address(), original)
     try:
         yield
     finally:
         subprocess._fork_exec = original
+
+
+@contextlib.contextmanager
+def imported(lab: Path) -> Iterator[None]:
+    """Let the processes that are started in a `with` block find the modules of a copy of the lab imported.
+
+    It takes as long as two or three processes that import them by themselves.
+    """
+    with tempfile.TemporaryDirectory(prefix="warm-") as folder:
+        address = f"{folder}/socket"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(128)
+            server = Process([], cwd="/", stdin=PIPE, stdout=DEVNULL, _lab=(lab, listener))
+        with server:
+            _lab_servers.append(address)
+            try:
+                yield
+            finally:
+                _lab_servers.remove(address)
 
 
 def launcher(folder: Path) -> dict[str, str]:
@@ -264,7 +288,7 @@ def launcher(folder: Path) -> dict[str, str]:
     program = folder / "python"
     program.write_text(_LAUNCHER.format(python=sys.executable, root=str(_SERVER.parents[1])))
     program.chmod(0o755)
-    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _server().address}
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _address()}
 
 
 def shut_down() -> None:
@@ -319,6 +343,12 @@ class _Server:
 
 
 _server = functools.cache(_Server)
+# The addresses of those that `imported` has started, the innermost one last.
+_lab_servers: list[str] = []
+
+
+def _address() -> str:
+    return _lab_servers[-1] if _lab_servers else _server().address
 
 
 def _as_text(data: bytes) -> str:

@@ -26,6 +26,7 @@ from ingredients.ranks.group import leave
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
+from observers.file.recording import recording_of
 from observers.file.sacred_form import plain
 from observers.media.kinds import Media
 from observers.record.protocols import GraphObserver, HasPlace, LeasedObserver, ResumableObserver
@@ -215,7 +216,8 @@ class LabRun(RecordedRun):
             position = resumed[0].position()
             self._count_from(position, position)
         if self.notices is not None and self.notices.world.rank == 0:
-            self.notices.put("record", None if self.folder is None else str(self.folder.absolute()))
+            recording = recording_of(self.uid)  # one for MongoDB alone has a folder, too
+            self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
         self._print_to_record()
         if self._trial is not None:
             self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))

@@ -1,4 +1,4 @@
-"""What settings of memory and speed change: time and memory of a training step with each, and its gradients."""
+"""What settings of memory and speed change: time and memory of a step with each, and gradients or outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingredients.datasets.batches import Data
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["measure", "print_costs"]
+__all__ = ["measure", "measure_validation", "print_costs"]
 
 # A change of a model in place, or another optimizer: what one setting does.
 Tuned = Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]
@@ -43,9 +43,10 @@ def measure(
         num_steps: Steps to time; the median counts.
 
     Returns:
-        `batch_size` and `rows`: per variant `name`, `first_s` (the first step, in which a model is compiled), `ms` a
-        step, `speed` against the first, `memory_bytes` (what a step takes at its peak beyond what is there before),
-        and `difference`: the largest of a gradient, as a share of the largest gradient.
+        `what` was timed, what was `compared`, `batch_size`, and `rows`: per variant `name`, `first_s` (the first step,
+        in which a model is compiled), `ms` a step, `speed` against the first, `memory_bytes` (what a step takes at its
+        peak beyond what is there before), and `difference`: the largest of a gradient, as a share of the largest
+        gradient.
     """
     batch = next(iter(data.train.epoch(0)))
     rows: list[dict[str, Any]] = []
@@ -57,9 +58,46 @@ def measure(
         expected = expected or gradients
         row |= {"name": name, "difference": _difference(expected, gradients)}
         rows.append(row)
+    return _compared("one training step", "gradients", len(batch[1]), rows)
+
+
+def measure_validation(model: nn.Module, data: Data, amp: MixedPrecision, *, num_steps: int = 20) -> dict[str, Any]:
+    """Time what a validation computes of a batch, without and with `training.inference_mode`.
+
+    Args:
+        model: The model, on its device; it is not changed.
+        data: Where the batch comes from.
+        amp: The precision.
+        num_steps: How often to time it; the median counts.
+
+    Returns:
+        The same as `measure`; `difference` is that of outputs.
+    """
+    inputs, targets = next(iter(data.train.epoch(0)))
+    rows: list[dict[str, Any]] = []
+    expected: list[Tensor] = []
+    network = copy.deepcopy(model).eval()
+    for name, mode in {"none": torch.no_grad, "training.inference_mode": torch.inference_mode}.items():
+
+        def step(mode: Callable[[], Any] = mode) -> Tensor:
+            with mode(), amp.autocast():
+                outputs = network(inputs)
+            _wait(inputs.device)
+            return outputs
+
+        start = time.perf_counter()
+        found = [step()]
+        first = time.perf_counter() - start
+        expected = expected or found
+        row = {"name": name, "first_s": first, **_timed(step, inputs.device, num_steps)}
+        rows.append(row | {"difference": _difference(expected, found)})
+    return _compared("validating", "outputs", len(targets), rows)
+
+
+def _compared(what: str, compared: str, batch_size: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         row["speed"] = rows[0]["ms"] / row["ms"]
-    return {"batch_size": len(batch[1]), "rows": rows}
+    return {"what": what, "compared": compared, "batch_size": batch_size, "rows": rows}
 
 
 def _cost(
@@ -94,13 +132,17 @@ def _cost(
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     optimizer.zero_grad()
     step()
-    memory = _peak(step, inputs.device)
+    return {"first_s": first, **_timed(step, inputs.device, num_steps)}, gradients
+
+
+def _timed(step: Callable[[], Any], device: torch.device, num_steps: int) -> dict[str, Any]:
+    memory = _peak(step, device)
     times = []
     for _ in range(num_steps):
         start = time.perf_counter()
         step()
         times.append(time.perf_counter() - start)
-    return {"first_s": first, "ms": 1e3 * statistics.median(times), "memory_bytes": memory}, gradients
+    return {"ms": 1e3 * statistics.median(times), "memory_bytes": memory}
 
 
 def _wait(device: torch.device) -> None:
@@ -108,7 +150,7 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _peak(step: Callable[[], None], device: torch.device) -> int:
+def _peak(step: Callable[[], Any], device: torch.device) -> int:
     """Return the bytes that a step takes at its peak, beyond those that are taken before."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
@@ -131,8 +173,8 @@ def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
 
 
 def print_costs(found: Mapping[str, Any]) -> None:
-    """Print what `measure` found."""
-    print(f"one training step on {found['batch_size']} samples:")
+    """Print what `measure` or `measure_validation` found."""
+    print(f"{found['what']} on {found['batch_size']} samples:")
     rows = [
         [
             row["name"],
@@ -144,4 +186,4 @@ def print_costs(found: Mapping[str, Any]) -> None:
         ]
         for row in found["rows"]
     ]
-    print_table(["settings", "ms", "speed", "MiB at the peak", "first step, s", "gradients differ by"], rows)
+    print_table(["settings", "ms", "speed", "MiB at the peak", "first step, s", f"{found['compared']} differ by"], rows)

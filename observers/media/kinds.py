@@ -254,19 +254,21 @@ class Html(Media):
         return Content(self._data, ".html", "text/html; charset=utf-8", {})
 
 
-def check_size(what: str, num_bytes: int) -> None:
+def check_size(what: str, num_bytes: int, most: int | None = None) -> None:
     """Refuse a medium whose file would be too large.
 
     Args:
         what: The kind, for the error.
         num_bytes: Size of what the file is made of.
+        most: What it may be; None for `MAX_BYTES`.
 
     Raises:
-        MediaError: If it is more than `MAX_BYTES`.
+        MediaError: If it is more.
     """
-    if num_bytes > MAX_BYTES:
+    most = MAX_BYTES if most is None else most
+    if num_bytes > most:
         raise MediaError(
-            f"{what}: got {num_bytes / 2**20:.0f} MiB, expected {MAX_BYTES // 2**20} MiB at most; log a part of it, or "
+            f"{what}: got {num_bytes / 2**20:.0f} MiB, expected {most // 2**20} MiB at most; log a part of it, or "
             "keep the file by _run.add_artifact(path)"
         )
 

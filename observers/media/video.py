@@ -19,6 +19,8 @@ __all__ = ["Video"]
 
 # Browsers show frames of 10 ms and less as long as those of 100 ms.
 _LEAST_FPS, _MOST_FPS = 0.01, 90
+# Packing takes some seconds for so many, on the thread of the heartbeats.
+_MAX_FRAME_BYTES = 2**27
 
 
 class Video(Media):
@@ -37,7 +39,7 @@ class Video(Media):
         caption: Text below it.
 
     Raises:
-        MediaError: If shape, type, range or rate is another one, or the frames have more than 512 MiB as bytes. The
+        MediaError: If shape, type, range or rate is another one, or the frames have more than 128 MiB as bytes. The
             range of a tensor on a GPU is known only when the file is made; what lies outside is then cut off, and
             `meta` says so: `cut_off_from: [min, max]`.
     """
@@ -62,7 +64,7 @@ class Video(Media):
                 "1, 3 or 4; give the videos of a batch one by one"
             )
         self._channels_first = channels_first
-        check_size("Video", int(np.prod(shape)))
+        check_size("Video", int(np.prod(shape)), _MAX_FRAME_BYTES)
 
     @classmethod
     def from_file(cls, file: str | os.PathLike[str] | bytes, caption: str | None = None) -> Video:

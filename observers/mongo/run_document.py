@@ -19,8 +19,9 @@ from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in,
 from observers.mongo.layout import Collections, Document
 from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import is_time
+from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
-from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, SUMMARY, VALUES, read_json
+from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, RANKS_FOLDER, SUMMARY, VALUES, read_json
 from observers.record.storable import storable_text
 
 __all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
@@ -38,7 +39,7 @@ _NOT_AS_THEY_ARE = (
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
     *("stop_time", "fail_trace", "fail_trace_file", "lost_artifacts", "lost_bytes", "lost_media", "lost_points"),
-    *("damaged_points", "unwritten_points", "captured_out_file", "values_file"),
+    *("damaged_points", "unwritten_points", "captured_out_file", "values_file", "rank_outputs"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # The files of which one that cannot be told from its stored form is kept as it is.
@@ -169,6 +170,11 @@ def output_size(folder: Path) -> int:
     return 0
 
 
+def output_sizes(folder: Path) -> list[int]:
+    """Return the lengths of what each process of a run wrote, by their rank."""
+    return [output_size(folder), *(path.stat().st_size for path in rank_files(folder).values())]
+
+
 def shortened_output(folder: Path) -> str:
     """Return a run's captured output; of a long one head and tail, with a line between them that says so."""
     size = output_size(folder)
@@ -222,7 +228,7 @@ class DocumentDelivery:
         self.run_id: Any = None
         self._document = RunDocument(folder, uid)
         self._sent: Document = {}
-        self._sent_output: int | None = None
+        self._sent_outputs: list[int] | None = None
         self._owned: set[Any] = set()
         self._gone: list[str] = []
         # Artifacts that were said not to be there.
@@ -241,7 +247,7 @@ class DocumentDelivery:
     def restart(self) -> None:
         """Forget what was sent: somebody took something away."""
         self._sent.clear()
-        self._sent_output = None
+        self._sent_outputs = None
 
     def find(self) -> bool:
         """Look for the document by the run's uid; return whether it is there."""
@@ -276,7 +282,7 @@ class DocumentDelivery:
         return (
             self._sent.get("status") == run["status"]
             and self._sent.get("revision", 0) == run.get("revision", 0)
-            and self._sent_output == output_size(self.folder)
+            and self._sent_outputs == output_sizes(self.folder)
         )
 
     def send(
@@ -296,11 +302,11 @@ class DocumentDelivery:
             last: Whether nobody will write to the folder any more, whatever its status says.
         """
         ended = last or not is_running(run)
-        size = output_size(self.folder)
+        sizes = output_sizes(self.folder)
         document = self._document.build(run, metric_names)
         own_files = self._add_lists(document, run, artifact_lists)
         if ended:
-            document |= self._files_of_an_end(size)
+            document |= self._files_of_an_end(sizes[0])
             document |= self._kept_checkpoints()
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
         if not ended:
@@ -308,13 +314,14 @@ class DocumentDelivery:
         self._store_entries(changed)
         self._update(document, changed)
         self._sent = {name: value for name, value in {**self._sent, **changed}.items() if name in document}
-        self._sent_output = size
+        self._sent_outputs = sizes
         owned: set[Any] = {
             *own_files,
             *self._checkpoint_ids(document),
             *files_in(self._sent),
             document.get("captured_out_file"),
             document.get("values_file"),
+            *(entry["file_id"] for entry in document.get("rank_outputs", ())),
         }
         if owned != self._owned:
             self.contents.drop_others(self.uid, owned)
@@ -340,7 +347,12 @@ class DocumentDelivery:
             entries["captured_out_file"] = self.contents.store(self.folder / OUTPUT, OUTPUT, owner=self.uid)
         if (self.folder / VALUES).exists():
             entries["values_file"] = self.contents.store(self.folder / VALUES, VALUES, owner=self.uid)
-        return entries
+        outputs = [
+            {"rank": rank, "file_id": self.contents.store(path, f"{RANKS_FOLDER}/{path.name}", owner=self.uid)}
+            for rank, path in rank_files(self.folder).items()
+        ]
+        outputs = [entry for entry in outputs if entry["file_id"] is not None]
+        return entries | ({"rank_outputs": outputs} if outputs else {})
 
     def _kept_checkpoints(self) -> Document:
         if not self.with_checkpoints:

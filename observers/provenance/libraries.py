@@ -98,7 +98,7 @@ def _file_digest(path: Path, *status: int) -> str:
 @functools.cache
 def _is_loose(folder: str) -> bool:
     """Return whether a folder holds neither installed packages nor Python's own modules."""
-    if not folder or not {"site-packages", "dist-packages"}.isdisjoint(Path(folder).parts):
+    if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):  # noqa: PTH206
         return False
     real = Path(folder).resolve()
     return not any(real.is_relative_to(own) for own in _own_folders())

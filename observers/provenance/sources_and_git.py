@@ -39,8 +39,10 @@ _DIFF = (
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
 )
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
-# The modules that were imported at the last look, and their files.
-_looked_at: tuple[list[tuple[str, Any]], dict[str, dict[str, str]]] = [], {}
+# What git told last of a lab: which lab, and the summary.
+_told: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
+# The modules that were imported at the last look with their files, and the files by folder and module.
+_looked_at: tuple[dict[str, tuple[Any, str]], dict[str, dict[str, str]]] = {}, {}
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -72,16 +74,33 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 def module_files() -> Mapping[str, Mapping[str, str]]:
     """Return the files of all imported modules: by folder, and in there by the module's name.
 
-    A run asks several times, of thousands of modules that are the same as before.
+    A run asks several times, of thousands of modules that are nearly all the same as before.
     """
     global _looked_at
-    modules, (before, files) = dict(sys.modules), _looked_at
-    if list(modules.items()) != before:
-        files = {}
-        for name, module in modules.items():
-            if isinstance(file := getattr(module, "__file__", None), str) and file:
-                files.setdefault(file.rpartition(os.sep)[0], {})[name] = file
-        _looked_at = list(modules.items()), files
+    modules, (known, files) = dict(sys.modules), _looked_at
+    gone = [name for name, (module, _) in known.items() if modules.get(name) is not module]
+    new = [name for name, module in modules.items() if known.get(name, (None, ""))[0] is not module]
+    if gone or new:
+        known, files, own = dict(known), dict(files), set()
+
+        def of_folder(file: str) -> dict[str, str]:
+            folder = file.rpartition(os.sep)[0]
+            if folder not in own:  # others may be reading what was found before
+                own.add(folder)
+                files[folder] = dict(files.get(folder, {}))
+            return files[folder]
+
+        for name in gone:
+            _, file = known.pop(name)
+            if file:
+                del of_folder(file)[name]
+        for name in new:
+            named = getattr(modules[name], "__file__", None)
+            file = named if isinstance(named, str) else ""
+            known[name] = modules[name], file
+            if file:
+                of_folder(file)[name] = file
+        _looked_at = known, files
     return files
 
 
@@ -120,8 +139,10 @@ def _folder_below(folder: str, base: str) -> str | None:
         return _folder_below(str(Path.cwd() / folder), str(Path.cwd() / base))
     folder, base = os.path.normpath(folder), os.path.normpath(base)
     for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
-        if os.path.commonpath((path, start)) == start:
-            return os.path.relpath(path, start)
+        if path == start:
+            return os.curdir
+        if path.startswith(start := os.path.join(start, "")):  # noqa: PTH118
+            return path[len(start) :]
     return None
 
 
@@ -136,7 +157,10 @@ def _real_folder(folder: str) -> str:
 
 def packages() -> dict[str, str]:
     """Return name and version of every installed package."""
-    return dict(_packages(tuple(_folder_state(entry) for entry in sys.path)))
+    found: dict[str, str] = {}
+    for entry in sys.path:
+        found = {**_packages(*_folder_state(entry)), **found}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
 def _folder_state(entry: str) -> tuple[str, int]:
@@ -148,10 +172,11 @@ def _folder_state(entry: str) -> tuple[str, int]:
         return str(path), 0
 
 
-@functools.lru_cache(8)
-def _packages(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
+@functools.lru_cache(64)
+def _packages(place: str, _: int) -> dict[str, str]:
+    """Return the packages that are found in a place, as it was changed last at some time."""
     found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions(path=[place for place, _ in places]):
+    for distribution in importlib.metadata.distributions(path=[place]):
         with contextlib.suppress(Exception):  # an installation half removed has no name
             # setuptools puts what it brings for itself on the path, behind what is installed.
             if "_vendor" in Path(str(distribution.locate_file(""))).parts:
@@ -160,35 +185,59 @@ def _packages(places: tuple[tuple[str, int], ...]) -> dict[str, str]:
             text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
             headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
             found.setdefault(headers["Name"], headers["Version"])
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+    return found
 
 
-def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | None:
+def git_state(folder: str | Path) -> dict[str, Any] | None:
     """Return commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository.
 
-    A repository without a commit has a commit of None. Without `content`, diff and untracked sources are left out.
+    A repository without a commit has a commit of None.
     """
+    return _with_content(_git_summary(folder))
+
+
+def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
+    """Return the state of the repository that the lab is in, or else of the one below it that its main file is in.
+
+    Without `content`, diff and untracked sources are left out. What git has told then is not asked for again when the
+    same lab's content is wanted next: a run asks for the one when it is made, and for the other when it is recorded.
+    """
+    global _told
+    lab = str(base_dir), str(mainfile)
+    (known, summary), _told = _told, ((), None)
+    if known != lab or not content:
+        summary = _git_summary(base_dir)
+        if summary is None and mainfile is not None:
+            summary = _git_summary(Path(mainfile).parent)
+    if content:
+        return _with_content(summary)
+    _told = lab, summary
+    return None if summary is None else summary[0]
+
+
+def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
+    """Return the state of a repository without its content, and the names of its untracked files."""
     head = _head(folder)
     if head is None:
         return None
     root, commit, branch = head
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all") or ""
-    untracked = [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
-    return {
+    state = {
         "root": root,
         "url": hide_passwords((_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip()),
         "commit": commit,
         "branch": branch,
         "dirty": bool(status),
-        "diff": (_git(root, *_DIFF) or "") if content and commit and status else "",
-        "untracked": _small_sources(Path(root), untracked) if content else {},
     }
+    return state, [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
 
 
-def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
-    """Return the state of the repository that the lab is in, or else of the one below it that its main file is in."""
-    state = git_state(base_dir, content=content)
-    return git_state(Path(mainfile).parent, content=content) if state is None and mainfile is not None else state
+def _with_content(summary: tuple[dict[str, Any], list[str]] | None) -> dict[str, Any] | None:
+    if summary is None:
+        return None
+    state, untracked = summary
+    diff = (_git(state["root"], *_DIFF) or "") if state["commit"] and state["dirty"] else ""
+    return {**state, "diff": diff, "untracked": _small_sources(Path(state["root"]), untracked)}
 
 
 def repository_of(folder: str | Path) -> Path | None:

@@ -52,7 +52,9 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
         copy_file(path, target)
     except OSError:
         _log.debug("%s: its time cannot be set; it belongs to another user", target)
-    return os.path.relpath(target, base)
+    below = os.path.join(base, "")  # noqa: PTH118
+    name = str(target)
+    return name[len(below) :] if name.startswith(below) else os.path.relpath(target, base)
 
 
 def copy_file(path: Path, target: Path) -> None:

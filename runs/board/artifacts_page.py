@@ -78,7 +78,7 @@ def _file(visit: Visit) -> Response:
     version = next((one for one in visit.store.artifact_versions(name) if one.version == number), None)
     if version is None or path not in version.files:
         raise RunNotFoundError(f"there is no file {path!r} in {name}:v{number}")
-    return file_response(version.files[path], is_download=bool(visit.asked("download")))
+    return file_response(visit, version.files[path])
 
 
 def _models(visit: Visit) -> Response:

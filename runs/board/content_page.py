@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mimetypes
+import os
+import re
 import weakref
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -20,6 +22,7 @@ from runs.stores.run import Run
 __all__ = ["FRAMED", "KINDS", "ROUTES", "SHOWN", "file_response", "kind_of", "medium_at"]
 
 _PIECE = 2**18
+_RANGE = re.compile(r"bytes=(?:(?=\d)|(?=-\d))(\d{0,15})-(\d{0,15})")
 # Kinds of files of a run; those of media are known by their number.
 KINDS = ("artifact", "checkpoint", "source", "resource")
 # What a browser shows by itself; a page that a run wrote, in a sandbox.
@@ -44,25 +47,29 @@ def _content(visit: Visit) -> Response:
         content, declared = _of_medium(run, name, visit.asked("image"))
     else:
         content, declared = _of_run(run, kind, name), None
-    return file_response(content, declared, is_download=bool(visit.asked("download")))
+    return file_response(visit, content, declared)
 
 
-def file_response(content: Content, declared: str | None = None, *, is_download: bool = False) -> Response:
-    """Return a file as an answer, sandboxed.
+def file_response(visit: Visit, content: Content, declared: str | None = None) -> Response:
+    """Return a file as an answer, sandboxed; only a part of it where a player asks for that, to go to some place.
 
     Args:
+        visit: The visit, which may ask for a download of what a browser could show.
         content: The file.
         declared: The MIME type that its record says it has.
-        is_download: Whether it is saved even if a browser could show it.
 
     Raises:
         StoreError: If it cannot be read.
     """
     stream = content.open()
     mime = kind_of(content.name, declared)
-    response = StreamingResponse(_pieces(stream), media_type=mime)
+    # Of what is packed on its way, a range would be another one. Sounds and videos are asked for as they are.
+    is_packed = "gzip" in visit.request.headers.get("accept-encoding", "")
+    part = None if is_packed else _RANGE.fullmatch(visit.request.headers.get("range", "").strip())
+    response = _part(stream, part, mime) if part else StreamingResponse(_pieces(stream), media_type=mime)
+    response.headers["accept-ranges"] = "bytes"
     weakref.finalize(response, stream.close)  # of an answer that nobody waits for, no piece is asked for
-    if is_download or mime not in SHOWN:
+    if visit.asked("download") or mime not in SHOWN:
         last = content.name.rpartition("/")[2] or "file"
         response.headers["content-disposition"] = f"attachment; filename*=UTF-8''{quote(last, safe='')}"
     return sandboxed(response)
@@ -106,6 +113,28 @@ def medium_at(run: Run, number: str) -> Medium:
 def _pieces(stream: BinaryIO) -> Iterator[bytes]:
     with stream:
         while piece := stream.read(_PIECE):
+            yield piece
+
+
+def _part(stream: BinaryIO, part: re.Match[str], mime: str) -> Response:
+    """Return a part of a file as an answer."""
+    size = stream.seek(0, os.SEEK_END) or stream.tell()
+    first, last = (int(text) if text else None for text in part.groups())
+    if first is None:
+        first, last = max(0, size - (last or 0)), None
+    end = size if last is None else min(last + 1, size)
+    if first >= end:
+        stream.close()
+        return Response(status_code=416, headers={"content-range": f"bytes */{size}"})
+    headers = {"content-range": f"bytes {first}-{end - 1}/{size}", "content-length": str(end - first)}
+    stream.seek(first)
+    return StreamingResponse(_pieces_of(stream, end - first), 206, headers, mime)
+
+
+def _pieces_of(stream: BinaryIO, num_bytes: int) -> Iterator[bytes]:
+    with stream:
+        while num_bytes and (piece := stream.read(min(_PIECE, num_bytes))):
+            num_bytes -= len(piece)
             yield piece
 
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
+from observers.media.ply import read_header, read_points
 from runs.board.content_page import FRAMED, kind_of, medium_at
 from runs.board.previews import read_text
 from runs.board.rendering import content_url, short_text
@@ -24,6 +26,9 @@ _MAX_SERIES, _MAX_STEPS = 200, 5_000
 _MAX_ROWS, _MAX_COLUMNS = 1_000, 60
 _MAX_DOCUMENT = 2**23
 _MAX_BINS = 512
+# So many points of a cloud are drawn at most, out of so many.
+_MAX_POINTS, _MAX_CLOUD = 100_000, 4_000_000
+_FARTHEST = 1e30
 
 
 def series_of_media(media: Sequence[Medium]) -> list[dict[str, Any]]:
@@ -58,6 +63,10 @@ def _shown(run: Run, medium: Medium, number: str) -> dict[str, Any]:
         return {"how": "histogram", **_histogram(_document(medium))}
     if medium.kind == "table":
         return {"how": "table", **_table(run, medium, number)}
+    if medium.kind == "point_cloud":
+        return {"how": "points", **_cloud(medium)}
+    if medium.kind == "video" and mime == "image/png":
+        return {"how": "animation"}
     if mime in FRAMED:
         return {"how": "frame"}
     if mime.partition("/")[0] in ("image", "audio", "video"):
@@ -99,6 +108,34 @@ def _histogram(document: Any) -> dict[str, Any]:
     return {"bars": bars, "numbers": {name: value for name, value in numbers.items() if value}}
 
 
+def _cloud(medium: Medium) -> dict[str, Any]:
+    """Return how many points there are, whether they have colours, and every which of them is drawn."""
+    try:
+        with medium.content.open() as stream:
+            header = read_header(stream)
+    except (ValueError, OSError) as error:
+        raise StoreError(f"this is no point cloud: {error}") from error
+    if header.num_points > _MAX_CLOUD:
+        raise StoreError(f"{medium.name!r} has {header.num_points} points, and a page takes {_MAX_CLOUD}; download it")
+    stride = max(1, -(-header.num_points // _MAX_POINTS))
+    return {"num_points": header.num_points, "has_colors": header.has_colors, "stride": stride}
+
+
+def _points(visit: Visit) -> Response:
+    """Answer with the points that are drawn: all x, all y and all z as 32-bit floats, then the colours of each."""
+    medium = medium_at(visit.store.get(visit.asked("run")), visit.asked("number"))
+    stride = _cloud(medium)["stride"]
+    try:
+        with medium.content.open() as stream:
+            points, colors = read_points(stream, stride)
+    except (ValueError, OSError) as error:
+        raise StoreError(f"this is no point cloud: {error}") from error
+    # What comes near the greatest number of 32 bits has no place in a plot either.
+    good = (np.abs(points) < _FARTHEST).all(axis=1)
+    body = points[good].T.astype("<f4").tobytes() + (b"" if colors is None else colors[good].tobytes())
+    return Response(body, media_type="application/octet-stream")
+
+
 def _is_finite(value: Any) -> bool:
     return is_number(value) and math.isfinite(value)
 
@@ -116,4 +153,4 @@ def _cell(run: Run, number: str, cell: Any) -> dict[str, Any]:
     return {"value": cell}
 
 
-ROUTES = [page("/medium", _medium)]
+ROUTES = [page("/medium", _medium), page("/medium/points", _points)]

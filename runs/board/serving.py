@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ctypes
 import dataclasses
 import logging
 import os
@@ -24,6 +27,8 @@ __all__ = ["BoardServer"]
 
 _MAX_CONNECTIONS = 200
 _SHUTDOWN_S = 2
+# As malloc.h of glibc has them: https://man7.org/linux/man-pages/man3/mallopt.3.html
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 @dataclasses.dataclass
@@ -92,6 +97,7 @@ class BoardServer:
         Raises:
             ServerError: If the certificate makes no sense.
         """
+        _return_large_arrays()
         policy = Policy(self.host, self.token, self.is_read_only, self.certificate is not None, f"board-{self.port}")
         config = uvicorn.Config(
             create_app(lambda: open_store(self.where), policy),
@@ -109,8 +115,7 @@ class BoardServer:
         except OSError as error:  # of ssl, too
             self.close()
             raise ServerError(f"{self.certificate} cannot be used as a TLS certificate ({error})") from error
-        # A second Ctrl-C cuts the end short, which uvicorn reports as an error of the application.
-        logging.getLogger("uvicorn.error").addFilter(lambda entry: "CancelledError" not in entry.getMessage())
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
         on_started()
         if opens_browser and _has_screen():
             threading.Thread(target=webbrowser.open, args=(self.url,), daemon=True).start()
@@ -125,6 +130,24 @@ class BoardServer:
         """End `serve`, from another thread, when the last answer is sent."""
         if self._server is not None:
             self._server.should_exit = True
+
+
+def _is_no_cancellation(entry: logging.LogRecord) -> bool:
+    """Tell whether uvicorn reports something else than requests that are cut short when the board ends, as they should.
+
+    That happens after `_SHUTDOWN_S` seconds, or at a second Ctrl-C.
+    """
+    error = entry.exc_info[1] if entry.exc_info else None
+    text = entry.getMessage()
+    return not (isinstance(error, asyncio.CancelledError) or "CancelledError" in text or text.startswith("Cancel "))
+
+
+def _return_large_arrays() -> None:
+    """Let glibc return arrays to the system when they are freed; else each thread keeps room for the largest it had."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 2**20)
+        mallopt(_M_ARENA_MAX, 2)
 
 
 def _has_screen() -> bool:

@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the interval (0.95)")
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
     parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
-    parser.add_argument("--x", choices=("step", "epoch", "time"), default="step", help="horizontal axis (step)")
+    help = "horizontal axis: step, epoch, time (seconds since the start) or wall (date and time, UTC) (step)"
+    parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help=help)
     parser.add_argument("--log-y", action="store_true", help="logarithmic values")
     parser.add_argument("--title", default="", help="above the picture")
     help = "write a picture: .png, .svg or .pdf (extra plot)"

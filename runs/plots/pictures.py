@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.atomic_file import replacing
-from runs.drawing.curve import COLORS, Curve
+from runs.drawing.curve import COLORS
 from runs.errors import PlotError
 from runs.plots.panels import Panel
 
@@ -40,6 +40,7 @@ STYLE: Any = {
     "legend.fontsize": 9,
 }
 _WIDTH, _WITH_LEGEND, _HEIGHT = 7.5, 10.5, 4.0  # inches
+_DAY_S = 86_400  # dates of matplotlib are in days
 _MAX_INSIDE, _MAX_IN_LEGEND, _NOTE_WIDTH = 5, 26, 110
 
 
@@ -95,18 +96,20 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
     for number, curve in enumerate(panel.curves):
         color = COLORS[number % len(COLORS)]
         dash = _DASHES[number // len(COLORS) % len(_DASHES)]
-        y = _shown(curve.y, log_y)
+        x, y = curve.x / _DAY_S if panel.is_time else curve.x, _shown(curve.y, log_y)
         if curve.raw is not None:
-            axes.plot(curve.x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
+            axes.plot(x, _shown(curve.raw, log_y), color=color, linewidth=0.8, alpha=0.25)
         if curve.low is not None and curve.high is not None:
             # On a logarithmic axis the band goes down to the edge where it reaches below 0.
             low, high = _shown(curve.low, False), _shown(curve.high, log_y)
-            axes.fill_between(curve.x, low, high, color=color, alpha=0.18, linewidth=0)
-        [line] = axes.plot(curve.x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
-        _mark_lonely(axes, curve, y, color)
+            axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+        [line] = axes.plot(x, y, color=color, linestyle=dash, linewidth=1.6, gid=f"curve-{number}")
+        _mark_lonely(axes, x, y, color)
         handles.append(line)
     if log_y:
         _scale(axes, panel)
+    if panel.is_time:
+        _date(axes)
     # A name may hold a dollar, which is no formula.
     axes.set_xlabel(printable(panel.x_label), parse_math=False)
     axes.set_ylabel(printable(panel.metric), parse_math=False)
@@ -117,12 +120,20 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
         axes.set_title(notes, fontsize=8, color="#666666", loc="left", parse_math=False)
 
 
-def _mark_lonely(axes: Any, curve: Curve, y: np.ndarray, color: str) -> None:
+def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str) -> None:
     """Mark the points between two gaps, which no line shows."""
     finite = np.concatenate([[False], np.isfinite(y), [False]])
     lonely = finite[1:-1] & ~finite[:-2] & ~finite[2:]
     if lonely.any():
-        axes.plot(curve.x[lonely], y[lonely], color=color, linestyle="", marker="o", markersize=3)
+        axes.plot(x[lonely], y[lonely], color=color, linestyle="", marker="o", markersize=3)
+
+
+def _date(axes: Any) -> None:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    locator = AutoDateLocator(tz="UTC")
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))
 
 
 def _scale(axes: Any, panel: Panel) -> None:

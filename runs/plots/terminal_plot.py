@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runs.drawing.curve import Curve
-from runs.drawing.ticks import log_ticks, tick_label, ticks
+from runs.drawing.ticks import log_ticks, tick_label, ticks, time_ticks
 from runs.plots.panels import Panel
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = ["draw_text"]
 # The colours of `runs.plots.pictures`, from the 256 of terminals; black and white are what the terminal makes of them.
 _COLORS = (32, 166, 36, 175, 178, 75, 245)
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_AROUND_A_TIME_S = 60.0
 _LEAST_WIDTH, _LEAST_HEIGHT = 16, 4
 _EMPTY, _BRAILLE = 0x2800, range(0x2800, 0x2900)
 
@@ -40,10 +41,8 @@ def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, br
     """
     log_y = panel.log_y
     curves = [(curve, _shown(curve.y, log_y)) for curve in panel.curves]
-    (x_low, x_high), (y_low, y_high) = _limits(panel.curves, curves, log_y)
-    y_ticks = (
-        log_ticks(y_low, y_high) if log_y else [(v, tick_label(v)) for v in ticks(y_low, y_high, max(2, height // 4))]
-    )
+    (x_low, x_high), (y_low, y_high) = _limits(panel, curves)
+    y_ticks = log_ticks(y_low, y_high) if log_y else _round_ticks(y_low, y_high, max(2, height // 4))
     margin = max([len(text) for _, text in y_ticks], default=0)
     columns, rows = max(_LEAST_WIDTH, width - margin - 2), max(_LEAST_HEIGHT, height - 3)
     canvas = _canvas(columns, rows, (x_low, x_high), (y_low, y_high))
@@ -61,14 +60,16 @@ def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, br
         shown = text if braille else _as_stars(text)
         lines.append(f"{labels.get(row, ''):>{margin}} {bar}{shown}".rstrip(f" {chr(_EMPTY)}"))
     lines.append(f"{'':>{margin}} {corner}{line * columns}")
-    lines.append(_x_axis(x_low, x_high, columns, margin + 2, panel.x_label))
+    # Each tick takes its label, and some room; that of a time is longer.
+    across = time_ticks(x_low, x_high, columns // 20) if panel.is_time else _round_ticks(x_low, x_high, columns // 14)
+    lines.append(_x_axis(across, (x_low, x_high), columns, margin + 2, panel.x_label))
     if len(panel.curves) > 1 or panel.curves[0].label:
         lines += [_legend(number, curve, len(curves) > 1, colors, braille) for number, (curve, _) in enumerate(curves)]
     return lines + [f"({note})" for note in panel.notes]
 
 
 def _round_ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
-    return [(value, tick_label(value)) for value in ticks(low, high, num)]
+    return [(value, tick_label(value)) for value in ticks(low, high, max(1, num))]
 
 
 def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
@@ -78,13 +79,12 @@ def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
     return np.log10(values, out=np.full(len(values), np.nan), where=np.isfinite(values) & (values > 0))
 
 
-def _limits(
-    curves: Sequence[Curve], shown: Sequence[tuple[Curve, np.ndarray]], log_y: bool
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    x = np.concatenate([curve.x for curve in curves])
-    edges = [_shown(edge, log_y) for curve in curves for edge in (curve.low, curve.high) if edge is not None]
+def _limits(panel: Panel, shown: Sequence[tuple[Curve, np.ndarray]]) -> tuple[tuple[float, float], tuple[float, float]]:
+    x = np.concatenate([curve.x for curve in panel.curves])
+    log_y = panel.log_y
+    edges = [_shown(edge, log_y) for curve in panel.curves for edge in (curve.low, curve.high) if edge is not None]
     y = np.concatenate([*(values for _, values in shown), *edges])
-    return _range(x), _range(y[np.isfinite(y)], 0.5 if log_y else 0.0)
+    return _range(x, _AROUND_A_TIME_S if panel.is_time else 0.0), _range(y[np.isfinite(y)], 0.5 if log_y else 0.0)
 
 
 def _range(values: np.ndarray, least: float = 0.0) -> tuple[float, float]:
@@ -136,11 +136,13 @@ def _pieces(y: np.ndarray) -> Iterator[np.ndarray]:
         yield from np.split(finite, np.flatnonzero(np.diff(finite) > 1) + 1)
 
 
-def _x_axis(low: float, high: float, columns: int, margin: int, label: str) -> str:
-    """Return the line below the axis: numbers where they belong, and what they are."""
+def _x_axis(
+    marks: Sequence[tuple[float, str]], limits: tuple[float, float], columns: int, margin: int, label: str
+) -> str:
+    """Return the line below the axis: ticks where they belong, and what they are."""
+    low, high = limits
     room = [" "] * columns
-    for value in ticks(low, high, max(1, columns // 14)):
-        text = tick_label(value)
+    for value, text in marks:
         start = round((value - low) / (high - low) * (columns - 1))
         start = min(start, columns - len(text))
         if start >= 0 and all(character == " " for character in room[max(0, start - 1) : start + len(text)]):

@@ -17,6 +17,7 @@ from observers.record.atomic_file import replacing
 from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import read_lease, true_status
 from observers.record.media_record import media_path
+from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import (
     CONFIG,
@@ -132,12 +133,8 @@ class FolderRun(Run):
     @property
     def rank_outputs(self) -> dict[int, Content]:
         """See `Run.rank_outputs`."""
-        paths = (self.folder / RANKS_FOLDER).glob("*.txt")
-        ranks = sorted(int(path.stem) for path in paths if path.stem.isdecimal())
-        return {
-            rank: self._content(f"{RANKS_FOLDER}/{rank}.txt", self.folder, f"{RANKS_FOLDER}/{rank}.txt")
-            for rank in ranks
-        }
+        names = {rank: f"{RANKS_FOLDER}/{path.name}" for rank, path in rank_files(self.folder).items()}
+        return {rank: self._content(name, self.folder, name) for rank, name in names.items()}
 
     @property
     def artifacts(self) -> dict[str, Content]:

@@ -9,6 +9,7 @@ from typing import Any
 from observers.mongo.delivery import Delivery
 from observers.mongo.documents import Packer
 from observers.record.checkpoint_files import checkpoint_files
+from observers.record.rank_files import rank_files
 from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OWN_FILES, RUN, read_json_lines
 from runs.errors import StoreError
 from runs.index.folders import read_json
@@ -69,6 +70,7 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
     known = {*OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in checkpoint_files(folder))}
+    known |= {path.relative_to(folder).as_posix() for path in rank_files(folder).values()}
     rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
     if not rest:
         return ()

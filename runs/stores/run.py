@@ -152,7 +152,8 @@ class Run(abc.ABC):
     def rank_outputs(self) -> dict[int, Content]:
         """What the processes of a run of several wrote, by their rank, but for rank 0, whose output is the run's.
 
-        Of a run in a database they are those in its folder, if that is on this machine.
+        Of a run in a database they are those that it had when it ended; before that, those in its folder, if that is on
+        this machine.
         """
 
     @property

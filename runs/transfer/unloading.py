@@ -60,7 +60,8 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 _ELSEWHERE = frozenset(
     (
         "_id", "captured_out", "captured_out_file", "checkpoints", "claims", "config", "delivery_turn", "info", "lease",
-        "note", "provenance", "removing", "reproductions", "rewinding", "summary", "tags", "values_file",
+        "note", "provenance", "rank_outputs", "removing", "reproductions", "rewinding", "summary", "tags",
+        "values_file",
     )
 )  # fmt: skip
 _CHUNK_BYTES = 2**20

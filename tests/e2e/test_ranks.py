@@ -1,8 +1,13 @@
 """Trainings by two processes: the same as by one, in one record, and ended truthfully when one of them dies."""
 
+import contextlib
 import json
 import os
+import random
+import re
+import shutil
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,7 +18,7 @@ import torch
 from observers.record.points import read_metrics
 from runs import open_store
 from runs.rerun.resuming import resume_launch
-from tests.processes import PIPE, Process, run
+from tests.processes import PIPE, Process, launcher, run
 from tests.ranks import started_ranks, wait_for_all, write_experiment
 
 LAB = Path(__file__).resolve().parents[2]
@@ -35,15 +40,15 @@ def lab(tmp_path_factory):
 
 
 def train(lab, name, words, fault="", own=((), ())):
-    """Train by two ranks, recorded in a folder of its own; return that run, and how each rank ended."""
-    words = ["ranked.py", *words, "-F", name]
+    """Train by two ranks, recorded in a folder of its own or by `-m`; return that run, and how each rank ended."""
+    words = ["ranked.py", *words, *(() if "-m" in words else ("-F", name))]
     with started_ranks(words, lab, environ={"FAULT": fault} if fault else {}, own=own) as ranks:
         ended = wait_for_all(ranks)
-    return newest(lab, name), ended
+    return None if "-m" in words else newest(lab / name), ended
 
 
-def newest(lab, name):
-    with open_store(lab / name) as store:
+def newest(where):
+    with open_store(where) as store:
         found = store.find()
         return found[0] if found else None
 
@@ -56,7 +61,7 @@ def last_state(lab, name):
 def alone(lab):
     done = run([sys.executable, "ranked.py", *WHOLE, "-F", "alone"], cwd=lab, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return newest(lab, "alone")
+    return newest(lab / "alone")
 
 
 @pytest.fixture(scope="module")
@@ -161,15 +166,19 @@ def test_ranks_with_different_configs_are_refused(lab):
 # Ranks that die
 
 
-def test_a_rank_that_fails_ends_all_with_its_number_and_reason(lab):
+def test_a_rank_that_fails_ends_all_with_its_number_and_reason_in_a_database_too(lab, mongo_url, database):
     # Without a seed, the ranks take the one that Sacred draws for rank 0.
     # Workers of a loader do not keep a rank that has failed.
-    found, ended = train(lab, "failed", [*SMALL, "data.in_memory=False", "data.num_workers=1"], "1:5:raise")
+    url = f"{mongo_url}/{database.name}"
+    words = [*SMALL, "data.in_memory=False", "data.num_workers=1", "-m", url]
+    _, ended = train(lab, "failed", words, "1:5:raise")
     assert [code for code, _, _ in ended] == [1, 1]
-    assert found.status == "FAILED"
-    pid = found.info.ranks[1].pid
-    assert f"rank 1 (pid {pid} on {found.host}) failed: ValueError: boom" in found["fail_trace"][-1]
-    assert b"ValueError: boom" in found.rank_outputs[1].read()
+    with open_store(url) as store:
+        (found,) = store.find()
+        assert found.status == "FAILED"
+        pid = found.info.ranks[1].pid
+        assert f"rank 1 (pid {pid} on {found.host}) failed: ValueError: boom" in found["fail_trace"][-1]
+        assert b"ValueError: boom" in found.rank_outputs[1].read()
     assert "wait timeout" not in ended[0][2]  # of Sacred, for output that a worker holds open
 
 
@@ -192,7 +201,7 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbr
     launch = resume_launch(found)
     done = run(launch.command, cwd=launch.cwd, env=launch.environ(), capture_output=True, text=True, starts_python=True)
     assert done.returncode == 0, done.stderr
-    found = newest(lab, "killed")
+    found = newest(lab / "killed")
     assert found.status == "COMPLETED"
     assert [session["status"] for session in found.sessions] == ["FAILED", "COMPLETED"]
     assert_same_bits(last_state(lab, "killed"), unbroken)
@@ -218,7 +227,7 @@ def test_a_signal_to_all_processes_of_a_job_spares_the_workers_of_loaders(lab):
             os.kill(pid, signal.SIGTERM)
         ended = wait_for_all(ranks)
     assert [code for code, _, _ in ended] == [75, 75], ended
-    found = newest(lab, "loading")
+    found = newest(lab / "loading")
     assert (found.status, found["meta.interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
 
 
@@ -248,10 +257,50 @@ def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbro
     done = run(command, cwd=lab, env=environ, capture_output=True, text=True, starts_python=True)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (lab / "restarted").glob("[0-9]*")] == ["1"]
-    found = newest(lab, "restarted")
+    found = newest(lab / "restarted")
     assert found.status == "COMPLETED"
     assert len(found.sessions) == 2
     assert_same_bits(last_state(lab, "restarted"), unbroken)
+
+
+# What Slurm and its users bring along; ranks are warm, as others here.
+STAND_INS = {
+    "srun": '#!/bin/sh\nexec "$@"\n',
+    "scontrol": '#!/bin/sh\ntest "$*" = "show hostnames one" && echo 127.0.0.1\n',
+}
+
+
+def test_the_script_for_slurm_trains_by_all_processes_of_a_node(tmp_path):
+    (block,) = re.findall(r"^```bash\n(.*?)^```", (LAB / "docs" / "devices.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "job.sh").write_text(block)
+    assert run(["bash", "-n", "job.sh"], cwd=tmp_path).returncode == 0
+    environ = {**os.environ, **launcher(tmp_path / "bin"), "PYTHONPATH": str(LAB), "OMP_NUM_THREADS": "1"}
+    start = '[sys.executable, "-m", "torch.distributed.run", *sys.argv[1:]], starts_python=True'
+    torchrun = (tmp_path / "bin" / "python").read_text().replace("[sys.executable, *sys.argv[1:]]", start)
+    for name, text in {**STAND_INS, "torchrun": torchrun}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    shutil.copy(LAB / "exp.py", tmp_path)
+    environ |= {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NODELIST": "one"}
+    environ |= {"SLURM_JOB_ID": str(free_port_of_job()), "CUDA_VISIBLE_DEVICES": ""}
+    done = run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = newest(tmp_path / "my_runs")
+    assert (found.status, found.config.checkpoint.interval_steps, found.config.data.batch_size) == (
+        "COMPLETED",
+        500,
+        512,
+    )
+    assert [rank.rank for rank in found.info.ranks] == [0, 1]
+
+
+def free_port_of_job():
+    """Return the number of a job whose port nobody has taken."""
+    while True:
+        number = random.randrange(10_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", 20_000 + number))
+            return number
 
 
 def test_ctrl_c_ends_all_as_interrupted_with_a_state_saved(lab):
@@ -263,7 +312,7 @@ def test_ctrl_c_ends_all_as_interrupted_with_a_state_saved(lab):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert process.returncode not in (0, None)
-    found = newest(lab, "interrupted")
+    found = newest(lab / "interrupted")
     assert (found.status, found["meta.interrupted_by"]) == ("INTERRUPTED", "SIGINT"), errors
     assert "is saved; resume with" in errors
     lease = json.loads((lab / "interrupted" / "1" / "lease.json").read_text())

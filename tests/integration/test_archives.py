@@ -22,6 +22,7 @@ import sacred
 
 from experiments import Experiment
 from observers import Image
+from observers.file.recording import recording_of
 from runs.__main__ import main
 from runs.errors import RunsError
 from runs.stores.opening import open_store
@@ -45,6 +46,9 @@ def record(kind, folder, url, name):
             _run.log_scalar("train/loss", value, step + 0.5)
         if kind.startswith("our"):
             _run.log_media("image", Image(np.zeros((2, 2), np.uint8)), 0)
+            ranks = recording_of(_run.uid).folder / "ranks"
+            ranks.mkdir()
+            (ranks / "1.txt").write_text(f"hello from 1, with {lr}")
         print("trained with", lr)
         (folder / "weights.txt").write_text(f"weights {lr}")
         ex.add_artifact(folder / "weights.txt")
@@ -94,6 +98,7 @@ def holds(run):
         run.metric("train/loss").steps.tolist(),
         {name: content.read() for name, content in run.artifacts.items()},
         {name: content.read() for name, content in run.sources.items()},
+        {rank: content.read() for rank, content in run.rank_outputs.items()},
         [(entry["sha256"], [content.read() for content in contents]) for entry, contents in run.media_entries()],
     )
 

@@ -18,6 +18,7 @@ from sacred.observers import FileStorageObserver
 
 from experiments import Experiment
 from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
+from observers.file.recording import recording_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.documents import object_id
 from observers.record.identity import lease
@@ -61,6 +62,10 @@ def record(kind, folder, url, name):
             (folder / "set").mkdir(exist_ok=True)
             (folder / "set" / "a.txt").write_text("a")
             _run.log_artifact("numbers", folder / "set", metadata={"rows": 1})
+            ranks = recording_of(_run.uid).folder / "ranks"
+            ranks.mkdir()
+            for rank in (2, 10):
+                (ranks / f"{rank}.txt").write_bytes(b"hello from %d \xff" % rank)
         return 0.9
 
     (folder / "data.csv").write_text("1,2\n")
@@ -154,6 +159,9 @@ def check(run, kind):
         [version] = run["artifacts_logged"]
         assert (version["name"], version["type"]) == ("numbers", "dataset")
         assert run.provenance["packages"] is not None
+        outputs = {rank: content.read() for rank, content in run.rank_outputs.items()}
+        assert outputs == {2: b"hello from 2 \xff", 10: b"hello from 10 \xff"}
+        assert "rank_outputs" not in run.document or run.store.where.startswith("mongodb")
 
 
 @pytest.mark.parametrize("kind", KINDS)

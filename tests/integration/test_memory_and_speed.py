@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import rich.style  # noqa: F401 - it draws from the global generator when it is first imported
@@ -52,6 +53,13 @@ def differing(one, other, where=""):
     return [] if one == other else [where]
 
 
+def dtypes_in(state):
+    if isinstance(state, torch.Tensor):
+        return {state.dtype}
+    items = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()
+    return {dtype for item in items for dtype in dtypes_in(item)}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -68,6 +76,11 @@ def differing(one, other, where=""):
         pytest.param(WINE | {"optimizer.implementation": "for_loop"}, marks=pytest.mark.nightly),
         WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
         pytest.param(WINE | {"device.cudnn_benchmark": True}, marks=pytest.mark.nightly),
+        pytest.param(
+            # Smaller parameters keep states of 32 bits.
+            WINE | {"model.options.hidden": [64, 64], "optimizer.name": "bitsandbytes.optim.AdamW8bit"},
+            marks=pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs the extra bitsandbytes"),
+        ),
     ],
     ids=lambda settings: ",".join(str(value) for value in settings.values())[-60:],
 )
@@ -77,6 +90,7 @@ def test_resumed_training_ends_with_the_bits_of_an_unbroken_one(train, settings)
     done, folder, resumed = train(**settings, epochs=3, **{"checkpoint.resume": str(first / "checkpoints" / "last.pt")})
     parts = ("model", "optimizer", "amp", "monitor", "streams", "step", "callbacks")
     assert differing(*({name: state[name] for name in parts if name in state} for state in (resumed, whole))) == []
+    assert not settings.get("optimizer.name") or torch.uint8 in dtypes_in(resumed["optimizer"])
     assert done.result is not None
     assert not [name for name in resumed["model"] if "_orig_mod" in name]
     kept = json.loads((folder / "config.json").read_text())
@@ -137,15 +151,30 @@ def test_settings_that_cannot_be_are_refused(train, settings, error, message):
         train(**WINE, epochs=1, **settings)
 
 
+@pytest.fixture
+def flags():
+    """Put the flags of torch that are the process's back."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.benchmark = before[1]
+
+
+@pytest.mark.usefixtures("flags")
 def test_check_tells_what_each_setting_changes(train, capsys):
     settings = {"model.gradient_checkpointing": ["[3-5].body"], "optimizer.implementation": "fused"}
+    settings |= {"device.matmul_precision": "high", "device.cudnn_benchmark": True, "training.inference_mode": True}
     settings |= {"data.limit": 400, "data.batch_size": 200, "model.name": "cnn"}
     settings |= {"model.options": {"widths": [8], "blocks": 3}}
     exp.ex.run("training.check", config_updates=settings)
-    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    printed, _, validating = capsys.readouterr().out.partition("validating on 200 samples:")
+    rows = {line.split("  ")[0]: line.split() for line in printed.splitlines() if line}
     names = ["none", "model.gradient_checkpointing", "optimizer.implementation"]
-    assert {*names, "all of them"} <= rows.keys()
+    assert {"device.matmul_precision", "device.cudnn_benchmark", *names, "all of them"} <= rows.keys()
     assert rows["none"][2] == "1.00x"
     memory = {name: float(rows[name][3]) for name in names}
     assert memory["model.gradient_checkpointing"] < 0.8 * memory["none"]
     assert [rows[name][-1] for name in names] == ["0.0e+00"] * 3
+    rows = {line.split("  ")[0]: line.split() for line in validating.splitlines() if line}
+    assert [rows[name][-1] for name in ("none", "training.inference_mode")] == ["0.0e+00"] * 2
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark) == ("high", True)

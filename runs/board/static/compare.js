@@ -1,6 +1,6 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
 import { repeat } from "./board.js";
-import { configOf, faded, fetchFile, fetchJson, layoutOf, lineOf, onScheme } from "./plots.js";
+import { configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
 const panels = new Map();
@@ -42,7 +42,7 @@ function addToLegend(key) {
 }
 
 function traces(found) {
-  const over = found.x === "wall" ? (x) => x.map((seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
+  const over = found.x === "wall" ? (x) => Array.from(x, (seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
   const all = [];
   for (const curve of found.curves) {
     const { color, dash } = lineOf(numberOf(curve.label));
@@ -86,12 +86,12 @@ async function draw(figure) {
   };
   const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
   const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
-  await window.Plotly.react(plot, drawn, layout, configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure))));
+  const config = configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure)));
+  await (await plotly()).react(plot, drawn, layout, config);
   if (!plot.dataset.heard) {
     plot.dataset.heard = "1";
     plot.on("plotly_relayout", (change) => zoomed(change));
-    plot.on("plotly_hover", (event) => moveCursors(plot, event.points[0]?.x));
-    plot.on("plotly_unhover", () => moveCursors(plot, null));
+    shareCursor(plot, () => [...panels.values()].map((panel) => panel.plot));
   }
 }
 
@@ -111,28 +111,12 @@ function bounds(figure) {
   return `&from=${number(range[0])}&to=${number(range[1])}`;
 }
 
-function moveCursors(source, x) {
-  for (const { plot } of panels.values()) {
-    let cursor = plot.querySelector(".cursor");
-    if (!cursor) {
-      cursor = document.createElement("div");
-      cursor.className = "cursor";
-      cursor.append(document.createElement("span"));
-      plot.append(cursor);
-    }
-    const axis = plot._fullLayout?.xaxis;
-    const at = x === null || x === undefined || !axis ? NaN : axis.d2p(x);
-    cursor.hidden = !(at >= 0 && at <= axis?._length);
-    if (cursor.hidden) continue;
-    cursor.style.left = `${plot._fullLayout._size.l + at}px`;
-    cursor.firstChild.textContent = plot === source ? "" : typeof x === "number" ? String(Number(x.toPrecision(6))) : x;
-  }
-}
-
 async function load(figure) {
   const notes = figure.querySelector(".notes");
   try {
-    const found = await fetchJson(figure.dataset.url + bounds(figure));
+    const asked = fetchNumbers(figure.dataset.url + bounds(figure));
+    plotly().catch(() => {});
+    const found = await asked;
     panels.set(figure, { found, plot: figure.querySelector(".plot") });
     notes.textContent = found.notes.join("; ");
     notes.classList.remove("problem");

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,36 @@ SCRIPT = f'<script>{MARK}</script>"\'><img src=x onerror="{MARK}"></title></pre>
 LINK = f"javascript:{MARK}"
 DEEP = "[" * 50_000 + "]" * 50_000
 SVG = f"<svg xmlns='http://www.w3.org/2000/svg' onload='{MARK}'><script>parent.{MARK};top.{MARK}</script></svg>"
-HTML = f"<h1>shown</h1><script>{MARK};parent.{MARK};top.location='/runs'</script><img src='http://evil.example/x'>"
+HTML = (
+    f"<h1>shown</h1><script>{MARK};parent.{MARK};top.location='/runs'</script><img src='http://evil.example/x'>"
+    f"<meta http-equiv=refresh content='0;url=/runs?refreshed'><body onload='{MARK}'><base href='http://evil.example/'>"
+    f"<iframe srcdoc='<script>{MARK};top.{MARK}</script>'></iframe><object data='/runs?embedded'></object>"
+    f"<a href='javascript:{MARK}' autofocus onfocus='{MARK}'>x</a><link rel=stylesheet href='//evil.example/x.css'>"
+)
+
+
+def points(said: int, *values: float) -> bytes:
+    """Return a point cloud whose head says that it has so many points."""
+    head = f"ply\nformat binary_little_endian 1.0\nelement vertex {said}\n"
+    axes = "".join(f"property float {axis}\n" for axis in "xyz")
+    return f"{head}{axes}end_header\n".encode() + struct.pack(f"<{len(values)}f", *values)
+
+
+# Kind, MIME type and content of media that are not what they say.
+ODD_MEDIA = [
+    ("audio", "audio/wav", b"RIFF\xff\xff\xff\xffWAVEfmt \xff\xff\xff\xff" + bytes(99)),
+    ("audio", "text/html", HTML),
+    ("video", "video/mp4", b"\0\0\0\x18ftypisom" + b"\xff" * 99),
+    ("video", "image/png", b"\x89PNG\r\n\x1a\n" + b"\xff" * 99),
+    ("video", "image/svg+xml", SVG),
+    ("point_cloud", "text/html", HTML),
+    ("point_cloud", "model/ply", points(999_999_999_999)),
+    ("point_cloud", "model/ply", points(10**9, 1, 2, 3)),
+    ("point_cloud", "model/ply", points(4, 3e38, -3e38, 1, 1, float("nan"), 1, 1, 1, float("inf"), 9e29, -9e29, 0)),
+    ("html", "text/html", HTML),
+    ("html", "text/javascript", MARK),
+    ("hologram", "application/x-hologram", os.urandom(99)),
+]
 
 
 def document(**fields: Any) -> dict[str, Any]:
@@ -63,6 +93,17 @@ def with_script_everywhere() -> dict[str, Any]:
         {"name": "cases", "kind": "table", "step": 0, "time": 0, "content_type": "application/json", "meta": {}},
         {"name": "weights", "kind": "histogram", "step": 0, "time": 0, "content_type": "application/json", "meta": {}},
         {"name": "words", "kind": "text", "step": 0, "time": 0, "content_type": "text/plain", "meta": {}},
+        *(
+            {
+                "name": f"{place}{text}",
+                "kind": kind,
+                "step": 0,
+                "time": 0,
+                "content_type": mime,
+                "meta": {"caption": text},
+            }
+            for place, (kind, mime, _) in enumerate(ODD_MEDIA)
+        ),
     ]
     contents = [
         HTML,
@@ -72,6 +113,7 @@ def with_script_everywhere() -> dict[str, Any]:
         json.dumps({"columns": [text], "rows": [[text]]}),
         json.dumps({"edges": [text]}),
         text,
+        *(content for _, _, content in ODD_MEDIA),
     ]
     for number, entry in enumerate(media):
         entry["file"] = f"media/{number:064x}.bin"

@@ -4,6 +4,7 @@ import http.client
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests.processes import PIPE, Process
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
-def test_board_is_served_until_it_is_told_to_end(recorded, tmp_path, signals):
+def test_board_is_served_until_it_is_told_to_end(recorded, signals):
     command = [sys.executable, "-m", "runs", "board", "--store", str(recorded), "--port", "0", "--no-open", "--token"]
     process = Process(command, stdout=PIPE, stderr=PIPE, text=True)
     try:
@@ -31,10 +32,19 @@ def test_board_is_served_until_it_is_told_to_end(recorded, tmp_path, signals):
             answer = connection.getresponse()
             answer.read()
             assert answer.status == status
+        cookie = answer.headers["set-cookie"].partition(";")[0]
+        with socket.create_connection(("127.0.0.1", int(port)), 60) as asking:
+            # A request whose body does not come; it is cut short after two seconds, or by the second signal.
+            head = f"Host: 127.0.0.1:{port}\r\nOrigin: http://127.0.0.1:{port}\r\nCookie: {cookie}\r\n"
+            head += "Content-Length: 9\r\nExpect: 100-continue\r\n\r\n"
+            asking.sendall(f"POST /list/note HTTP/1.1\r\n{head}".encode())
+            assert asking.recv(12) == b"HTTP/1.1 100"
+            for number in signals:
+                process.send_signal(number)
+                # The board has heard it, and closes what is idle; of two signals at once, one would be lost.
+                assert connection.sock.recv(1) == b""
+            assert process.wait(60) == 0
         connection.close()
-        for number in signals:
-            process.send_signal(number)
-        assert process.wait(60) == 0
         assert process.stderr.read() == ""
     finally:
         process.close()

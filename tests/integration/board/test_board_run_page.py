@@ -1,20 +1,40 @@
 """The page of one run."""
 
 import contextlib
+import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments import Experiment
-from observers import FileObserver, Histogram, Image, Table, Text
+from observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
+from observers.media.kinds import Media
+from observers.record.media_entry import Content
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 from tests.processes import PIPE, Process
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
+
+
+MP4 = b"\0\0\0\x18ftypisom" + bytes(16)
+POINTS = np.arange(30, dtype=np.float32).reshape(10, 3)
+COLORS = np.arange(30, dtype=np.uint8).reshape(10, 3)
+# Numbers of the media of the run.
+TONE, HTML, EPISODE, FILE, SCAN, PLAIN, HOLOGRAM = 6, 7, 8, 9, 10, 12, 13
+
+
+class Hologram(Media):
+    """A kind that the board does not know."""
+
+    kind = "hologram"
+
+    def encode(self):
+        return Content(b"\0", ".bin", "application/x-hologram", {"caption": "odd"})
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +51,11 @@ def rich(tmp_path_factory, mongo_url):
         _run.log({"weights": Histogram(np.arange(100.0)), "words": Text("# <b>é</b>")}, 2)
         rows = [[Image(picture), "cat", 0.5], [Image(picture), "dog", 1]]
         _run.log({"cases": Table(["image", "label", "p"], rows)}, 2)
+        _run.log({"tone": Audio(np.linspace(-1, 1, 8000), 4000, "a <tone>"), "html": Html("<p>the <b>cat</b></p>")}, 2)
+        _run.log({"episode": Video(np.linspace(0, 1, 96).reshape(4, 4, 6), 5), "mp4": Video.from_file(MP4)}, 2)
+        for step in range(2):
+            _run.log_media("scan", PointCloud(POINTS[step:], COLORS[step:]), step)
+        _run.log({"plain": PointCloud(POINTS), "hologram": Hologram()}, 2)
         files = {
             "page.html": "<h1>page</h1><script>parent.document.title = 'run'</script>",
             "table.csv": "name,value\n<b>,2\n",
@@ -90,9 +115,17 @@ def test_parents_and_children_lead_to_each_other(client_of, recorded, tmp_path):
     with open_store(store) as runs:
         uid = runs.get("1").uid
     path = store / "2" / "run.json"
-    path.write_text(path.read_text().replace("{", f'{{"parent": "{uid}",', 1))
+    document = json.loads(path.read_text())
+    verdict = {"verdict": "IDENTICAL", "mode": "restored", "of": uid, "of_id": "1", "by": document["uid"], "by_id": "2"}
+    document |= {"parent": uid, "reproductions": [verdict]}
+    document["meta"]["sweep"] = {"id": "first", "trial": 3}
+    path.write_text(json.dumps(document))
     client = client_of(store)
-    assert '<a href="/runs/1">run 1</a>' in client.get("/runs/2").text
+    text = client.get("/runs/2").text
+    assert '<a href="/runs/1">run 1</a>' in text
+    assert f'<td>IDENTICAL</td><td>of <a href="/runs/{uid}">run 1</a></td>' in text
+    assert '<a href="/sweeps/first">first</a>, trial 3' in text
+    assert client.get(f"/runs/{uid}").status_code == 200
     assert '<a href="/runs/2">run 2</a>' in client.get("/runs/1").text
 
 
@@ -194,7 +227,77 @@ def test_media_are_shown_by_step(client_of, kept):
         answer = client.get(source.replace("&amp;", "&"))
         assert answer.headers["content-type"] == "image/png"
         assert answer.content.startswith(b"\x89PNG")
-    assert client.get("/medium", params={"run": "1", "number": "6"}).status_code == 404
+    assert client.get("/medium", params={"run": "1", "number": "99"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("number", "shown", "mime"),
+    [
+        (TONE, '<audio controls preload="metadata" aria-label="a &lt;tone&gt;"', "audio/wav"),
+        (HTML, '<iframe class="preview" sandbox title="html"', "text/html; charset=utf-8"),
+        (EPISODE, '<img class="preview pixels" data-moves', "image/png"),
+        (FILE, '<video class="preview" controls', "video/mp4"),
+        (SCAN, 'aria-label="Point cloud scan, 10 points;', "application/octet-stream"),
+        (HOLOGRAM, "There is no preview of this kind", "application/octet-stream"),
+    ],
+)
+def test_each_kind_of_media_is_shown_and_can_be_downloaded(client_of, kept, number, shown, mime):
+    client = client_of(kept)
+    text = client.get("/medium", params={"run": "1", "number": number}).text
+    assert shown in text
+    assert "download=1" in text
+    answer = client.get("/content", params={"run": "1", "kind": "media", "name": number})
+    assert answer.headers["content-type"] == mime
+    assert answer.headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+    with open_store(kept) as store:
+        assert answer.content == store.get("1").media[number].content.read()
+
+
+def test_points_are_sent_by_axis_and_decimated(client_of, kept, monkeypatch):
+    client = client_of(kept)
+
+    def points(number):
+        answer = client.get("/medium/points", params={"run": "1", "number": number})
+        return np.frombuffer(answer.content, np.float32), answer
+
+    assert points(PLAIN)[0].tolist() == POINTS.T.ravel().tolist()
+    monkeypatch.setattr("runs.board.media_page._MAX_POINTS", 4)
+    assert "10 points, one in 3 is drawn" in client.get("/medium", params={"run": "1", "number": SCAN}).text
+    content = points(SCAN)[1].content
+    assert np.frombuffer(content[:48], np.float32).tolist() == POINTS[::3].T.ravel().tolist()
+    assert list(content[48:]) == COLORS[::3].ravel().tolist()
+    monkeypatch.setattr("runs.board.media_page._MAX_CLOUD", 9)
+    answer = client.get("/medium/points", params={"run": "1", "number": SCAN})
+    assert (answer.status_code, "has 10 points, and a page takes 9; download it" in answer.text) == (409, True)
+    answer = client.get("/medium/points", params={"run": "1", "number": TONE})
+    assert (answer.status_code, "this is no point cloud: got data that begin" in answer.text) == (409, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "part", "found"),
+    [
+        ("bytes=0-", 206, slice(0, None), "bytes 0-16043/16044"),
+        ("bytes=4-7", 206, slice(4, 8), "bytes 4-7/16044"),
+        ("bytes=16000-99999", 206, slice(16000, None), "bytes 16000-16043/16044"),
+        ("bytes=-4", 206, slice(-4, None), "bytes 16040-16043/16044"),
+        ("bytes=16044-", 416, slice(0, 0), "bytes */16044"),
+        ("bytes=9-4", 416, slice(0, 0), "bytes */16044"),
+        ("bytes=1-2,5-6", 200, slice(None), None),
+        ("bytes=-", 200, slice(None), None),
+        ("lines=1-2", 200, slice(None), None),
+    ],
+)
+def test_part_of_a_file_is_sent_where_a_player_asks_for_it(client_of, kept, asked, status, part, found):
+    headers = {"range": asked, "accept-encoding": "identity"}
+    params = {"run": "1", "kind": "media", "name": TONE}
+    answer = client_of(kept).get("/content", params=params, headers=headers)
+    with open_store(kept) as store:
+        data = store.get("1").media[TONE].content.read()
+    assert (answer.status_code, answer.content) == (status, data[part])
+    assert answer.headers.get("content-range") == found
+    assert answer.headers["accept-ranges"] == "bytes"
+    packed = client_of(kept).get("/content", params=params, headers={"range": asked, "accept-encoding": "gzip"})
+    assert (packed.status_code, packed.content) == (200, data)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +353,10 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40'] .scatterlayer path")
     plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12})")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='5']")
+    plot.hover()
+    other = page.locator("section[data-metric='val/accuracy'] .plot .cursor:visible span")
+    other.wait_for()
+    assert 9 <= float(other.inner_text()) <= 13  # the step below the pointer in the other plot
     files = {}
     for kind in ("CSV", "SVG"):
         with page.expect_download() as download:
@@ -267,6 +374,49 @@ def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):
     page.locator("input[type=range]").first.press("ArrowLeft")
     page.wait_for_selector("img[alt='at 1']")
     assert page.locator(".slider output").first.text_content() == "1"
+
+
+def test_sounds_videos_points_and_html_are_played_drawn_and_stopped(watched, serve, rich):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = watched(bypass_csp=True, reduced_motion="reduce").page
+    page.goto(f"{serve(rich['folder'])}/runs/1?tab=media")
+    scan = page.locator(".medium-series", has=page.locator("h2", has_text="scan"))
+    scan.scroll_into_view_if_needed()
+    scan.locator(".points[data-drawn='9'] canvas").first.wait_for()
+    eye = "one => one.layout.scene.camera.eye.x"
+    before = scan.locator(".points").evaluate(eye)
+    scan.locator(".points").press("ArrowLeft")
+    page.wait_for_function(
+        "([one, before]) => one.layout.scene.camera.eye.x !== before",
+        arg=[scan.locator(".points").element_handle(), before],
+    )
+    turned = scan.locator(".points").evaluate(eye)
+    scan.locator("input[type=range]").press("ArrowLeft")
+    scan.locator(".points[data-drawn='10'] canvas").first.wait_for()
+    assert scan.locator(".points").evaluate(eye) == turned
+    assert scan.locator(".points").evaluate("one => one.data[0].marker.color[1]") == "rgb(3,4,5)"
+    with page.expect_download() as download:
+        scan.locator("[data-title='Save as CSV']").dispatch_event("click")
+    assert download.value.suggested_filename == "scan.csv"
+    assert Path(download.value.path()).read_text().splitlines()[:2] == ["x,y,z,red,green,blue", "0,1,2,0,1,2"]
+    episode = page.locator(".medium-series", has=page.locator("h2", has_text="episode"))
+    episode.scroll_into_view_if_needed()
+    episode.locator("button", has_text="Play").click()
+    episode.locator("img[data-moves]").wait_for()
+    episode.locator("button", has_text="Stop").click()
+    assert episode.locator("canvas.preview").get_attribute("width") == "6"
+    tone = page.locator("audio")
+    tone.scroll_into_view_if_needed()
+    page.wait_for_function("() => document.querySelector('audio').readyState > 0")
+    assert tone.evaluate("one => one.duration") == 2
+    tone.evaluate("one => { one.currentTime = 1.5 }")
+    page.wait_for_function(
+        "() => { const one = document.querySelector('audio'); return !one.seeking && one.currentTime === 1.5 }"
+    )
+    page.frame_locator("iframe").locator("b", has_text="cat").wait_for()
+    results = Axe().run(page, options={"resultTypes": ["violations"]})
+    assert [(one["id"], one["nodes"]) for one in results.response["violations"]] == []
 
 
 def test_page_of_a_run_is_framed_without_its_scripts(watched, serve, rich):
@@ -314,11 +464,13 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
     (tmp_path / "store").mkdir()
     process = Process([sys.executable, str(script)], cwd=tmp_path, stdin=PIPE, text=True)
     with contextlib.closing(process):
-        page = watched().page
+        browser = watched()
+        page = browser.page
         page.goto(serve(tmp_path / "store"))
         page.wait_for_selector("tr[data-run='1'] .status.running")
         page.click("tr[data-run='1'] th a")
         page.wait_for_url("**/runs/1")
+        assert page.locator(".command code").first.inner_text() == f"cd {tmp_path} && python {script}"
         page.keyboard.press("4")
         page.wait_for_selector("#output:has-text('begin')")
         process.stdin.write("first\n")
@@ -330,6 +482,16 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
         process.stdin.write("second\n")
         process.stdin.flush()
         page.wait_for_selector("[data-drawn='2']")
+        # The store goes away and comes back: what is drawn stays, and goes on.
+        (tmp_path / "store").rename(tmp_path / "away")
+        page.wait_for_selector("#outage:has-text('This may be out of date: there is no folder')")
+        assert page.locator("[data-drawn='2'] .scatterlayer path").count()
+        (tmp_path / "away").rename(tmp_path / "store")
+        process.stdin.write("third\n")
+        process.stdin.flush()
+        page.wait_for_selector("[data-drawn='3']")
+        page.wait_for_selector("#outage:empty", state="attached")
+        browser.errors[:] = [error for error in browser.errors if "409" not in error]
         process.stdin.close()
         page.goto(f"{serve(tmp_path / 'store')}/runs")
         page.wait_for_selector("tr[data-run='1'] .status.completed")

@@ -279,6 +279,7 @@ def test_html_that_is_none_is_refused(text, got):
 )
 def test_file_that_would_be_too_large_is_refused(make, monkeypatch):
     monkeypatch.setattr("observers.media.kinds.MAX_BYTES", 100)
+    monkeypatch.setattr("observers.media.video._MAX_FRAME_BYTES", 100)
     with pytest.raises(MediaError, match=r"got \d+ MiB, expected 0 MiB at most; log a part of it, or keep the file by"):
         make()
 

@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from datetime import UTC, datetime
 
 import numpy as np
 import PIL.Image
@@ -231,6 +232,19 @@ def test_terminal_shows_rising_and_falling_with_their_letters():
     assert first[body][0] != "\u2800"  # and the falling one begins at the top left
     assert last[body][0] != "\u2800"
     assert not any("\x1b" in line for line in lines)
+
+
+def test_times_of_the_day_are_on_the_axis(tmp_path):
+    start = datetime(2026, 1, 2, 10, 0, tzinfo=UTC).timestamp()
+    timed = dataclasses.replace(
+        panel(Curve("", start + 600 * np.arange(12.0), np.arange(12.0))), is_time=True, x_label="time (UTC)"
+    )
+    assert draw_text(timed, 60, 10)[-1].split() == ["10:00", "11:00", "time", "(UTC)"]
+    one = dataclasses.replace(timed, curves=(Curve("", np.array([start]), np.ones(1)),))
+    assert "09:59                       10:00                   10:01" in draw_text(one, 60, 10)[-1]
+    draw([timed], tmp_path / "time.svg")
+    text = (tmp_path / "time.svg").read_text()
+    assert [f">{label}<" in text for label in ("10:00", "11:30", "2026-Jan-02")] == [True] * 3
 
 
 def test_terminal_without_braille_is_ascii():

@@ -1,0 +1,163 @@
+// One medium on a page: what its HTML needs of scripts.
+import { colour, configOf, onScheme, plotly } from "./plots.js";
+import { makeSortable } from "./run.js";
+
+/** Return a medium as a part of a page. */
+export async function fetchMedium(run, number) {
+  const answer = await fetch(`/medium?${new URLSearchParams({ run, number })}`).catch(() => null);
+  return answer?.ok ? answer.text() : '<p class="problem">It cannot be read.</p>';
+}
+
+/** Show a medium in the place of the one before. */
+export function show(place, html) {
+  close(place);
+  place.innerHTML = html;
+  place.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+  place.querySelectorAll("img[data-moves]").forEach(letStop);
+  for (const one of place.querySelectorAll(".points")) clouds.set(one, new Cloud(one, place));
+}
+
+/** Let go of what a medium holds. */
+export function close(place) {
+  place.querySelectorAll(".points").forEach((one) => clouds.get(one)?.close());
+}
+
+/** Let an animated image be stopped at its first frame, where it begins for those who want less motion. */
+function letStop(image) {
+  const button = image.nextElementSibling;
+  const still = document.createElement("canvas");
+  still.className = image.className;
+  still.role = "img";
+  still.ariaLabel = image.alt;
+  const toggle = () => {
+    if (!image.naturalWidth) return; // it is broken
+    const moves = image.isConnected;
+    if (moves) {
+      [still.width, still.height] = [image.naturalWidth, image.naturalHeight];
+      still.getContext("2d").drawImage(image, 0, 0);
+    }
+    (moves ? image : still).replaceWith(moves ? still : image);
+    button.textContent = moves ? "Play" : "Stop";
+  };
+  button.addEventListener("click", toggle);
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) image.decode().then(toggle, () => {});
+}
+
+// ---------------------------------------------------------------------- point clouds
+
+const clouds = new WeakMap();
+// By the place of a series: each step is seen from where the one before was.
+const cameras = new WeakMap();
+const CAMERA = { eye: { x: 1.5, y: 1.5, z: 1.3 }, center: { x: 0, y: 0, z: -0.1 }, up: { x: 0, y: 0, z: 1 } };
+// By key: how far to turn around the z axis and upwards, in radians, and by what factor to go away.
+const TURNS = {
+  ArrowLeft: [-0.15, 0, 1],
+  ArrowRight: [0.15, 0, 1],
+  ArrowUp: [0, 0.1, 1],
+  ArrowDown: [0, -0.1, 1],
+  "+": [0, 0, 0.85],
+  "-": [0, 0, 1 / 0.85],
+};
+/** A point cloud, which is drawn while it is seen: browsers have few contexts of WebGL. */
+class Cloud {
+  constructor(place, series) {
+    Object.assign(this, { place, series, isSeen: false, isDrawn: false });
+    this.observer = new IntersectionObserver((found) => this.look(found.at(-1).isIntersecting));
+    this.observer.observe(place);
+    place.addEventListener("keydown", (event) => {
+      const turn = TURNS[event.key];
+      if (!turn || !this.isDrawn || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      event.stopPropagation();
+      this.turn(...turn);
+    });
+  }
+
+  close() {
+    this.observer.disconnect();
+    this.look(false);
+  }
+
+  async look(isSeen) {
+    this.isSeen = isSeen;
+    if (!isSeen) this.clear();
+    else
+      try {
+        this.points ??= this.fetch();
+        await Promise.all([this.points, plotly()]);
+        if (this.isSeen && !this.isDrawn) await this.draw(await this.points);
+      } catch (error) {
+        this.place.textContent = `It cannot be drawn: ${error.message}`;
+      }
+  }
+
+  clear() {
+    if (this.isDrawn) window.Plotly.purge(this.place);
+    this.isDrawn = false;
+    delete this.place.dataset.drawn;
+  }
+
+  async fetch() {
+    const { run, number, colored } = this.place.dataset;
+    const answer = await fetch(`/medium/points?${new URLSearchParams({ run, number })}`);
+    if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? `the server answered ${answer.status}`);
+    const bytes = await answer.arrayBuffer();
+    const count = bytes.byteLength / (colored === undefined ? 12 : 15);
+    const [x, y, z] = [0, 1, 2].map((axis) => new Float32Array(bytes, 4 * axis * count, count));
+    return { x, y, z, colors: colored === undefined ? null : new Uint8Array(bytes, 12 * count) };
+  }
+
+  async draw({ x, y, z, colors }) {
+    this.isDrawn = true;
+    const [text, dim, line] = ["--text", "--dim", "--line"].map(colour);
+    const color = colors ? Array.from(x, (_, index) => `rgb(${colors.subarray(3 * index, 3 * index + 3)})`) : z;
+    const axis = (name) => ({ title: { text: name }, color: dim, gridcolor: line, zerolinecolor: line, showspikes: false });
+    const trace = {
+      type: "scatter3d",
+      mode: "markers",
+      hoverinfo: "x+y+z",
+      marker: { color, colorscale: "Viridis", size: x.length > 5000 ? 1.5 : 3 },
+      ...{ x, y, z },
+    };
+    const layout = {
+      paper_bgcolor: "rgba(0,0,0,0)",
+      font: { size: 11.5, color: text },
+      margin: { l: 0, r: 0, t: 0, b: 0 },
+      scene: { xaxis: axis("x"), yaxis: axis("y"), zaxis: axis("z"), aspectmode: "auto", camera: this.camera },
+    };
+    const config = configOf(this.place.dataset.name, () => csvOf(x, y, z, colors));
+    config.modeBarButtons[1] = ["resetCameraDefault3d"];
+    await window.Plotly.newPlot(this.place, [trace], layout, config);
+    if (!this.isDrawn) return window.Plotly.purge(this.place); // it went out of sight meanwhile
+    this.place.on("plotly_relayout", (change) => change["scene.camera"] && cameras.set(this.series, change["scene.camera"]));
+    this.place.dataset.drawn = x.length;
+  }
+
+  get camera() {
+    return cameras.get(this.series) ?? CAMERA;
+  }
+
+  turn(around, upwards, factor) {
+    const { x, y, z } = this.camera.eye;
+    const length = Math.hypot(x, y, z);
+    const azimuth = Math.atan2(y, x) + around;
+    const height = Math.max(-1.5, Math.min(1.5, Math.asin(z / length) + upwards));
+    const [flat, away] = [Math.cos(height), Math.max(0.05, Math.min(20, length * factor))];
+    const eye = { x: away * flat * Math.cos(azimuth), y: away * flat * Math.sin(azimuth), z: away * Math.sin(height) };
+    cameras.set(this.series, { ...this.camera, eye });
+    window.Plotly.relayout(this.place, { "scene.camera": this.camera });
+  }
+
+  redraw() {
+    if (!this.isDrawn) return;
+    this.clear();
+    this.look(true);
+  }
+}
+
+function csvOf(x, y, z, colors) {
+  const row = (index) => [x[index], y[index], z[index], ...(colors?.subarray(3 * index, 3 * index + 3) ?? [])].join(",");
+  return [colors ? "x,y,z,red,green,blue" : "x,y,z", ...Array.from(x, (_, index) => row(index)), ""].join("\n");
+}
+
+onScheme(() => document.querySelectorAll(".points").forEach((one) => clouds.get(one)?.redraw()));
