@@ -1,6 +1,6 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
 import { announce, repeat } from "./board.js";
-import { configOf, fetchFile, fetchJson, layoutOf, lineColour, shareCursor } from "./plots.js";
+import { configOf, fetchFile, fetchJson, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const charts = document.getElementById("charts");
@@ -45,8 +45,10 @@ class Chart {
 
   async load() {
     const pixels = Math.max(100, Math.round(this.place.clientWidth));
+    const asked = fetchJson(this.url("/series", { pixels }));
+    plotly().catch(() => {});
     try {
-      this.found = await fetchJson(this.url("/series", { pixels }));
+      this.found = await asked;
     } catch (error) {
       // A curve that is drawn stays.
       if (this.found) throw error;
@@ -73,7 +75,8 @@ class Chart {
       yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e", ...aroundConstant(values) },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
-    await window.Plotly.react(this.place, data, layout, configOf(this.metric, () => fetchFile(this.url("/points"))));
+    const config = configOf(this.metric, () => fetchFile(this.url("/points")));
+    await (await plotly()).react(this.place, data, layout, config);
     this.place.dataset.drawn = values.length;
     if (this.isWatched) return;
     this.isWatched = true;

@@ -26,7 +26,8 @@ export function layoutOf(more = {}) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: css("--sans"), size: 11.5, color: text },
-    margin: { l: 48, r: 10, t: 8, b: 34 },
+    // Room for the labels of most axes: where it is too little, plotly.js draws all of it twice.
+    margin: { l: 52, r: 10, t: 8, b: 44 },
     modebar: { bgcolor: ground, color: dim, activecolor: text },
     showlegend: false,
     hovermode: "x",
@@ -48,7 +49,7 @@ export function download(name, blob) {
 
 /** Return the points that a plot shows as CSV, a row each. */
 export function csvOf(plot) {
-  const quote = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
+  const quote = (value) => (Number.isNaN(value) ? "" : /[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
   const rows = [["curve", "x", "y"]];
   for (const trace of plot.data) {
     for (const [index, x] of (trace.x ?? []).entries()) rows.push([trace.name ?? "", x, trace.y[index]]);
@@ -107,6 +108,31 @@ export function faded(color, opacity) {
 /** Return what the server answers; throws what it says is wrong. */
 export async function fetchJson(url) {
   return (await get(url)).json();
+}
+
+/** Return what the server answers, each array in it as a Float64Array whose NaN are gaps; throws as `fetchJson`. */
+export async function fetchNumbers(url) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }))).error);
+  const body = await answer.arrayBuffer();
+  const end = 4 + new DataView(body).getUint32(0, true);
+  return JSON.parse(new TextDecoder().decode(new Uint8Array(body, 4, end - 4)), (_, value) =>
+    Array.isArray(value?.numbers) ? new Float64Array(body, end + 8 * value.numbers[0], value.numbers[1]) : value,
+  );
+}
+
+let script;
+
+/** Return plotly.js, which is run when it is first asked for: what is drawn is asked of the server before. */
+export function plotly() {
+  script ??= new Promise((resolve, reject) => {
+    const element = document.createElement("script");
+    element.src = document.documentElement.dataset.plotly;
+    element.addEventListener("load", () => resolve(window.Plotly));
+    element.addEventListener("error", () => reject(new Error("plotly.js cannot be loaded")));
+    document.head.append(element);
+  });
+  return script;
 }
 
 /** Call a function when the colours of the page change. */

@@ -107,7 +107,7 @@ def test_taken_port_is_told(recorded):
 
 
 def test_missing_package_names_the_extra(monkeypatch, recorded, capsys):
-    monkeypatch.setattr(runs, "board", runs.board)  # which the import below replaces, too
+    monkeypatch.setattr(runs, "board", runs.board)  # as it is put in place anew by what is imported here
     for name in [name for name in sys.modules if name.startswith("runs.board")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
