@@ -2,16 +2,22 @@
 
     python benchmarks/board.py [--runs 20000] [--folder FOLDER] [--omniboard]
 
-Of a folder, and of a MongoDB with as many runs; `--omniboard` installs Omniboard by npm and shows the same database
-with it. Of each the median and the worst of several times: from the click, or the address, to the rows or the curve on
-the page. The folders are those of `query.py`; with `--folder` they are kept and used again.
+Of a folder, and of a MongoDB with as many runs and the indexes that the observer makes; `--omniboard` installs
+Omniboard by npm (with Node) and shows the same database with it. Of each the median and the worst of several times:
+from the click, or the address, to the rows or the curve on the page; "the first time" is in a browser that has nothing
+of the page yet. The folders are those of `query.py`; with `--folder` they are kept and used again.
+
+The compared runs have two metrics of 1,000 points each in either store, so that a comparison draws 400 curves in two
+panels; one of a single panel is measured beside it.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import re
 import shutil
 import socket
 import statistics
@@ -22,20 +28,25 @@ import time
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pymongo
 from playwright.sync_api import sync_playwright
 from query import add_long_metric, generate
-from query_data import long_metric
+from query_data import METRICS
 from query_mongo import add_long_metric as add_long_metric_there
 from query_mongo import fill
 
+from observers.mongo.indexes import make_run_indexes
+from observers.mongo.layout import Collections
+from observers.record.points import POINT
 from runs.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent
 OMNIBOARD = "omniboard@2.16.1"
 TIMES = 7
 NUM_COMPARED = 200
+COMPARED = METRICS[:2]
 POINTS = 1_000_000
 # The points of a curve from the server, and drawn; plotly.js is on the page already.
 DRAW = """async ([url]) => {
@@ -82,7 +93,7 @@ def first_id(page):
     return page.locator("tbody th.id a").first.text_content()
 
 
-def measure_board(browser, url, process, name):
+def measure_board(browser, url, process, name, num_runs):
     page = browser.new_page(viewport={"width": 1360, "height": 900})
     print(f"the board over {name}")
 
@@ -120,20 +131,66 @@ def measure_board(browser, url, process, name):
         address = f"/series?run=1&metric=long&pixels=800{more}"
         report(what, [page.evaluate(DRAW, [address]) for _ in range(TIMES)])
     measure_in_browser("  the page with that curve", lambda: show("/runs/1?tab=curves", "[data-drawn]"))
-    runs = "&".join(f"run={number}" for number in range(2, 2 + NUM_COMPARED))
-    if page.goto(f"{url}/compare?{runs}").status == 200:
-        measure_in_browser("  200 runs' curves compared", lambda: show(f"/compare?{runs}", "[data-ready]"), 3)
-    print(f"  memory of the server: {process.memory_info().rss / 1e6:,.0f} MB", flush=True)
+    runs = "&".join(f"run={number}" for number in compared(num_runs))
+    one = f"/compare?{runs}&metric={COMPARED[0].replace('/', '%2F')}"
+    fresh = browser.new_page(viewport={"width": 1360, "height": 900})
+    for when, where, times in (("the first time", fresh, 1), ("again", page, TIMES)):
+        for how, path in (("1 metric", one), ("2 metrics", f"/compare?{runs}")):
+            what = f"  {len(compared(num_runs))} runs compared, {how}, {when}"
+            measure_in_browser(what, lambda p=path, w=where: compare(w, url + p), times)
+    fresh.close()
+    print(f"  memory of the server, and at most: {memory(process)}", flush=True)
     page.close()
 
 
-def add_short_metrics(folder, num_runs):
-    """Give runs a metric of 1,000 points each, to compare."""
-    points = long_metric(1_000)
-    for number in range(2, num_runs + 2):
-        if (run := folder / str(number)).is_dir() and not (run / "metrics.bin").exists():
-            (run / "metrics.bin").write_bytes(points.tobytes())
-            (run / "metrics.names.jsonl").write_text('{"id": 0, "name": "short"}\n')
+def memory(process):
+    """Return what a process takes of the memory, and the most that it ever took, as Linux tells."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    kibibytes = (int(re.search(rf"{name}:\s*(\d+) kB", status)[1]) for name in ("VmRSS", "VmHWM"))
+    return ", ".join(f"{1.024e-3 * one:,.0f} MB" for one in kibibytes)
+
+
+def compare(page, url):
+    """Show a comparison until all of its panels are drawn."""
+    page.goto(url)
+    page.wait_for_function(
+        "() => { const all = [...document.querySelectorAll('figure.panel')];"
+        " return all.length && all.every((one) => one.dataset.ready); }"
+    )
+
+
+def walk(number):
+    """Return the 1,000 points of a metric of a run to compare."""
+    return np.random.default_rng(number).standard_normal(1_000).cumsum()
+
+
+def compared(num_runs):
+    return range(2, min(num_runs, NUM_COMPARED + 1) + 1)
+
+
+def add_compared_metrics(folder, num_runs):
+    """Give the runs that are compared their metrics."""
+    for number in compared(num_runs):
+        points = np.zeros(1_000 * len(COMPARED), POINT)
+        for index in range(len(COMPARED)):
+            part = points[index :: len(COMPARED)]
+            part["metric"], part["step"], part["value"] = index, np.arange(1_000), walk(number + index)
+        (folder / str(number) / "metrics.bin").write_bytes(points.tobytes())
+        names = "".join(json.dumps({"id": index, "name": name}) + "\n" for index, name in enumerate(COMPARED))
+        (folder / str(number) / "metrics.names.jsonl").write_text(names)
+
+
+def add_compared_metrics_there(database, num_runs):
+    """Give them the same in the database."""
+    for number in compared(num_runs):
+        start = database.runs.find_one({"_id": number}, {"start_time": 1})["start_time"]
+        for index, name in enumerate(COMPARED):
+            series = {
+                "steps": list(range(1_000)),
+                "values": walk(number + index).tolist(),
+                "timestamps": [start] * 1_000,
+            }
+            database.metrics.update_one({"run_id": number, "name": name}, {"$set": {**series, "count": 1_000}})
 
 
 def measure_omniboard(browser, mongo_url, name, folder):
@@ -165,7 +222,7 @@ def measure_omniboard(browser, mongo_url, name, folder):
                 page.get_by_text("COMPLETED").first.wait_for(timeout=120_000)
 
             measure_in_browser("  first rows", show, 3)
-            print(f"  memory of its server: {psutil.Process(process.pid).memory_info().rss / 1e6:,.0f} MB", flush=True)
+            print(f"  memory of its server, and at most: {memory(process)}", flush=True)
         finally:
             process.terminate()
 
@@ -193,18 +250,20 @@ def main():
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         generate(folder, arguments.runs)
         add_long_metric(folder / "1", POINTS)
-        add_short_metrics(folder, NUM_COMPARED)
+        add_compared_metrics(folder, arguments.runs)
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         print(f"{'milliseconds':<52}{'median':>10}{'worst':>10}")
         with served(str(folder)) as (url, process):
-            measure_board(browser, url, process, f"a folder of {arguments.runs:,} runs")
+            measure_board(browser, url, process, f"a folder of {arguments.runs:,} runs", arguments.runs)
         mongod = stack.enter_context(Mongod(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "mongod"))
         with pymongo.MongoClient(mongod.url) as client:
+            make_run_indexes(Collections(client.board))
             fill(client.board, 1, arguments.runs, with_metrics=True)
             add_long_metric_there(client.board, POINTS)
+            add_compared_metrics_there(client.board, arguments.runs)
         with served(f"{mongod.url}/board") as (url, process):
-            measure_board(browser, url, process, f"MongoDB with {arguments.runs:,} runs")
+            measure_board(browser, url, process, f"MongoDB with {arguments.runs:,} runs", arguments.runs)
         if arguments.omniboard:
             measure_omniboard(browser, mongod.url, "board", Path(stack.enter_context(tempfile.TemporaryDirectory())))
         browser.close()

@@ -255,7 +255,7 @@ def read_metric(folder: str | Path, name: str) -> Series | None:
         if _status(folder)[0] == before[0]:
             break  # else the record was rewound meanwhile
     parts += [_of_metrics(there[max(0, num_points - base) :], names) for base, there in live]
-    return split_metrics(np.concatenate(parts), names)[name]
+    return split_metrics(parts[0] if len(parts) == 1 else np.concatenate(parts), names)[name]
 
 
 def _status(folder: Path) -> tuple[int, int]:

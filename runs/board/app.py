@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from runs.board import (
@@ -24,8 +23,9 @@ from runs.board import (
     series,
     sweep_page,
 )
+from runs.board.assets import asset
 from runs.board.pool import StorePool
-from runs.board.rendering import STATIC, render
+from runs.board.rendering import render
 from runs.board.security import Guard, Policy
 from runs.board.visits import Board
 from runs.stores.store import Store
@@ -33,10 +33,6 @@ from runs.stores.store import Store
 __all__ = ["create_app"]
 
 _PAGES = (runs_page, run_page, compare_page, sweep_page, artifacts_page, series, points_page, media_page, content_page)
-_PLOTLY = "plotly.min.js"
-_FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in (".css", ".js", ".svg")}
-# Files of the board change with its version alone; browsers ask whether they have.
-_CACHED = {"cache-control": "no-cache"}
 
 
 def create_app(open_store: Callable[[], Store], policy: Policy | None = None) -> Starlette:
@@ -53,6 +49,7 @@ def create_app(open_store: Callable[[], Store], policy: Policy | None = None) ->
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         app.state.board = Board(pool, policy, await pool.ask(lambda store: store.where))
         yield
+        app.state.board.sweeps.close()
         pool.close()
 
     routes = [
@@ -71,22 +68,7 @@ async def _first_page(request: Request) -> Response:
 
 
 async def _static_file(request: Request) -> Response:
-    name = request.path_params["name"]
-    if name == _PLOTLY:
-        return FileResponse(_plotly_script(), media_type="text/javascript", headers=_CACHED)
-    if name not in _FILES:
-        return await _not_found(request, Exception())
-    return FileResponse(_FILES[name], headers=_CACHED)
-
-
-def _plotly_script() -> Path:
-    """Return the script of plotly.js in the installed package, without importing the package, which takes seconds."""
-    import importlib.util
-
-    spec = importlib.util.find_spec("plotly")
-    assert spec is not None
-    assert spec.submodule_search_locations is not None
-    return Path(spec.submodule_search_locations[0]) / "package_data" / _PLOTLY
+    return await asset(request) or await _not_found(request, Exception())
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

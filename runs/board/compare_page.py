@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from starlette.responses import Response
 
 from runs.board.compare_view import TABS, CompareView
+from runs.board.packed_numbers import numbers_response
 from runs.board.side_by_side import changed_sources, side_by_side
-from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.board.visits import Visit, look_again_s, page
 from runs.comparison.compare import compare
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from runs.drawing.curve import Curve
@@ -30,7 +30,9 @@ _MAX_RUNS, _MAX_COLUMNS, _MAX_METRICS = 500, 40, 12
 _MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
 # Points that one answer holds, over all of its curves, and those of one curve.
 _MAX_POINTS, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 150_000, 2_000, 100
-_COLUMNS = ("status", "config", "start_time", "uid")
+_COLUMNS = ("status", "start_time", "uid")
+# Fields of all runs that a tab reads.
+_READ_BY = {"curves": ("metrics",), "config": ("config",), "statistics": ("status", "config", "summary")}
 
 
 def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
@@ -43,7 +45,7 @@ def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
     if len(view.run) > _MAX_RUNS:
         raise FilterError(f"got {len(view.run)} runs, expected {_MAX_RUNS} at most; choose fewer")
     if view.run:
-        return list(dict.fromkeys(visit.store.get(key) for key in view.run))
+        return visit.store.get_all(view.run)
     if not view.where:
         return []
     found = visit.store.find(list(view.where), limit=_MAX_RUNS + 1, columns=_COLUMNS)
@@ -59,6 +61,7 @@ def _compare(visit: Visit) -> Response:
     values: dict[str, Any] = {}
     try:
         runs = chosen_runs(visit, view)
+        visit.store.prefetch(runs, _READ_BY.get(view.tab, ()))
         values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
     except RunsError as error:
         problem = str(error)
@@ -76,9 +79,7 @@ def _curves(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, A
     for run in runs:
         for name in run.metrics:
             counts[name] = counts.get(name, 0) + 1
-    order = sorted(
-        counts, key=lambda name: (name.startswith("system/"), "loss" not in name, not name.startswith("val/"), name)
-    )
+    order = sorted(counts, key=_rank)
     shown = [name for name in order if not name.startswith("system/")][:_MAX_METRICS] or order[:_MAX_METRICS]
     drawn = [name for name in view.metric if name in counts] or shown
     return {
@@ -103,7 +104,7 @@ def _panel(visit: Visit) -> Response:
     num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_POINTS // max(1, len(runs))))
     between = (_bound(visit, "from"), _bound(visit, "to"))
     [panel] = make_panels(runs, view.metric[:1], view.plot(num_points, between))
-    return json_response(
+    return numbers_response(
         {
             "metric": panel.metric,
             "x": view.x,
@@ -125,14 +126,8 @@ def _bound(visit: Visit, name: str) -> float | None:
 
 
 def _document(curve: Curve) -> dict[str, Any]:
-    parts = {name: getattr(curve, name) for name in ("y", "low", "high", "raw")}
-    lists = {name: _plain(values) for name, values in parts.items() if values is not None}
-    return {"label": curve.label, "x": curve.x.tolist(), **lists}
-
-
-def _plain(values: np.ndarray) -> list[float | None]:
-    """Return numbers as JSON has them; a gap where there is none."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
+    parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
+    return {"label": curve.label, **{name: values for name, values in parts.items() if values is not None}}
 
 
 # ---------------------------------------------------------------------- configs

@@ -11,14 +11,14 @@ from urllib.parse import quote, urlencode
 import jinja2
 from markupsafe import Markup
 
+from runs.board.assets import plotly_url
 from runs.query.names import TIMES, full_name
 from runs.query.texts import duration_text, is_number, size_text, value_text
 from runs.query.times import time_of
 
-__all__ = ["STATIC", "content_url", "render", "run_url", "short_text"]
+__all__ = ["content_url", "render", "run_url", "short_text"]
 
 HERE = Path(__file__).parent
-STATIC = HERE / "static"
 # Address and name of the pages that the head of each page leads to.
 PAGES = (("/runs", "Runs"), ("/compare", "Compare"), ("/sweeps", "Sweeps"), ("/artifacts", "Artifacts"))
 _STATUSES = frozenset(
@@ -91,5 +91,5 @@ def _environment() -> jinja2.Environment:
     }
     environment.filters["status_class"] = _status_class
     environment.tests |= {"numeric": is_number, "time_field": lambda name: full_name(name) in TIMES}
-    environment.globals |= {"content_url": content_url, "pages": PAGES, "run_url": run_url}
+    environment.globals |= {"content_url": content_url, "pages": PAGES, "plotly_url": plotly_url, "run_url": run_url}
     return environment

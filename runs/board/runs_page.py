@@ -27,6 +27,8 @@ _COLUMNS = ("name", "status", "start", "duration")
 _NEEDED = ("status", "tags")
 # A page may show the runs as they were so many seconds ago, as it looks for changes when it is there.
 _SHOWN_FOR_S = 10.0
+# And of the list of those that cannot be read, of which there are hardly ever any.
+_BROKEN_FOR_S = 60.0
 _MAX_GROUPED = 20_000
 _MAX_CHANGED = 1_000
 
@@ -79,7 +81,7 @@ def _listed(visit: Visit, view: RunsView) -> dict[str, Any]:
     rows = [(run, [_value(run, name) for name in columns]) for run in found]
     shown = [[row[1][index] for row in rows] for index in range(len(columns))]
     numeric = {name for name, values in zip(columns, shown, strict=True) if _is_numeric(values)}
-    broken = visit.store.unreadable()
+    broken = visit.store.unreadable(_BROKEN_FOR_S)
     is_last = 0 < len(found) < view.size
     total = offset + len(found) if is_last else visit.store.count(view.filter())
     return {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import dataclasses
 import logging
 import os
@@ -25,6 +27,8 @@ __all__ = ["BoardServer"]
 
 _MAX_CONNECTIONS = 200
 _SHUTDOWN_S = 2
+# As malloc.h of glibc has them: https://man7.org/linux/man-pages/man3/mallopt.3.html
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 @dataclasses.dataclass
@@ -93,6 +97,7 @@ class BoardServer:
         Raises:
             ServerError: If the certificate makes no sense.
         """
+        _return_large_arrays()
         policy = Policy(self.host, self.token, self.is_read_only, self.certificate is not None, f"board-{self.port}")
         config = uvicorn.Config(
             create_app(lambda: open_store(self.where), policy),
@@ -135,6 +140,14 @@ def _is_no_cancellation(entry: logging.LogRecord) -> bool:
     error = entry.exc_info[1] if entry.exc_info else None
     text = entry.getMessage()
     return not (isinstance(error, asyncio.CancelledError) or "CancelledError" in text or text.startswith("Cancel "))
+
+
+def _return_large_arrays() -> None:
+    """Let glibc return arrays to the system when they are freed; else each thread keeps room for the largest it had."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 2**20)
+        mallopt(_M_ARENA_MAX, 2)
 
 
 def _has_screen() -> bool:

@@ -13,7 +13,7 @@ from runs.board.visits import Visit, json_response, look_again_s, page
 from runs.errors import RunsError
 from runs.query.texts import is_number
 from runs.stores.settings import show
-from runs.sweeps.reading import SeenSweep, importances_of, read_definitions, read_sweep
+from runs.sweeps.reading import SeenSweep, importances_of, read_definitions
 from runs.sweeps.status import status_lines
 from runs.sweeps.study import Point
 
@@ -33,7 +33,7 @@ def _sweep(visit: Visit) -> Response:
     """Answer with the page of one sweep."""
     id = visit.request.path_params["id"]
     try:
-        seen = read_sweep(visit.store, id)
+        seen = visit.board.sweeps.read(visit.store, id)
     except RunsError as error:
         return visit.render("sweep.html", 409, id=id, problem=str(error))
     names = [objective.name for objective in seen.spec.objectives]
@@ -85,7 +85,7 @@ def _state(seen: SeenSweep, point: Point) -> str:
 def _data(visit: Visit) -> Response:
     """Answer with all that the plots of a sweep are drawn of."""
     started = time.perf_counter()
-    seen = read_sweep(visit.store, visit.asked("id"))
+    seen = visit.board.sweeps.read(visit.store, visit.asked("id"))
     objectives = [{"name": one.name, "goal": one.goal} for one in seen.spec.objectives]
     return json_response(
         {

@@ -18,6 +18,7 @@ from runs.board.security import Policy, read_body
 from runs.errors import FilterError, RunNotFoundError, RunsError
 from runs.query.strict_json import strict
 from runs.stores.store import Store
+from runs.sweeps.reading import SweepReader
 
 __all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
 
@@ -32,11 +33,13 @@ class Board:
         pool: The store.
         policy: Who may do what.
         where: The store's name, without credentials.
+        sweeps: Reads sweeps.
     """
 
     pool: StorePool
     policy: Policy
     where: str
+    sweeps: SweepReader = dataclasses.field(default_factory=SweepReader)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,8 +31,9 @@ def pixels(
     first = 0 if low is None else int(np.searchsorted(x, low, "left"))
     last = len(x) if high is None else int(np.searchsorted(x, high, "right"))
     around = [position for position in (first - 1, last) if 0 <= position < len(x)]
-    chosen = np.arange(first, last)
-    if last - first > 3 * num_pixels:
+    if last - first <= 3 * num_pixels:
+        chosen = np.arange(first, last)
+    else:
         inside = x[first:last]
         edges = np.linspace(inside[0] if low is None else low, inside[-1] if high is None else high, num_pixels + 1)
         starts = np.unique(np.append(0, np.searchsorted(inside, edges[:-1])))

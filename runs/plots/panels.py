@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from datetime import UTC
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +14,14 @@ from runs.comparison.grouping import group_runs
 from runs.drawing.curve import panelled
 from runs.errors import PlotError
 from runs.plots.curves import Curve, curve_of, mean_curve, smooth, thin
+from runs.stores.prefetching import each_series, prefetch
 from runs.stores.run import Run
 from runs.stores.settings import run_labels
 
-__all__ = ["Panel", "View", "make_panels", "run_curve"]
+if TYPE_CHECKING:
+    from observers.record.points import Series
+
+__all__ = ["Panel", "View", "make_panels"]
 
 _X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}
 
@@ -89,16 +95,20 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
 
 
 def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
+    prefetch(runs, ["metrics", "status", "start_time"])
     having = {metric: _having(runs, metric) for metric in metrics}
-    labels = run_labels([run for run in runs if any(run in found for found in having.values())])
+    drawn_runs = {run for found in having.values() for run in found}
+    labels = run_labels([run for run in runs if run in drawn_runs])
     curves: list[Curve] = []
     notes: list[str] = []
     for metric, found in having.items():
-        drawn, said = _means(found, metric, view) if view.by else _singles(found, metric, view, labels)
-        lacking = [run.id for run in runs if run not in found]
+        finish = _Finishing(view)
+        drawn, said = _means(found, metric, view, finish) if view.by else _singles(found, metric, view, labels, finish)
+        there = set(found)
+        lacking = [run.id for run in runs if run not in there]
         if lacking:
             said.append(f"without {metric}: {_listed('run', lacking)}")
-        said += _gap_notes(metric, drawn, view.log_y)
+        said += finish.notes(metric)
         if len(having) > 1:
             part = metric.removesuffix(f"/{title}")
             drawn = [
@@ -107,8 +117,7 @@ def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) 
             ]
         curves += drawn
         notes += [note for note in said if note not in notes]
-    shown = tuple(thin(curve, view.num_points, *view.between) for curve in curves)
-    return Panel(title, shown, _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y, view.x == "wall")
+    return Panel(title, tuple(curves), _X_LABELS.get(view.x, view.x), tuple(notes), view.log_y, view.x == "wall")
 
 
 def _having(runs: Sequence[Run], metric: str) -> list[Run]:
@@ -120,14 +129,13 @@ def _having(runs: Sequence[Run], metric: str) -> list[Run]:
     return having
 
 
-def run_curve(run: Run, metric: str, label: str, view: View) -> Curve:
+def _run_curve(run: Run, series: Series, label: str, view: View) -> Curve:
     """Return the curve of one run as a view shows it, of all of its points.
 
     Raises:
         PlotError: If the view makes no sense, or wants epochs of a run that tells none.
-        StoreError: If the run cannot be read, or has no such metric.
+        StoreError: If the run cannot be read.
     """
-    series = run.metric(metric)
     epochs = run.epochs_at(series.steps) if view.x == "epoch" else None
     if view.x == "epoch" and epochs is None:
         raise PlotError(f"run {run.id}: its record tells no epochs; log a metric named epoch, or draw over steps")
@@ -136,19 +144,54 @@ def run_curve(run: Run, metric: str, label: str, view: View) -> Curve:
     return smooth(curve_of(series, label, view.x, epochs=epochs, start_s=start_s), view.smoothing)
 
 
-def _singles(runs: Sequence[Run], metric: str, view: View, labels: dict[Run, str]) -> tuple[list[Curve], list[str]]:
-    curves = [run_curve(run, metric, labels[run], view) for run in runs]
+class _Finishing:
+    """Takes whole curves, one by one, counts their gaps, and gives back what is drawn of them."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._num_odd = self._num_below = 0
+        self._is_any_above = False
+
+    def __call__(self, curve: Curve) -> Curve:
+        values = curve.y if curve.raw is None else curve.raw
+        is_finite = np.isfinite(values)
+        self._num_odd += int((~is_finite).sum())
+        if self._view.log_y:
+            self._num_below += int((values <= 0).sum())
+            self._is_any_above |= bool((values[is_finite] > 0).any())
+        return thin(curve, self._view.num_points, *self._view.between)
+
+    def notes(self, metric: str) -> list[str]:
+        """Return what cannot be seen of the curves.
+
+        Raises:
+            PlotError: If nothing of them can be drawn logarithmically.
+        """
+        notes = [f"gaps: {self._num_odd} NaN or infinite"] if self._num_odd else []
+        if self._view.log_y and not self._is_any_above:
+            raise PlotError(f"{metric}: no value is above 0, as a logarithmic axis needs; leave out --log-y")
+        return [*notes, f"gaps: {self._num_below} not above 0"] if self._num_below else notes
+
+
+def _singles(
+    runs: Sequence[Run], metric: str, view: View, labels: dict[Run, str], finish: _Finishing
+) -> tuple[list[Curve], list[str]]:
+    curves = [finish(_run_curve(run, series, labels[run], view)) for run, series in each_series(runs, metric)]
     return curves, [f"smoothing {view.smoothing:g}"] if view.smoothing else []
 
 
-def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], list[str]]:
+def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> tuple[list[Curve], list[str]]:
+    prefetch(runs, ["config"])
     groups, excluded = group_runs(runs, view.by, view.over)
+    # In the order of the groups, so that those of one group at a time are held.
+    ordered = [run for group in groups for same in group.repetitions.values() for run in same]
+    found = (_run_curve(run, series, "", view) for run, series in each_series(ordered, metric))
     curves: list[Curve] = []
     varies = False
     for group in groups:
         repetitions = []
         for same in group.repetitions.values():
-            parts = [run_curve(run, metric, "", view) for run in same]
+            parts = list(itertools.islice(found, len(same)))
             # Runs of one seed count once.
             repetitions.append(parts[0] if len(parts) == 1 else mean_curve(parts, band="none"))
         if not repetitions:
@@ -157,7 +200,7 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
         counts = np.zeros(0, int) if curve.counts is None else curve.counts
         least, most = int(counts.min(initial=len(repetitions))), int(counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
-        curves.append(dataclasses.replace(curve, label=f"{group.label} ({count})"))
+        curves.append(finish(dataclasses.replace(curve, label=f"{group.label} ({count})")))
         varies = varies or least < most
     if not curves:
         raise PlotError(f"none of the {len(runs)} runs has {' and '.join(view.over)}")
@@ -173,19 +216,6 @@ def _means(runs: Sequence[Run], metric: str, view: View) -> tuple[list[Curve], l
     if excluded:
         notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
     return curves, notes
-
-
-def _gap_notes(metric: str, curves: Sequence[Curve], log_y: bool) -> list[str]:
-    values = np.concatenate([curve.y if curve.raw is None else curve.raw for curve in curves])
-    num_odd = int((~np.isfinite(values)).sum())
-    notes = [f"gaps: {num_odd} NaN or infinite"] if num_odd else []
-    if log_y:
-        num_below = int((values <= 0).sum())
-        if not (values[np.isfinite(values)] > 0).any():
-            raise PlotError(f"{metric}: no value is above 0, as a logarithmic axis needs; leave out --log-y")
-        if num_below:
-            notes.append(f"gaps: {num_below} not above 0")
-    return notes
 
 
 def _listed(what: str, ids: Sequence[str]) -> str:

@@ -20,9 +20,9 @@ _LENGTHS = {1: 8, 6: 0, 7: 12, 8: 1, 9: 8, 10: 0, 16: 4, 17: 8, 18: 8, 19: 16, 1
 _EXTRA_LENGTHS = {2: 4, 3: 0, _ARRAY: 0, 5: 5, 13: 4, 14: 4, 15: 0}
 
 
-def decode_arrays(raw: bytes) -> dict[str, Any]:
+def decode_arrays(raw: bytes | memoryview) -> dict[str, Any]:
     """Return a document as `bson.decode` does, but arrays of one kind of number, or of dates, as arrays of numpy."""
-    rest, arrays, position = [], {}, 4
+    raw, rest, arrays, position = bytes(raw), [], {}, 4
     while position < len(raw) - 1:
         kind, behind_name = raw[position], raw.index(0, position + 1) + 1
         if kind in _LENGTHS:
@@ -52,12 +52,11 @@ def _numbers(array: bytes) -> np.ndarray | None:
         element = np.dtype([("kind", "u1"), ("key", "u1", num_digits), ("end", "u1"), ("value", _DTYPES[kind])])
         there = min((end - start) // element.itemsize, 10**num_digits - count)
         block = np.frombuffer(array, element, there, start)
-        if not there or (block["kind"] != kind).any() or block["end"].any():
+        if not there or (block["kind"] != kind).any():
             return None
         parts.append(block["value"])
         start, count = start + block.nbytes, count + there
         if start == end:
-            # With this key behind so many bytes, no element between was longer or shorter.
             is_whole = block["key"][-1].tobytes() == b"%d" % (count - 1)
             return np.concatenate(parts) if is_whole else None
     return None

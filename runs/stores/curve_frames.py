@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runs.drawing.decimation import downsample
 from runs.errors import StoreError
+from runs.stores.prefetching import each_series, prefetch
 from runs.stores.run import Run
 
 if TYPE_CHECKING:
@@ -26,21 +28,24 @@ def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | Non
     """
     import pandas
 
-    frames, missing = [], set(names)
-    for run in runs:
-        there = set(run.metrics)
-        started = pandas.Timestamp(run.start_time, tz="UTC") if run.start_time else pandas.NaT
-        for name in names:
-            if name not in there:
-                continue
-            missing.discard(name)
-            series = run.metric(name, num_points)
+    prefetch(runs, ["metrics", "start_time", "config"])
+    frames, missing = {}, set(names)
+    for column, name in enumerate(names):
+        having = {run: row for row, run in enumerate(runs) if name in run.metrics}
+        missing -= {name} if having else set()
+        for run, series in each_series(having, name):
+            series = series if num_points is None else downsample(series, num_points)
+            started = pandas.Timestamp(run.start_time, tz="UTC") if run.start_time else pandas.NaT
             epochs = run.epochs_at(series.steps)
             frame = series.to_pandas()
             frame["wall_time"] = started + pandas.to_timedelta(frame["time"], unit="s")
             frame["id"], frame["metric"], frame["epoch"] = run.id, name, np.nan if epochs is None else epochs
-            frames.append(frame[list(_COLUMNS)])
+            frames[having[run], column] = frame[list(_COLUMNS)]
     if runs and missing:
         known = sorted({name for run in runs[:20] for name in run.metrics if not name.startswith("system/")})
         raise StoreError(f"no run has the metric {min(missing)!r}; there are: {', '.join(known) or 'none'}")
-    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame(columns=list(_COLUMNS))
+    return (
+        pandas.concat([frames[place] for place in sorted(frames)], ignore_index=True)
+        if frames
+        else pandas.DataFrame(columns=list(_COLUMNS))
+    )

@@ -106,9 +106,9 @@ class FolderStore(Store):
             why = f"{self.folder / key} cannot be read ({error.strerror}); check its permissions"
             raise StoreError(why) from error
 
-    def unreadable(self) -> list[tuple[str, str]]:
+    def unreadable(self, max_age_s: float = 0.0) -> list[tuple[str, str]]:
         """See `Store.unreadable`."""
-        self._update_if_older(max(_FRESH_S, self.max_age_s))
+        self._update_if_older(max(_FRESH_S, self.max_age_s, max_age_s))
         return self.index.problems()
 
     def artifacts(self) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -22,10 +24,10 @@ from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_fil
 from runs.stores.mongo_database import Document, MongoDatabase
 from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_prefetching import prefetch_from, series_from
-from runs.stores.mongo_removing import IN_TRASH, TRASH, Remover
+from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo_rows import projection_of, row_in, value_at
 from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, plain
-from runs.stores.mongo_words import with_words_found
+from runs.stores.mongo_words import WordSearch
 from runs.stores.run import COPYING, Run
 from runs.stores.store import Discarded, Removed, Store
 
@@ -54,6 +56,10 @@ class MongoStore(Store):
     def __init__(self, url: str, prefix: str = "") -> None:
         self.mongo = MongoDatabase(url, prefix)
         self.where = self.mongo.where
+        self._words = WordSearch(self.mongo)
+        # What `unreadable` found, which looks at every document, and when.
+        self._odd_runs: list[tuple[str, str]] = []
+        self._judged_at = -math.inf
 
     # ------------------------------------------------------------------ finding
 
@@ -65,14 +71,14 @@ class MongoStore(Store):
             before = self._find(tree, sort, None if limit is None else offset + limit, ())
             tree, offset = Condition("_id", "in", [id_of(run.id) for run in before[offset:]]), 0
         with self.mongo.errors():
-            tree = with_words_found(tree, self.mongo)
+            tree = self._words.replaced(tree)
         names = [full_name(name) for name in columns]
         by = full_name((sort or "id").removeprefix("-"))
         asked = {*names, *names_in(tree), by}
         with self.mongo.errors():
             computed = list(self._computed_here(asked, {*names_in(tree), by}))
             if not computed:
-                return [*self._find_there({"$nor": [IN_TRASH]}, tree, sort, limit, asked)]
+                return [*self._find_there(self._kept(), tree, sort, limit, asked)]
             # The others by a query, which an index answers, however many there are.
             found = self._find_there({"$nor": [IN_TRASH, *computed]}, tree, sort, limit, asked)
             found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, sort, limit, asked)
@@ -81,13 +87,19 @@ class MongoStore(Store):
     def _count(self, tree: Filter) -> int:
         names = names_in(tree)
         with self.mongo.errors():
-            tree = with_words_found(tree, self.mongo)
+            tree = self._words.replaced(tree)
             computed = list(self._computed_here(names, names))
-            query = self._query(tree, {"$nor": [IN_TRASH, *computed]})
+            query = self._query(tree, {"$nor": [IN_TRASH, *computed]} if computed else self._kept())
+            if not query:
+                return self.mongo.runs.estimated_document_count()
             here = {"$nor": [IN_TRASH], "$or": computed}
             return self.mongo.runs.count_documents(query) + (
                 len(self._find_here(here, tree, None, None, names)) if computed else 0
             )
+
+    def _kept(self) -> Document:
+        """Return a query for runs that are not in the trash: if that is empty, for all, which an index alone counts."""
+        return {} if self.mongo.runs.find_one({"status": DISCARDED}, {"_id": 1}) is None else {"$nor": [IN_TRASH]}
 
     def _query(self, tree: Filter, among: Mapping[str, Any]) -> Document:
         """Return a filter as a query, among runs that another one finds."""
@@ -245,14 +257,17 @@ class MongoStore(Store):
         """See `Store.each_series`."""
         yield from series_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
 
-    def unreadable(self) -> list[tuple[str, str]]:
+    def unreadable(self, max_age_s: float = 0.0) -> list[tuple[str, str]]:
         """See `Store.unreadable`; what is in a database is a document, but not always a run's."""
         wanted = {"status": "string", "config": "object", "info": "object"}
         odd: list[Document] = [{name: {"$exists": True, "$not": {"$type": kind}}} for name, kind in wanted.items()]
         query = {"$or": [*odd, {"status": {"$exists": False}}], "$nor": [IN_TRASH]}
-        with self.mongo.errors():
-            found = list(self.mongo.runs.find(query, dict.fromkeys(wanted, 1), sort=[("_id", 1)]))
-        return [(str(document["_id"]), "; ".join(_odd(document))) for document in found]
+        if time.monotonic() - self._judged_at > max_age_s:
+            with self.mongo.errors():
+                found = list(self.mongo.runs.find(query, dict.fromkeys(wanted, 1), sort=[("_id", 1)]))
+            self._odd_runs = [(str(document["_id"]), "; ".join(_odd(document))) for document in found]
+            self._judged_at = time.monotonic()
+        return list(self._odd_runs)
 
     # ------------------------------------------------------------------ changing
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from observers.mongo.run_document import exact_time
 from runs.errors import StoreError
 from runs.stores.bson_arrays import decode_arrays
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_rows import projection_of, row_in
-from runs.stores.mongo_run import SERIES_FIELDS, MongoRun, fields_of_part
+from runs.stores.mongo_run import SERIES_FIELDS, MongoRun, fields_of_part, plain
 
 if TYPE_CHECKING:
     from observers.record.points import Series
@@ -36,17 +37,26 @@ def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequenc
 
 def _hold_fields(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
     parts, others = [name for name in names if name in _PARTS], [name for name in names if name not in _PARTS]
-    projection = projection_of(others) | dict.fromkeys(itertools.chain(*map(fields_of_part, parts)), 1)
+    projection = {**projection_of(others), "microseconds": 1} | dict.fromkeys(
+        itertools.chain(*map(fields_of_part, parts)), 1
+    )
     by_key = {_place(run.key): run for run in runs}
     with mongo.errors():
         for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, projection):
             run = by_key.get(_place(document["_id"]))
             if run is None:
                 continue  # one that says so itself when it is asked
-            run.hold(row_in(document, others))
+            run.hold({**row_in(document, others), **_exact_times(document, others)})
             for part in parts:
                 with contextlib.suppress(StoreError):
                     run.hold_part(part, document)
+
+
+def _exact_times(document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the times among some fields as they were recorded, which a database rounds."""
+    recorded = document.get("microseconds")
+    found = recorded if isinstance(recorded, Mapping) else {}
+    return {name: plain(exact_time(document.get(name), found[name])) for name in names if name in found}
 
 
 def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
@@ -65,15 +75,18 @@ def series_from(
 ) -> Iterator[tuple[MongoRun, Series | None]]:
     """Yield a metric of each run; see `runs.stores.store.Store.each_series`."""
     for batch in _batches(runs, _BATCH_OF_SERIES):
-        prefetch_from(mongo, batch, ["start_time"])
+        by_key = {_place(run.key): run for run in batch}
         wanted = {"run_id": {"$in": [run.key for run in batch]}, "name": metric}
         with mongo.errors():
+            for document in mongo.runs.find({"_id": {"$in": [run.key for run in batch]}}, {"start_time": 1}):
+                if _place(document["_id"]) in by_key:
+                    by_key[_place(document["_id"])].hold_start(document)
             longer = {_place(key) for key in mongo.chunks.distinct("run_id", wanted)}
             found = (decode_arrays(bytes(one.raw)) for one in mongo.raw_metrics.find(wanted, SERIES_FIELDS))
             documents = {_place(document["run_id"]): document for document in found}
         for run in batch:
-            document = documents.pop(_place(run.key), None)
-            yield run, None if document is None else run.series_in(document, metric, _place(run.key) in longer)
+            first = documents.get(_place(run.key))
+            yield run, None if first is None else run.series_in(first, metric, _place(run.key) in longer)
 
 
 def _place(key: Any) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from runs.stores.mongo_database import MongoDatabase
 from runs.stores.run import REMOVING
 from runs.stores.store import Removed
 
-__all__ = ["IN_TRASH", "TRASH", "Remover"]
+__all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover"]
 
 DISCARDED, TRASH = "DISCARDED", "trash"
 IN_TRASH: dict[str, Any] = {TRASH: {"$exists": True}}

@@ -222,11 +222,16 @@ class MongoRun(Run):
 
     @functools.cached_property
     def _start(self) -> datetime | None:
-        """When it started, from which times of points are counted."""
-        if "start_time" in self._row:  # as text, to the millisecond
-            return self.start_time
-        start = self._find({"start_time": 1}).get("start_time")
+        """When it started, to the millisecond, from which times of points are counted."""
+        return self._start_in(self._find({"start_time": 1}))
+
+    def _start_in(self, document: Mapping[str, Any]) -> datetime | None:
+        start = document.get("start_time")
         return start if isinstance(start, datetime) else self.start_time
+
+    def hold_start(self, document: Mapping[str, Any]) -> None:
+        """Keep when it started, which a document with `start_time` tells, for when points are asked for."""
+        self._start = self._start_in(document)
 
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
         """See `Run.read_output`."""
@@ -428,15 +433,21 @@ def _with_dots(packages: Any) -> Any:
 
 def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
     """Return a series with the points of `metrics_chunks` behind it, if there are any."""
-    parts = [series]
+    steps, values, times = [series.steps], [series.values], [series.times]
     for chunk in chunks:
         points = np.frombuffer(chunk["data"], POINT)
-        steps = to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps")))
-        parts.append(Series(steps, points["value"], points["time"] / TICKS_PER_S))
-    if len(parts) == 1:
-        return series
-    steps, values, times = zip(*((part.steps, part.values, part.times) for part in parts), strict=True)
-    return Series(np.concatenate(steps), np.concatenate(values), np.concatenate(times))
+        steps.append(to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps"))))
+        # Copied, so that the chunk is not held until the end.
+        values.append(points["value"].copy())
+        times.append(points["time"] / TICKS_PER_S)
+    return Series(*map(_concatenated, (steps, values, times)))
+
+
+def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
+    """Return arrays as one, and leave the list empty, so that they are not held twice."""
+    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    parts.clear()
+    return whole
 
 
 def plain(value: Any) -> Any:

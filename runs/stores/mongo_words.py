@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -15,18 +17,40 @@ from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_filters import OMNIBOARD_TAGS
 from runs.stores.mongo_run import plain, tags_in
 
-__all__ = ["with_words_found"]
+__all__ = ["WordSearch"]
+
+# A list asks for more than its runs, and one look at thousands of documents is enough for it.
+_FRESH_S = 1.0
 
 
-def with_words_found(tree: Filter, mongo: MongoDatabase) -> Filter:
-    """Return a filter with the ids of the runs that words find in place of the words."""
-    if isinstance(tree, Words):
-        return Condition("_id", "in", [id_of(str(key)) for key in _having(tree.words, mongo)])
-    if isinstance(tree, Not):
-        return Not(with_words_found(tree.part, mongo))
-    if isinstance(tree, AllOf | OneOf):
-        return type(tree)(tuple(with_words_found(part, mongo) for part in tree.parts))
-    return tree
+class WordSearch:
+    """Looks for words in all runs of a database, and knows what it found last for as long as one question takes.
+
+    Args:
+        mongo: The database.
+    """
+
+    def __init__(self, mongo: MongoDatabase) -> None:
+        self._mongo = mongo
+        self._words: tuple[str, ...] = ()
+        self._found: list[Any] = []
+        self._found_at = -math.inf
+
+    def replaced(self, tree: Filter) -> Filter:
+        """Return a filter with the ids of the runs that words find in place of the words."""
+        if isinstance(tree, Words):
+            return Condition("_id", "in", self._ids(tree.words))
+        if isinstance(tree, Not):
+            return Not(self.replaced(tree.part))
+        if isinstance(tree, AllOf | OneOf):
+            return type(tree)(tuple(map(self.replaced, tree.parts)))
+        return tree
+
+    def _ids(self, words: tuple[str, ...]) -> list[Any]:
+        if words != self._words or time.monotonic() - self._found_at > _FRESH_S:
+            self._found = [id_of(str(key)) for key in _having(words, self._mongo)]
+            self._words, self._found_at = words, time.monotonic()
+        return self._found
 
 
 def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:

@@ -28,8 +28,7 @@ def series_of(entry: Any, start: datetime | None) -> Series | None:
         return None
     values = _numbers(entry["values"]).astype(np.float64)
     recorded, stamps = (entry.get(name) for name in ("steps", "timestamps"))
-    has_steps = isinstance(recorded, list | np.ndarray) and len(recorded)
-    steps = _numbers(recorded if recorded is not None and has_steps else range(len(values)))
+    steps = _numbers(recorded) if isinstance(recorded, list | np.ndarray) and len(recorded) else np.arange(len(values))
     if (np.abs(steps) < 2**63).all() and (steps == np.trunc(steps)).all():
         steps = steps.astype(np.int64, copy=False)
     count = min(len(values), len(steps))

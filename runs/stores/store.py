@@ -211,8 +211,12 @@ class Store(abc.ABC):
         """Return the full names of fields that runs have; of a database those of its newest runs."""
 
     @abc.abstractmethod
-    def unreadable(self) -> list[tuple[str, str]]:
-        """Return id and reason for every run of which something cannot be read."""
+    def unreadable(self, max_age_s: float = 0.0) -> list[tuple[str, str]]:
+        """Return id and reason for every run of which something cannot be read.
+
+        Args:
+            max_age_s: How old the answer may be: a database looks at every document for it.
+        """
 
     @abc.abstractmethod
     def _run_of_id(self, key: str) -> Run | None:

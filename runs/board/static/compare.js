@@ -1,6 +1,6 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
 import { repeat } from "./board.js";
-import { configOf, faded, fetchFile, fetchJson, layoutOf, lineOf, onScheme, shareCursor } from "./plots.js";
+import { configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
 const panels = new Map();
@@ -42,7 +42,7 @@ function addToLegend(key) {
 }
 
 function traces(found) {
-  const over = found.x === "wall" ? (x) => x.map((seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
+  const over = found.x === "wall" ? (x) => Array.from(x, (seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
   const all = [];
   for (const curve of found.curves) {
     const { color, dash } = lineOf(numberOf(curve.label));
@@ -86,7 +86,8 @@ async function draw(figure) {
   };
   const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
   const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
-  await window.Plotly.react(plot, drawn, layout, configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure))));
+  const config = configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure)));
+  await (await plotly()).react(plot, drawn, layout, config);
   if (!plot.dataset.heard) {
     plot.dataset.heard = "1";
     plot.on("plotly_relayout", (change) => zoomed(change));
@@ -113,7 +114,9 @@ function bounds(figure) {
 async function load(figure) {
   const notes = figure.querySelector(".notes");
   try {
-    const found = await fetchJson(figure.dataset.url + bounds(figure));
+    const asked = fetchNumbers(figure.dataset.url + bounds(figure));
+    plotly().catch(() => {});
+    const found = await asked;
     panels.set(figure, { found, plot: figure.querySelector(".plot") });
     notes.textContent = found.notes.join("; ");
     notes.classList.remove("problem");

@@ -1,5 +1,5 @@
 // One medium on a page: what its HTML needs of scripts.
-import { colour, configOf, onScheme } from "./plots.js";
+import { colour, configOf, onScheme, plotly } from "./plots.js";
 import { makeSortable } from "./run.js";
 
 /** Return a medium as a part of a page. */
@@ -58,21 +58,6 @@ const TURNS = {
   "+": [0, 0, 0.85],
   "-": [0, 0, 1 / 0.85],
 };
-let plotly;
-
-/** Load plotly.js, once. */
-function loadPlotly() {
-  plotly ??= new Promise((resolve, reject) => {
-    if (window.Plotly) return resolve();
-    const script = document.createElement("script");
-    script.src = "/static/plotly.min.js";
-    script.addEventListener("load", resolve);
-    script.addEventListener("error", () => reject(new Error("plotly.js cannot be loaded")));
-    document.head.append(script);
-  });
-  return plotly;
-}
-
 /** A point cloud, which is drawn while it is seen: browsers have few contexts of WebGL. */
 class Cloud {
   constructor(place, series) {
@@ -99,7 +84,7 @@ class Cloud {
     else
       try {
         this.points ??= this.fetch();
-        await Promise.all([this.points, loadPlotly()]);
+        await Promise.all([this.points, plotly()]);
         if (this.isSeen && !this.isDrawn) await this.draw(await this.points);
       } catch (error) {
         this.place.textContent = `It cannot be drawn: ${error.message}`;

@@ -1,5 +1,5 @@
 // Plots by plotly.js in the colours of the page, each with buttons that save it as PNG, SVG and CSV.
-import { announce } from "./board.js";
+import { announce, get } from "./board.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
@@ -26,7 +26,8 @@ export function layoutOf(more = {}) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: css("--sans"), size: 11.5, color: text },
-    margin: { l: 48, r: 10, t: 8, b: 34 },
+    // Room for the labels of most axes: where it is too little, plotly.js draws all of it twice.
+    margin: { l: 52, r: 10, t: 8, b: 44 },
     showlegend: false,
     hovermode: "x",
     dragmode: "zoom",
@@ -47,7 +48,7 @@ export function download(name, blob) {
 
 /** Return the points that a plot shows as CSV, a row each. */
 export function csvOf(plot) {
-  const quote = (value) => (/[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
+  const quote = (value) => (Number.isNaN(value) ? "" : /[",\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
   const rows = [["curve", "x", "y"]];
   for (const trace of plot.data) {
     for (const [index, x] of (trace.x ?? []).entries()) rows.push([trace.name ?? "", x, trace.y[index]]);
@@ -60,9 +61,7 @@ const SAVE = "M12 3v10m0 0 4-4m-4 4-4-4M5 17v3h14v-3h-1.6v1.4H6.6V17z M11 3h2v9h
 
 /** Return a file that the server makes; throws what it says is wrong. */
 export async function fetchFile(url) {
-  const answer = await fetch(url, { headers: { accept: "application/json" } });
-  if (!answer.ok) throw new Error((await answer.json()).error);
-  return answer.blob();
+  return (await get(url)).blob();
 }
 
 async function saveCsv(name, found) {
@@ -106,10 +105,32 @@ export function faded(color, opacity) {
 
 /** Return what the server answers; throws what it says is wrong. */
 export async function fetchJson(url) {
-  const answer = await fetch(url, { headers: { accept: "application/json" } });
-  const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
-  if (!answer.ok) throw new Error(found.error);
-  return found;
+  return (await get(url)).json();
+}
+
+/** Return what the server answers, each array in it as a Float64Array whose NaN are gaps; throws as `fetchJson`. */
+export async function fetchNumbers(url) {
+  const answer = await fetch(url);
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }))).error);
+  const body = await answer.arrayBuffer();
+  const end = 4 + new DataView(body).getUint32(0, true);
+  return JSON.parse(new TextDecoder().decode(new Uint8Array(body, 4, end - 4)), (_, value) =>
+    Array.isArray(value?.numbers) ? new Float64Array(body, end + 8 * value.numbers[0], value.numbers[1]) : value,
+  );
+}
+
+let script;
+
+/** Return plotly.js, which is run when it is first asked for: what is drawn is asked of the server before. */
+export function plotly() {
+  script ??= new Promise((resolve, reject) => {
+    const element = document.createElement("script");
+    element.src = document.documentElement.dataset.plotly;
+    element.addEventListener("load", () => resolve(window.Plotly));
+    element.addEventListener("error", () => reject(new Error("plotly.js cannot be loaded")));
+    document.head.append(element);
+  });
+  return script;
 }
 
 /** Call a function when the colours of the page change. */

@@ -2,7 +2,7 @@
 import { repeat } from "./board.js";
 import { brushesOf, makeForm, writeBrushes } from "./brushes.js";
 import { Scale, asFile, asPng, drawParallel } from "./parallel.js";
-import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme } from "./plots.js";
+import { colour, configOf, download, fetchJson, layoutOf, lineColour, onScheme, plotly } from "./plots.js";
 
 const $ = (id) => document.getElementById(id);
 const id = $("sweep").dataset.sweep;
@@ -120,8 +120,8 @@ function csv(rows) {
 
 // ---------------------------------------------------------------------- the others
 
-function plot(place, traces, layout, name, text) {
-  return window.Plotly.react(place, traces, layoutOf(layout), configOf(`sweep ${id} ${name}`, text));
+async function plot(place, traces, layout, name, text) {
+  return (await plotly()).react(place, traces, layoutOf(layout), configOf(`sweep ${id} ${name}`, text));
 }
 
 function history() {

@@ -49,6 +49,8 @@ def record(folder: Path) -> None:
             raise RuntimeError("no luck")
         return {"accuracy": 1 - lr}
 
+    (folder / "layers.py").write_text(f"name = {'x' * 200!r}\n")
+    ex.add_source_file(folder / "layers.py")
     ex.observers.append(FileObserver(folder / "store"))
     for updates in ({}, {"lr": 0.01}, {"fails": True}, {"model": {"name": "cnn"}}):
         with contextlib.suppress(RuntimeError):
@@ -72,7 +74,7 @@ def store(request, recorded) -> str:
 @pytest.fixture(scope="session")
 def recorded_database(recorded, mongo_url) -> Iterator[str]:
     """A database with the same runs."""
-    yield from _database_of(recorded, mongo_url)
+    yield from database_of(recorded, mongo_url)
 
 
 @pytest.fixture(params=["folder", "database"])
@@ -81,10 +83,11 @@ def own_store(request, recorded, tmp_path) -> Iterator[str]:
     if request.param == "folder":
         yield str(shutil.copytree(recorded, tmp_path / "store"))
     else:
-        yield from _database_of(recorded, request.getfixturevalue("mongo_url"))
+        yield from database_of(recorded, request.getfixturevalue("mongo_url"))
 
 
-def _database_of(folder: Path, mongo_url: str) -> Iterator[str]:
+def database_of(folder: Path, mongo_url: str) -> Iterator[str]:
+    """Copy runs into a database of their own, which goes in the end."""
     name = f"board_{uuid.uuid4().hex}"
     with open_store(folder) as source, open_store(f"{mongo_url}/{name}") as target:
         for run in source.find(sort="id"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from runs.board.assets import plotly_url
 from runs.board.security import check_address
 from runs.errors import StoreError
 
@@ -95,3 +96,17 @@ def test_other_addresses_want_a_token_that_cannot_be_guessed():
         check_address("0.0.0.0", None)
     with pytest.raises(StoreError, match="the token has 5 characters"):
         check_address("127.0.0.1", "short")
+
+
+def test_browsers_keep_what_has_not_changed(client_of, recorded):
+    client = client_of(recorded)
+    tag = client.get("/static/board.js").headers["etag"]
+    again = client.get("/static/board.js", headers={"if-none-match": tag})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert client.get("/static/board.js", headers={"if-none-match": '"another"'}).status_code == 200
+    plotly = client.get(plotly_url())
+    assert "immutable" in plotly.headers["cache-control"]
+    assert plotly.headers["content-encoding"] == "gzip"
+    plain = client.get(plotly_url(), headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.content == plotly.content

@@ -1,21 +1,41 @@
 """The page that compares runs."""
 
 import csv
+import json
 import re
 
+import numpy as np
+import pymongo
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from experiments import Experiment
 from observers import FileObserver, Image, PointCloud
+from observers.record.points import POINT
 from runs import copy, open_store
+from runs.drawing.curve import Curve, thin
+from tests.integration.board.conftest import database_of
 
 TABS = ("curves", "config", "sources", "media", "statistics")
 
 
 def panel(client, **query):
     answer = client.get("/compare/panel", params=query)
-    return answer.status_code, answer.json()
+    return answer.status_code, answer.json() if answer.status_code != 200 else unpacked(answer.content)
+
+
+def unpacked(body):
+    """Return a document with its arrays as lists; see `runs.board.packed_numbers`."""
+    end = 4 + int.from_bytes(body[:4], "little")
+    numbers = np.frombuffer(body, "<f8", offset=end)
+
+    def revived(found):
+        if found.keys() != {"numbers"}:
+            return found
+        first, count = found["numbers"]
+        return numbers[first : first + count].tolist()
+
+    return json.loads(body[4:end], object_hook=revived)
 
 
 def drawn(page):
@@ -86,6 +106,82 @@ def test_all_points_of_a_panel_are_saved(client_of, recorded, monkeypatch):
     monkeypatch.setattr("runs.board.points_page._MAX_POINTS", 119)
     answer = client.get("/compare/points", params=query)
     assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (409, "got 120 points of train/loss")
+
+
+class Commands(pymongo.monitoring.CommandListener):
+    """Counts what a database is asked."""
+
+    def __init__(self):
+        self.names = []
+
+    def started(self, event):
+        self.names.append(event.command_name)
+
+    def succeeded(self, event):
+        pass
+
+    failed = succeeded
+
+
+@pytest.mark.parametrize("path", ["/compare", "/compare/panel"])
+def test_more_runs_are_compared_by_no_more_queries(client_of, recorded_database, monkeypatch, path):
+    commands = Commands()
+    real = pymongo.MongoClient
+    monkeypatch.setattr(pymongo, "MongoClient", lambda *args, **kw: real(*args, event_listeners=[commands], **kw))
+    client, asked = client_of(recorded_database), []
+    for runs in (["1", "2"], ["1", "2"], ["1", "2", "3", "4"]):
+        commands.names.clear()
+        assert client.get(path, params={"run": runs, "metric": "train/loss"}).status_code == 200
+        asked.append(list(commands.names))
+    assert asked[2] == asked[1]
+    assert len(asked[2]) < 10
+
+
+@pytest.fixture(scope="module", params=["folder", "database"])
+def long_store(request, tmp_path_factory):
+    """A run with a metric of 50,000 points, those of the database in a document and in chunks."""
+    folder = tmp_path_factory.mktemp("long") / "store"
+    (folder / "1").mkdir(parents=True)
+    points = np.zeros(50_000, POINT)
+    points["step"] = np.arange(50_000) * 3
+    points["value"] = np.random.default_rng(0).standard_normal(50_000).cumsum()
+    points["value"][[7, 40_000]] = np.nan
+    (folder / "1" / "metrics.bin").write_bytes(points.tobytes())
+    (folder / "1" / "metrics.names.jsonl").write_text('{"id": 0, "name": "long"}\n')
+    document = {"uid": "0" * 32, "status": "COMPLETED", "start_time": "2026-01-01T00:00:00", "format": "sacristan-1"}
+    (folder / "1" / "run.json").write_text(json.dumps(document))
+    if request.param == "folder":
+        yield str(folder), points
+        return
+    for where in database_of(folder, request.getfixturevalue("mongo_url")):
+        yield where, points
+
+
+def test_long_curve_is_drawn_as_all_of_its_points_would_draw_it(client_of, long_store):
+    where, points = long_store
+    client = client_of(where)
+    _, found = panel(client, run="1", metric="long")
+    whole = Curve("", points["step"].astype(float), points["value"])
+    expected = thin(whole, 2_000)
+    np.testing.assert_array_equal(found["curves"][0]["x"], expected.x)
+    np.testing.assert_array_equal(found["curves"][0]["y"], expected.y)
+    assert found["notes"] == ["gaps: 2 NaN or infinite"]
+    drawn = client.get("/series", params={"run": "1", "metric": "long", "pixels": 800}).json()
+    assert [value is None for value in drawn["values"]].count(True) == 2
+    assert (drawn["count"], max(filter(None, drawn["values"]))) == (50_000, np.nanmax(points["value"]))
+
+
+def test_range_of_a_long_curve_is_shown_with_exactly_its_points(client_of, long_store):
+    where, points = long_store
+    client = client_of(where)
+    inside = {"from": "90000", "to": "90600"}
+    _, found = panel(client, run="1", metric="long", **inside)
+    part = points[29_999:30_202]
+    np.testing.assert_array_equal(found["curves"][0]["x"], part["step"])
+    np.testing.assert_array_equal(found["curves"][0]["y"], part["value"])
+    found = client.get("/series", params={"run": "1", "metric": "long", "pixels": 800, **inside}).json()
+    assert found["steps"] == part["step"].tolist()
+    assert found["values"] == part["value"].tolist()
 
 
 def test_configs_stand_side_by_side(client_of, store):
