@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map, to_plain
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import CheckpointError
+from ingredients.ranks.group import current
 from observers.record.object_names import named
 from observers.record.redaction import hide_passwords
 
@@ -191,4 +192,7 @@ def _checkpoint(path: str | None, run: TrainingRecord | None) -> Path:
     if path is None:
         raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")
     folder = None if run is None else run.folder
-    return find_weights(path, None if folder is None else folder.parent, "checkpoint.path")
+    # Rank 0 alone is recorded, and knows where the folder of runs is.
+    return current().from_first(
+        lambda: find_weights(path, None if folder is None else folder.parent, "checkpoint.path")
+    )

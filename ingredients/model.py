@@ -12,6 +12,7 @@ from configs import Map
 from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import MissingDependencyError, ModelError
+from ingredients.ranks.group import current
 
 if TYPE_CHECKING:
     import torch
@@ -188,7 +189,8 @@ def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
     from ingredients.models.weights import load_weights_into, rename
 
     folder = getattr(run, "folder", None)
-    path = find_weights(config.weights, None if folder is None else folder.parent)
+    # Rank 0 alone is recorded, and knows where the folder of runs is.
+    path = current().from_first(lambda: find_weights(config.weights, None if folder is None else folder.parent))
     state = rename(read_weights(path), config.rename)
     report = load_weights_into(model, state, strict=config.strict, source=config.weights)
     _log.info("%s", report.describe(config.weights))

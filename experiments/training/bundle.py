@@ -32,6 +32,8 @@ __all__ = ["Bundle", "like", "plain", "read_bundle", "write_bundle"]
 
 FORMAT = 1
 _INCIDENT, _BATCH, _STATE = "incident.json", "batch.pt", "state.pt"
+# What of an incident a replay tells.
+_TOLD = ("training", "epoch", "step", "summary")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +132,9 @@ def read_bundle(path: Path) -> Bundle:
         incident = json.loads((path / _INCIDENT).read_text(encoding="utf-8"))
         if incident["format"] != FORMAT:
             raise CheckpointError(f"{path}: has format {incident['format']}, this version reads {FORMAT}")
+        missing = [name for name in _TOLD if name not in incident]
+        if missing:
+            raise KeyError(missing[0])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"bundle: {path} is none that can be read ({type(error).__name__}: {error}); expected a folder such as "

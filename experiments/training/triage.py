@@ -26,7 +26,7 @@ from experiments.training.diagnosis import Finding, diagnose, non_finite_gradien
 from experiments.training.divergence import non_finite_parameters
 from experiments.training.trainer import Trainer, grouped
 from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
+from ingredients.checkpoints.files import check_weights, load_checkpoint
 from ingredients.checkpoints.training_state import Place, capture, check_whole, resume
 from ingredients.datasets.streaming import StreamBatches
 from ingredients.datasets.structure import to_device
@@ -269,6 +269,7 @@ def replay_if_asked(
     if keeper is not None and keeper.files.path.name != bundle.incident.get("training"):
         return
     check_whole(bundle.state, parts, path)
+    check_weights(trainer.model, bundle.state, path, {} if keeper is None else keeper.config)
     observed = callbacks.without_observers()
     trainer.place = resume(parts, bundle.state, path)
     trainer.log = lambda name, value, step: None

@@ -23,7 +23,8 @@ STEPS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir"}
 def write(folder, what, size=2000):
     """Write a bundle whose files all differ from those of another one."""
     state = {"model": {"weight": torch.full((size,), float(len(what)))}, "step": 6}
-    return write_bundle(folder, {"step": 7, "what": what}, {"what": what}, state, [(torch.ones(size * 2), what)])
+    incident = {"step": 7, "epoch": 1, "training": "checkpoints", "summary": what}
+    return write_bundle(folder, incident, {"what": what}, state, [(torch.ones(size * 2), what)])
 
 
 def content(folder):
@@ -31,7 +32,7 @@ def content(folder):
     if not (folder / NAME).exists():
         return None
     found = read_bundle(folder / NAME)
-    what = found.incident["what"]
+    what = found.incident["summary"]
     assert found.group[0][1] == what
     assert found.state["model"]["weight"][0] == len(what)
     return what

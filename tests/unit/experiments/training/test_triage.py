@@ -417,6 +417,18 @@ def test_bundle_of_another_training_is_left_to_that(data, keeper, tmp_path):
         train(data, keeper, Net("log"))
 
 
+def test_bundle_that_lacks_what_it_tells_or_is_of_another_model_is_refused(data, keeper):
+    bundle, _ = bundle_of(data, keeper, Net("log"))
+    with replaying(bundle.path), pytest.raises(CheckpointError, match=r"does not fit this model: .* is only here"):
+        train(data, keeper, nn.Sequential(nn.Linear(4, 3)))
+    (bundle.path / "incident.json").write_text('{"format": 1, "step": 3}')
+    with (
+        replaying(bundle.path),
+        pytest.raises(CheckpointError, match=r"is none that can be read \(KeyError: 'training'"),
+    ):
+        train(data, keeper, Net("log"))
+
+
 def test_batches_of_any_structure_come_back_in_their_containers():
     pair = namedtuple("pair", "left right")
     batch = {"a": pair(torch.ones(2), [torch.zeros(1), "x"]), "b": (1, None)}

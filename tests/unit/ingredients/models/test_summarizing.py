@@ -1,0 +1,55 @@
+"""What `model.summary` tells of networks whose figures are known, or counted by hand."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ingredients.models.summarizing import summarize
+
+# VGG-16, with a sixteenth of its channels; Simonyan and Zisserman 2015, https://arxiv.org/abs/1409.1556
+VGG = [4, 4, "pool", 8, 8, "pool", *[16] * 3, "pool", *[32] * 3, "pool", *[32] * 3, "pool"]
+
+
+def vgg():
+    layers, channels = [], 3
+    for width in VGG:
+        if width == "pool":
+            layers.append(nn.MaxPool2d(2))
+        else:
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+    return nn.Sequential(*layers)
+
+
+def test_vgg_has_the_operations_that_are_counted_by_hand_and_its_known_receptive_fields():
+    model = vgg()
+    found = summarize(model, (3, 32, 32))
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    operations, parameters, channels, size = 0, 0, 3, 32
+    for name, module in model.named_children():
+        own = 0
+        if isinstance(module, nn.Conv2d):
+            own = 2 * 9 * channels * module.out_channels * size * size
+            parameters += (9 * channels + 1) * module.out_channels
+            channels = module.out_channels
+        elif isinstance(module, nn.MaxPool2d):
+            size //= 2
+        operations += own
+        assert layers[name]["operations"] == own
+        assert layers[name]["output"] == [channels, size, size]
+        assert layers[name]["output_bytes"] == 4 * channels * size * size
+    assert found["operations"] == operations
+    assert found["parameters"] == found["trainable"] == parameters
+    assert found["parameter_bytes"] == 4 * parameters
+    # Of its five poolings, such as by Araujo et al. 2019, https://distill.pub/2019/computing-receptive-fields
+    pools = [layers[name]["receptive_field"] for name, module in model.named_children() if "Pool" in str(type(module))]
+    assert pools == [[6, 6], [16, 16], [44, 44], [100, 100], [212, 212]]
+
+
+def test_operations_of_attention_are_those_that_are_counted_by_hand():
+    length, width, hidden = 7, 8, 16
+    model = nn.TransformerEncoderLayer(width, 2, hidden, batch_first=True)
+    projections = 2 * length * width * (3 * width + width)
+    attention = 2 * (2 * length * length * width)
+    layers = 2 * (2 * length * width * hidden)
+    assert summarize(model, (length, width))["operations"] == projections + attention + layers
