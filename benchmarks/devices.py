@@ -7,6 +7,10 @@
 loop written by hand around torch's DistributedDataParallel; each process has one thread. The three alternate, block by
 block.
 
+`checkpointing` and `compile`: time and memory of a training step of a residual network and of a vision transformer with
+`model.gradient_checkpointing`, and with `model.compile`, against none, on the GPU if there is one; the same as
+`memory_and_speed.py` has of more settings.
+
 `precision`, with CUDA alone: microseconds a step of `fit` in float32, float16 and bfloat16, as it is and compiled, and
 how often the loop waits for the device between logged values, as `torch.cuda.set_sync_debug_mode` tells.
 """
@@ -30,6 +34,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.memory_and_speed import compare
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.training.callbacks import Callback
 from experiments.training.loop import fit
@@ -43,7 +48,13 @@ from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import world_of
 
 WIDTH, BATCH, CLASSES = 512, 512, 10
-OPTIONS = {"backend": "auto", "sync_batch_norm": False, "find_unused_parameters": False, "timeout_s": 300.0}
+OPTIONS = {
+    "backend": "auto",
+    "sync_batch_norm": False,
+    "find_unused_parameters": False,
+    "timeout_s": 300.0,
+    "shard": False,
+}
 LOOPS = ("fit, one process", "fit, two ranks", "by hand, two ranks")
 # Steps before those that count.
 WARM_UP = 20
@@ -188,14 +199,30 @@ def precision(arguments):
             print(f"{name:<24}{1e6 * step_s:>12.1f}{step_s / usual:>12.2f}{found[-1][1]:>14}")
 
 
-TABLES = {"scaling": scaling, "precision": precision}
+def checkpointing(arguments):
+    show_setting("model.gradient_checkpointing", arguments)
+
+
+def compiling(arguments):
+    show_setting("model.compile", arguments)
+
+
+def show_setting(name, arguments):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(f"\n{name}: medians of {arguments.setting_steps} steps")
+    compare(device, batch=arguments.setting_batch, steps=arguments.setting_steps, names=[name])
+
+
+TABLES = {"scaling": scaling, "checkpointing": checkpointing, "compile": compiling, "precision": precision}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; by default all")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--blocks", type=int, default=3)
+    parser.add_argument("--setting-steps", type=int, default=10, help="of the tables checkpointing and compile")
+    parser.add_argument("--setting-batch", type=int, default=32, help="of the same")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:

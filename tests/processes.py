@@ -7,9 +7,10 @@
 
 They take the place of `subprocess.run` and `subprocess.Popen`, and differ in this:
 
-- A Python script or module is forked from a process that has imported torch and the like (`tests/warm_python.py`),
-  which saves seconds; anything else, and with `cold=True` Python too, starts afresh. So does a process with another
-  value of a variable that is read when a program starts, such as PYTHONHASHSEED.
+- A Python script or module is forked from a process that has imported torch and the like (`tests/warm_python.py`), and
+  gets the lab's modules from there when it imports them (`tests/warm_modules.py`), which saves seconds; anything else,
+  and with `cold=True` Python too, starts afresh. So does a process with another value of a variable that is read when a
+  program starts, such as PYTHONHASHSEED.
 - They have default signal handlers, whatever the tests were started with; `ignore` names signals they ignore.
 - A process and all its descendants are killed when its `Process` is closed or collected, and when the tests end or die.
 """

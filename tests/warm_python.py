@@ -1,11 +1,12 @@
-"""The warm process: a Python that has imported third-party packages, and forks a process for each request.
+"""The warm process: a Python that has imported third-party packages and the lab, and forks a process for each request.
 
 Started by `tests/processes.py`, which says what it offers. These are its processes:
 
-    server      imports the packages, and the lab (`tests/warm_modules.py`), and forks a guardian for each request; ends
-                with the tests
+    server      imports the packages, and the lab (`tests/warm_modules.py`), and forks a guardian whenever none waits;
+                ends with the tests
     guardian    forks the process asked for, reports its exit code, and kills it and all that it left behind when
-                its connection closes: when the tests are done with it, or are themselves killed
+                its connection closes: when the tests are done with it, or are themselves killed; then it waits for the
+                next one
     child       becomes the process asked for, and ends as any Python does: exit code, traceback, atexit, streams
     lab server  a server that the tests ask for, which imports a copy of the lab for what runs in that copy
     nursery     a server that a child forks before it becomes anything, for the Python that it will start itself: what
@@ -178,17 +179,60 @@ def without_option(command: list[str]) -> list[str]:
 
 
 def serve(listener: socket.socket, lifetime: int) -> dict[str, Any]:
-    """Fork a guardian for each connection, until the pipe `lifetime` is closed; return the request in a child."""
+    """See to it that a guardian waits for the next connection, until the pipe `lifetime` is closed.
+
+    Returns:
+        The request, in a child.
+    """
+    listener.setblocking(False)
+    changes, told = os.pipe()
+    num_waiting = 0
+    while True:
+        if num_waiting == 0:
+            if os.fork() == 0:
+                os.close(changes)
+                return guard(listener, lifetime, told)
+            num_waiting = 1
+        ready, _, _ = select.select([changes, lifetime], [], [])
+        if lifetime in ready:
+            end_server()
+        num_waiting += sum(1 if change == ord("+") else -1 for change in os.read(changes, 4096))
+
+
+def end_server() -> None:
+    """Give the guardians that end with the server a moment, and take note of them: else their time counts nowhere."""
+    until = time.monotonic() + 0.5
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < until:
+            if not os.waitpid(-1, os.WNOHANG)[0]:
+                time.sleep(0.001)
+    os._exit(0)
+
+
+def guard(listener: socket.socket, lifetime: int, told: int) -> dict[str, Any]:
+    """Take one connection after the other, and tell of it; return the request in the process asked for."""
+    listener = out_of_the_way(listener)
+    listener.setblocking(False)
+    (lifetime, told), old = (move(lifetime), move(told)), (lifetime, told)
+    for place in old:
+        os.close(place)
     while True:
         ready, _, _ = select.select([listener, lifetime], [], [])
         if lifetime in ready:
             os._exit(0)
-        client, _ = listener.accept()
-        if os.fork() == 0:
+        try:
+            client, _ = listener.accept()
+        except BlockingIOError:  # another guardian has it
+            continue
+        client.setblocking(True)
+        os.write(told, b"-")
+        request = stand_by(client)
+        if request is not None:
             listener.close()
             os.close(lifetime)
-            return guard(client)
-        client.close()
+            os.close(told)
+            return request
+        os.write(told, b"+")
 
 
 def wait_for_children() -> None:
@@ -198,8 +242,8 @@ def wait_for_children() -> None:
             pass
 
 
-def guard(client: socket.socket) -> dict[str, Any]:
-    """Fork the process asked for, and stand by it; return the request in that process."""
+def stand_by(client: socket.socket) -> dict[str, Any] | None:
+    """Fork the process asked for, and stand by it till the client has gone; return the request in that process."""
     _, descriptors, _, _ = socket.recv_fds(client, 1, 8)
     with client.makefile("rb") as stream:
         request = json.loads(stream.readline())
@@ -224,7 +268,11 @@ def guard(client: socket.socket) -> dict[str, Any]:
     for descriptor in descriptors:
         os.close(descriptor)
     watch(child, client, wake_up)
-    os._exit(0)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for end in (client, wake_up, woken):
+        end.close()
+    return None
 
 
 def watch(child: int, client: socket.socket, wake_up: socket.socket) -> None:
@@ -268,7 +316,12 @@ def kill_descendants() -> None:
 def out_of_the_way(client: socket.socket) -> socket.socket:
     """Return a connection under a number that no descriptor of a process asked for has."""
     with client:
-        return socket.socket(fileno=fcntl.fcntl(client.fileno(), fcntl.F_DUPFD_CLOEXEC, HIGH))
+        return socket.socket(fileno=move(client.fileno()))
+
+
+def move(descriptor: int) -> int:
+    """Return a descriptor's double under a number that no descriptor of a process asked for has."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH)
 
 
 def hand_over(client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
@@ -410,7 +463,7 @@ def become(request: dict[str, Any], descriptors: list[int]) -> None:
         with contextlib.suppress(OSError):  # the C library keeps some
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    given = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH) for descriptor in descriptors]
+    given = [move(descriptor) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
     for place, descriptor in zip((0, 1, 2, *request["descriptors"]), given, strict=True):

@@ -342,8 +342,9 @@ def backward(
     whole: Tensor | None = None
     beside: dict[str, Tensor] = {}
     skipped: Any = 0
-    for batch, weight in zip(group, weights, strict=True):
-        if weight == 0 and total > 0:
+    counted = _fetched(weights)
+    for batch, weight, number in zip(group, weights, counted, strict=True):
+        if number == 0 and any(counted):
             continue  # All its targets are ignored, and the mean over nothing is NaN.
         share = 1.0 if task.is_sum else weight / total
         with amp.autocast():
@@ -367,6 +368,14 @@ def backward(
     if len(beside) > 1:
         note(beside)
     return whole
+
+
+def _fetched(weights: Sequence[Tensor | int]) -> Sequence[float]:
+    """Return weights as numbers; for those on a device, as of targets that are ignored, it is waited for once."""
+    tensors = [weight for weight in weights if isinstance(weight, Tensor)]
+    if not tensors:
+        return weights  # type: ignore[return-value]  # none is a tensor
+    return torch.stack([torch.as_tensor(weight, device=tensors[0].device) for weight in weights]).tolist()
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:

@@ -39,8 +39,10 @@ _DIFF = (
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
 )
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
-# The modules that were imported at the last look, and their files.
-_looked_at: tuple[dict[str, Any], dict[str, dict[str, str]]] = {}, {}
+# What git told last of a lab: which lab, and the summary.
+_told: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
+# The modules that were imported at the last look with their files, and the files by folder and module.
+_looked_at: tuple[dict[str, tuple[Any, str]], dict[str, dict[str, str]]] = {}, {}
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -75,20 +77,30 @@ def module_files() -> Mapping[str, Mapping[str, str]]:
     A run asks several times, of thousands of modules that are nearly all the same as before.
     """
     global _looked_at
-    modules, (before, files) = dict(sys.modules), _looked_at
-    new = [(name, module) for name, module in modules.items() if before.get(name) is not module]
-    if len(before) + len(new) != len(modules):  # some have gone, or were replaced
-        new, files = list(modules.items()), {}
-    if new:
-        files, folders = dict(files), set()
-        for name, module in new:
-            if isinstance(file := getattr(module, "__file__", None), str) and file:
-                folder = file.rpartition(os.sep)[0]
-                if folder not in folders:
-                    folders.add(folder)
-                    files[folder] = dict(files.get(folder, {}))
-                files[folder][name] = file
-        _looked_at = modules, files
+    modules, (known, files) = dict(sys.modules), _looked_at
+    gone = [name for name, (module, _) in known.items() if modules.get(name) is not module]
+    new = [name for name, module in modules.items() if known.get(name, (None, ""))[0] is not module]
+    if gone or new:
+        known, files, own = dict(known), dict(files), set()
+
+        def of_folder(file: str) -> dict[str, str]:
+            folder = file.rpartition(os.sep)[0]
+            if folder not in own:  # others may be reading what was found before
+                own.add(folder)
+                files[folder] = dict(files.get(folder, {}))
+            return files[folder]
+
+        for name in gone:
+            _, file = known.pop(name)
+            if file:
+                del of_folder(file)[name]
+        for name in new:
+            named = getattr(modules[name], "__file__", None)
+            file = named if isinstance(named, str) else ""
+            known[name] = modules[name], file
+            if file:
+                of_folder(file)[name] = file
+        _looked_at = known, files
     return files
 
 
@@ -176,32 +188,56 @@ def _packages(place: str, _: int) -> dict[str, str]:
     return found
 
 
-def git_state(folder: str | Path, *, content: bool = True) -> dict[str, Any] | None:
+def git_state(folder: str | Path) -> dict[str, Any] | None:
     """Return commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository.
 
-    A repository without a commit has a commit of None. Without `content`, diff and untracked sources are left out.
+    A repository without a commit has a commit of None.
     """
+    return _with_content(_git_summary(folder))
+
+
+def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
+    """Return the state of the repository that the lab is in, or else of the one below it that its main file is in.
+
+    Without `content`, diff and untracked sources are left out. What git has told then is not asked for again when the
+    same lab's content is wanted next: a run asks for the one when it is made, and for the other when it is recorded.
+    """
+    global _told
+    lab = str(base_dir), str(mainfile)
+    (known, summary), _told = _told, ((), None)
+    if known != lab or not content:
+        summary = _git_summary(base_dir)
+        if summary is None and mainfile is not None:
+            summary = _git_summary(Path(mainfile).parent)
+    if content:
+        return _with_content(summary)
+    _told = lab, summary
+    return None if summary is None else summary[0]
+
+
+def _git_summary(folder: str | Path) -> tuple[dict[str, Any], list[str]] | None:
+    """Return the state of a repository without its content, and the names of its untracked files."""
     head = _head(folder)
     if head is None:
         return None
     root, commit, branch = head
     status = _git(root, "status", "--porcelain", "-z", "--untracked-files=all") or ""
-    untracked = [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
-    return {
+    state = {
         "root": root,
         "url": hide_passwords((_git(root, "config", "--get", "remote.origin.url") or f"git:{root}").strip()),
         "commit": commit,
         "branch": branch,
         "dirty": bool(status),
-        "diff": (_git(root, *_DIFF) or "") if content and commit and status else "",
-        "untracked": _small_sources(Path(root), untracked) if content else {},
     }
+    return state, [entry[3:] for entry in status.split("\0") if entry.startswith("?? ")]
 
 
-def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
-    """Return the state of the repository that the lab is in, or else of the one below it that its main file is in."""
-    state = git_state(base_dir, content=content)
-    return git_state(Path(mainfile).parent, content=content) if state is None and mainfile is not None else state
+def _with_content(summary: tuple[dict[str, Any], list[str]] | None) -> dict[str, Any] | None:
+    if summary is None:
+        return None
+    state, untracked = summary
+    diff = (_git(state["root"], *_DIFF) or "") if state["commit"] and state["dirty"] else ""
+    return {**state, "diff": diff, "untracked": _small_sources(Path(state["root"]), untracked)}
 
 
 def repository_of(folder: str | Path) -> Path | None:

@@ -130,12 +130,15 @@ def _commands(visit: Visit, run: Run) -> Iterator[tuple[str, str]]:
     """Yield what to do with a run, and the command that does it."""
     words = run.get("command_line")
     if isinstance(words, list) and words:
-        yield "start it anew", shlex.join(["python", *map(str, words)])
+        folder = run.document.get("cwd")
+        there = f"cd {shlex.quote(folder)} && " if isinstance(folder, str) and folder else ""
+        yield "start it anew", there + shlex.join(["python", *map(str, words)])
     store = ["python", "-m", "runs", "--store", visit.board.where]
     yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
     if run.status in ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT"):
         yield "resume it in its record", shlex.join([*store, "resume", run.id])
-    yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with"]) + " lr=1e-4"
+    setting = "lr=1e-4" if _tried([], lambda: "lr" in run.config, False) else "seed=1"
+    yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with", setting])
 
 
 # ---------------------------------------------------------------------- curves

@@ -82,7 +82,7 @@ def chart(
         width=width,
         height=bottom,
         role="img",
-        style=f"{_FONT};max-width:100%;vertical-align:top",
+        style=f"{_FONT};max-width:100%;height:auto;vertical-align:top",
     )
 
 

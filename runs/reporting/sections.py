@@ -72,7 +72,9 @@ def run_section(runs: Sequence[Run]) -> Markup:
         row = [_link(run, places), run.name, status_form(run.status), time_text(run.start_time)]
         row += [duration_text(run.duration_s), _short(run.result)]
         rows.append([*row, *(show(run.get(name)) for name in names), *map(_short, last)])
-    return _section("Runs", _wide(table(head, rows, range(4, len(head))), "Runs"))
+    texts = {name for name in names if any(isinstance(run.get(name), str) for run in runs)}
+    numbers = [place for place, name in enumerate(head) if place >= 4 and name not in texts]
+    return _section("Runs", _wide(table(head, rows, numbers), "Runs"))
 
 
 def statistics_section(comparison: Comparison) -> Markup:

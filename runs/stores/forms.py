@@ -127,13 +127,15 @@ def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -
     rows = [_row(run, settings, [name if name in there.get(run.id, ()) else None for name in metrics]) for run in shown]
     more = [element("p", f"and {len(runs) - _MOST_ROWS} more")] if len(runs) > _MOST_ROWS else []
     caption = element("p", title or count_text(len(runs), "run"))
-    numbers = (4, 5, *range(6, 6 + len(settings)))
+    are_texts = [any(isinstance(run.get(name), str) for run in shown) for name in settings]
+    numbers = (4, 5, *(6 + place for place, is_text in enumerate(are_texts) if not is_text))
     style = "overflow-x:auto;font-family:system-ui,sans-serif"
     return element("div", caption, table(head, rows, numbers), *more, *problems, style=style)
 
 
 def _row(run: Shown, settings: Sequence[str], metrics: Sequence[str | None]) -> list[object]:
-    row: list[object] = [run.id, run.name, status_form(run.status), time_text(run.get("start_time"))]
+    start = element("span", time_text(run.get("start_time")), style="white-space:nowrap")
+    row: list[object] = [run.id, run.name, status_form(run.status), start]
     row += [duration_text(run.get("duration")), _short(run.get("result"))]
     row += [_short(run.get(name)) for name in settings]
     return [*row, *(Markup("") if name is None else _sparkline(run, name) for name in metrics)]

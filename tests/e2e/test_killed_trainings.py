@@ -211,8 +211,8 @@ def check_killed(lab, whole, judge, kinds, chance, *, cold=True):
 @pytest.mark.parametrize(
     ("name", "more", "kinds", "cold"),
     [
-        ("cnn-float16", ("epochs=4",), ("saving",), True),
-        ("vit-float16", (), ("begin", "validation", "end"), False),
+        ("cnn-float16", ("epochs=3", "data.limit=200"), ("saving",), True),
+        ("vit-float16", ("data.limit=240",), ("begin", "validation", "end"), False),
     ],
 )
 def test_training_killed_at_random_moments_ends_with_the_same_bits(

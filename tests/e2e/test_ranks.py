@@ -1,8 +1,13 @@
 """Trainings by two processes: the same as by one, in one record, and ended truthfully when one of them dies."""
 
+import contextlib
 import json
 import os
+import random
+import re
+import shutil
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -13,7 +18,7 @@ import torch
 from observers.record.points import read_metrics
 from runs import open_store
 from runs.rerun.resuming import resume_launch
-from tests.processes import PIPE, Process, run
+from tests.processes import PIPE, Process, launcher, run
 from tests.ranks import started_ranks, wait_for_all, write_experiment
 
 LAB = Path(__file__).resolve().parents[2]
@@ -256,6 +261,46 @@ def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbro
     assert found.status == "COMPLETED"
     assert len(found.sessions) == 2
     assert_same_bits(last_state(lab, "restarted"), unbroken)
+
+
+# What Slurm and its users bring along; ranks are warm, as others here.
+STAND_INS = {
+    "srun": '#!/bin/sh\nexec "$@"\n',
+    "scontrol": '#!/bin/sh\ntest "$*" = "show hostnames one" && echo 127.0.0.1\n',
+}
+
+
+def test_the_script_for_slurm_trains_by_all_processes_of_a_node(tmp_path):
+    (block,) = re.findall(r"^```bash\n(.*?)^```", (LAB / "docs" / "devices.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "job.sh").write_text(block)
+    assert run(["bash", "-n", "job.sh"], cwd=tmp_path).returncode == 0
+    environ = {**os.environ, **launcher(tmp_path / "bin"), "PYTHONPATH": str(LAB), "OMP_NUM_THREADS": "1"}
+    start = '[sys.executable, "-m", "torch.distributed.run", *sys.argv[1:]], starts_python=True'
+    torchrun = (tmp_path / "bin" / "python").read_text().replace("[sys.executable, *sys.argv[1:]]", start)
+    for name, text in {**STAND_INS, "torchrun": torchrun}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    shutil.copy(LAB / "exp.py", tmp_path)
+    environ |= {"SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NODELIST": "one"}
+    environ |= {"SLURM_JOB_ID": str(free_port_of_job()), "CUDA_VISIBLE_DEVICES": ""}
+    done = run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = newest(tmp_path / "my_runs")
+    assert (found.status, found.config.checkpoint.interval_steps, found.config.data.batch_size) == (
+        "COMPLETED",
+        500,
+        512,
+    )
+    assert [rank.rank for rank in found.info.ranks] == [0, 1]
+
+
+def free_port_of_job():
+    """Return the number of a job whose port nobody has taken."""
+    while True:
+        number = random.randrange(10_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", 20_000 + number))
+            return number
 
 
 def test_ctrl_c_ends_all_as_interrupted_with_a_state_saved(lab):

@@ -168,7 +168,7 @@ def test_run_of_what_does_not_fit_ends_with_one_line_and_exit_code_one(trained, 
 
 
 def test_run_of_the_cnn_reaches_its_accuracy(tmp_path):
-    assert result(start(tmp_path, "with", "model.name=cnn", "epochs=8")) >= 0.98
+    assert result(start(tmp_path, "with", "model.name=cnn", "epochs=5")) >= 0.98
 
 
 def test_run_that_diverges_fails_and_keeps_its_last_good_state(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import rich.style  # noqa: F401 - it draws from the global generator when it is first imported
@@ -52,6 +53,13 @@ def differing(one, other, where=""):
     return [] if one == other else [where]
 
 
+def dtypes_in(state):
+    if isinstance(state, torch.Tensor):
+        return {state.dtype}
+    items = state.values() if isinstance(state, dict) else state if isinstance(state, list) else ()
+    return {dtype for item in items for dtype in dtypes_in(item)}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -68,6 +76,11 @@ def differing(one, other, where=""):
         pytest.param(WINE | {"optimizer.implementation": "for_loop"}, marks=pytest.mark.nightly),
         WINE | FLOAT16 | {"optimizer.implementation": "fused", "amp.clip_norm": 1.0},
         pytest.param(WINE | {"device.cudnn_benchmark": True}, marks=pytest.mark.nightly),
+        pytest.param(
+            # Smaller parameters keep states of 32 bits.
+            WINE | {"model.options.hidden": [64, 64], "optimizer.name": "bitsandbytes.optim.AdamW8bit"},
+            marks=pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs the extra bitsandbytes"),
+        ),
     ],
     ids=lambda settings: ",".join(str(value) for value in settings.values())[-60:],
 )
@@ -77,6 +90,7 @@ def test_resumed_training_ends_with_the_bits_of_an_unbroken_one(train, settings)
     done, folder, resumed = train(**settings, epochs=3, **{"checkpoint.resume": str(first / "checkpoints" / "last.pt")})
     parts = ("model", "optimizer", "amp", "monitor", "streams", "step", "callbacks")
     assert differing(*({name: state[name] for name in parts if name in state} for state in (resumed, whole))) == []
+    assert not settings.get("optimizer.name") or torch.uint8 in dtypes_in(resumed["optimizer"])
     assert done.result is not None
     assert not [name for name in resumed["model"] if "_orig_mod" in name]
     kept = json.loads((folder / "config.json").read_text())

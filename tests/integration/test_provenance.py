@@ -86,7 +86,7 @@ ex.observers.append(FileObserver("runs"))
 def main(_run):
     print("torch" in sys.modules, flush=True)
     import torch
-    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.deterministic = True
     while True: time.sleep(0.05)
 """
 
@@ -96,7 +96,7 @@ def test_switches_of_a_killed_run_that_imported_torch_late_are_recorded(tmp_path
     path = tmp_path / "runs" / "1" / "provenance.json"
 
     def deterministic():
-        return path.exists() and json.loads(path.read_text())["determinism"].get("deterministic_algorithms")
+        return path.exists() and json.loads(path.read_text())["determinism"].get("cudnn_deterministic")
 
     wait_for(deterministic, "the switch")
     recorded.process.kill()

@@ -278,7 +278,7 @@ def agree(seed, num_runs, num_questions, folder, database, url):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_folder_database_and_reference_agree(tmp_path, database, mongo_url, seed):
-    agree(seed, 120, 40, tmp_path, database, mongo_url)
+    agree(seed, 60, 40, tmp_path, database, mongo_url)
 
 
 @pytest.mark.nightly

@@ -869,6 +869,7 @@ while opened and time.monotonic() < deadline:
     opened.clear()
     assert len(store.find("lr<0.03", sort="-val/accuracy.max", columns=["lr", "status"])) == 3
     opened = [name for name in opened if not name.endswith("lease.json")]
+    time.sleep(0.1 if opened else 0)
 print(opened)
 """
     command = [sys.executable, "-c", script, folder]

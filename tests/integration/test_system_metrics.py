@@ -39,17 +39,23 @@ def samplers():
     return [thread for thread in threading.enumerate() if thread.name == "sacristan-system-metrics"]
 
 
-BURNS = """
+BURNS = '''
 import subprocess, psutil
 ex = Experiment("recorded", system_metrics_s=1.0)
 ex.observers.append(FileObserver("runs"))
+CHILD = """
+import time
+while time.process_time() < 1: pass
+time.sleep(600)
+"""
 @ex.automain
 def main(_run):
-    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    while psutil.Process(child.pid).cpu_times().user < 2.5: time.sleep(0.05)
+    begin = time.monotonic()
+    child = subprocess.Popen([sys.executable, "-c", CHILD])
+    while sum(psutil.Process(child.pid).cpu_times()[:2]) < 0.9 or time.monotonic() < begin + 3.2: time.sleep(0.05)
     child.kill(); child.wait()
     assert "pynvml" in sys.modules
-"""
+'''
 
 
 def test_run_of_some_seconds_has_samples_by_the_second_that_include_its_children(tmp_path, start):
@@ -61,7 +67,7 @@ def test_run_of_some_seconds_has_samples_by_the_second_that_include_its_children
     assert (np.diff(steps) > 0).all()
     # All but the child only waits; what it burned went by within the run, so that some second had a good part of it.
     share, seconds = found["system/process_cpu_percent"].values, found["system/process_cpu_percent"].times
-    assert (share * np.diff(seconds, prepend=0.0)).sum() / 100 > 1.5
+    assert (share * np.diff(seconds, prepend=0.0)).sum() / 100 > 0.6
     assert load(tmp_path / "runs" / "1", "summary.json")["system/disk_free_bytes"]["last"] > 0
     assert load(tmp_path / "runs" / "1", "metrics.json").keys() >= ALWAYS
 

@@ -96,12 +96,20 @@ def parse(name):
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
+def statements(body):
+    """Return all statements of a body and within them, without what they compute: imports are statements."""
+    for node in body:
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from statements(getattr(node, part, ()))
+
+
 @functools.cache
 def imported(name):
     """Return the dotted name of everything that a module imports: at its top, in functions, and for types alone."""
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
     found = set()
-    for node in ast.walk(parse(name)):
+    for node in statements(parse(name).body):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -35,6 +35,23 @@ export async function post(path, pairs) {
   return found;
 }
 
+/** Say that what is seen may be out of date, and why; or, with an empty text, no more. */
+function showOutage(why) {
+  const place = document.getElementById("outage");
+  const text = why && `This may be out of date: ${why}`;
+  if (place.textContent !== text) place.textContent = text; // which screen readers hear once
+}
+
+/** Return the answer to a GET; throws what the server says is wrong. */
+export async function get(url, options = {}) {
+  const answer = await fetch(url, { ...options, headers: { accept: "application/json", ...options.headers } }).catch(() => {
+    throw new Error("the board does not answer");
+  });
+  if (answer.ok || answer.status === 304) return answer;
+  const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
+  throw new Error(found.error);
+}
+
 /** Call a function now and again while the page is seen; it returns the seconds to the next call, or null to end. */
 export function repeat(look) {
   let timer;
@@ -44,8 +61,9 @@ export function repeat(look) {
     let seconds = 5;
     try {
       seconds = await look();
-    } catch {
-      // The server is away; it may come back.
+      showOutage("");
+    } catch (error) {
+      showOutage(error.message); // it may come back
     }
     if (seconds !== null) timer = setTimeout(next, 1000 * seconds);
     else document.removeEventListener("visibilitychange", next);

@@ -1,6 +1,6 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
-import { repeat } from "./board.js";
-import { configOf, fetchFile, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
+import { announce, repeat } from "./board.js";
+import { configOf, fetchFile, fetchJson, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const charts = document.getElementById("charts");
@@ -45,17 +45,19 @@ class Chart {
 
   async load() {
     const pixels = Math.max(100, Math.round(this.place.clientWidth));
-    const asked = fetch(this.url("/series", { pixels }));
+    const asked = fetchJson(this.url("/series", { pixels }));
     plotly().catch(() => {});
-    const answer = await asked;
-    const found = await answer.json();
-    if (!answer.ok) {
-      this.place.textContent = found.error;
+    try {
+      this.found = await asked;
+    } catch (error) {
+      // A curve that is drawn stays.
+      if (this.found) throw error;
+      this.place.textContent = error.message;
       return null;
     }
-    this.found = found;
+    if (!this.isWatched) this.place.replaceChildren();
     await this.draw();
-    return found;
+    return this.found;
   }
 
   async draw() {
@@ -86,7 +88,7 @@ class Chart {
     if ("xaxis.range[0]" in change) this.range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     else if (change["xaxis.autorange"]) this.range = null;
     else return;
-    this.load();
+    this.load().catch((error) => announce(error.message));
   }
 }
 
@@ -105,7 +107,7 @@ if (charts) {
   axis.addEventListener("input", () => {
     for (const chart of seen.values()) {
       chart.range = null;
-      chart.load();
+      chart.load().catch((error) => announce(error.message));
     }
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);

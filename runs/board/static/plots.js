@@ -1,5 +1,5 @@
 // Plots by plotly.js in the colours of the page, each with buttons that save it as PNG, SVG and CSV.
-import { announce } from "./board.js";
+import { announce, get } from "./board.js";
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
@@ -61,9 +61,7 @@ const SAVE = "M12 3v10m0 0 4-4m-4 4-4-4M5 17v3h14v-3h-1.6v1.4H6.6V17z M11 3h2v9h
 
 /** Return a file that the server makes; throws what it says is wrong. */
 export async function fetchFile(url) {
-  const answer = await fetch(url, { headers: { accept: "application/json" } });
-  if (!answer.ok) throw new Error((await answer.json()).error);
-  return answer.blob();
+  return (await get(url)).blob();
 }
 
 async function saveCsv(name, found) {
@@ -107,10 +105,7 @@ export function faded(color, opacity) {
 
 /** Return what the server answers; throws what it says is wrong. */
 export async function fetchJson(url) {
-  const answer = await fetch(url, { headers: { accept: "application/json" } });
-  const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
-  if (!answer.ok) throw new Error(found.error);
-  return found;
+  return (await get(url)).json();
 }
 
 /** Return what the server answers, each array in it as a Float64Array whose NaN are gaps; throws as `fetchJson`. */

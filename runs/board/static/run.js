@@ -1,5 +1,5 @@
 // The page of a run: searching and sorting tables, the note, copying commands, output as it comes.
-import { announce, localise, post, repeat } from "./board.js";
+import { announce, get, localise, post, repeat } from "./board.js";
 
 const head = document.querySelector("[data-run]");
 const run = head.dataset.run;
@@ -80,8 +80,7 @@ if (output && output.dataset.living) {
   output.append(lines, line);
   let isFirst = true;
   repeat(async () => {
-    const answer = await fetch(`/output?${new URLSearchParams({ run, from: next })}`);
-    if (!answer.ok) return 5;
+    const answer = await get(`/output?${new URLSearchParams({ run, from: next })}`);
     const found = await answer.json();
     // What the page itself ends with is the beginning of this line.
     if (isFirst) trimLastLine();

@@ -1,5 +1,5 @@
 // The page of all runs: selecting, watching, columns, tags, deletion.
-import { announce, localise, onKey, post, repeat } from "./board.js";
+import { announce, get, localise, onKey, post, repeat } from "./board.js";
 
 const $ = (id) => document.getElementById(id);
 const table = $("runs");
@@ -147,7 +147,7 @@ if (table) {
 let tag = "";
 
 async function look() {
-  const answer = await fetch(table.dataset.watch, { headers: { "if-none-match": tag } });
+  const answer = await get(table.dataset.watch, { headers: { "if-none-match": tag } });
   const seconds = Number(answer.headers.get("x-look-again-s")) || 5;
   if (answer.status !== 200) return seconds;
   tag = answer.headers.get("etag");

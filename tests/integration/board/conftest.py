@@ -49,6 +49,8 @@ def record(folder: Path) -> None:
             raise RuntimeError("no luck")
         return {"accuracy": 1 - lr}
 
+    (folder / "layers.py").write_text(f"name = {'x' * 200!r}\n")
+    ex.add_source_file(folder / "layers.py")
     ex.observers.append(FileObserver(folder / "store"))
     for updates in ({}, {"lr": 0.01}, {"fails": True}, {"model": {"name": "cnn"}}):
         with contextlib.suppress(RuntimeError):

@@ -8,8 +8,10 @@ PATHS = [
     "/runs?group=model.name",
     "/runs?where=nonsense",
     "/runs/77",
-    *(f"/runs/3?tab={tab}" for tab in ("overview", "curves", "output", "media", "files", "sources", "environment")),
+    *(f"/runs/3?tab={tab}" for tab in ("overview", "curves", "output", "media", "files", "environment")),
     "/runs/1?tab=files&kind=artifact&name=weights.txt",
+    "/runs/1?tab=sources&name=layers.py",
+    "/compare?run=1&run=2&tab=sources",
 ]
 # The colours of these are those of the others.
 IN_DARK = [PATHS[1], *(f"/runs/3?tab={tab}" for tab in ("overview", "curves", "files"))]

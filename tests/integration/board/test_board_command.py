@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+import runs
 from runs.__main__ import main
 from runs.board.serving import BoardServer
 from runs.errors import ServerError
@@ -106,6 +107,7 @@ def test_taken_port_is_told(recorded):
 
 
 def test_missing_package_names_the_extra(monkeypatch, recorded, capsys):
+    monkeypatch.setattr(runs, "board", runs.board)  # as it is put in place anew by what is imported here
     for name in [name for name in sys.modules if name.startswith("runs.board")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)

@@ -1,6 +1,7 @@
 """The page of one run."""
 
 import contextlib
+import json
 import re
 import shutil
 import sys
@@ -114,9 +115,17 @@ def test_parents_and_children_lead_to_each_other(client_of, recorded, tmp_path):
     with open_store(store) as runs:
         uid = runs.get("1").uid
     path = store / "2" / "run.json"
-    path.write_text(path.read_text().replace("{", f'{{"parent": "{uid}",', 1))
+    document = json.loads(path.read_text())
+    verdict = {"verdict": "IDENTICAL", "mode": "restored", "of": uid, "of_id": "1", "by": document["uid"], "by_id": "2"}
+    document |= {"parent": uid, "reproductions": [verdict]}
+    document["meta"]["sweep"] = {"id": "first", "trial": 3}
+    path.write_text(json.dumps(document))
     client = client_of(store)
-    assert '<a href="/runs/1">run 1</a>' in client.get("/runs/2").text
+    text = client.get("/runs/2").text
+    assert '<a href="/runs/1">run 1</a>' in text
+    assert f'<td>IDENTICAL</td><td>of <a href="/runs/{uid}">run 1</a></td>' in text
+    assert '<a href="/sweeps/first">first</a>, trial 3' in text
+    assert client.get(f"/runs/{uid}").status_code == 200
     assert '<a href="/runs/2">run 2</a>' in client.get("/runs/1").text
 
 
@@ -455,11 +464,13 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
     (tmp_path / "store").mkdir()
     process = Process([sys.executable, str(script)], cwd=tmp_path, stdin=PIPE, text=True)
     with contextlib.closing(process):
-        page = watched().page
+        browser = watched()
+        page = browser.page
         page.goto(serve(tmp_path / "store"))
         page.wait_for_selector("tr[data-run='1'] .status.running")
         page.click("tr[data-run='1'] th a")
         page.wait_for_url("**/runs/1")
+        assert page.locator(".command code").first.inner_text() == f"cd {tmp_path} && python {script}"
         page.keyboard.press("4")
         page.wait_for_selector("#output:has-text('begin')")
         process.stdin.write("first\n")
@@ -471,6 +482,16 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
         process.stdin.write("second\n")
         process.stdin.flush()
         page.wait_for_selector("[data-drawn='2']")
+        # The store goes away and comes back: what is drawn stays, and goes on.
+        (tmp_path / "store").rename(tmp_path / "away")
+        page.wait_for_selector("#outage:has-text('This may be out of date: there is no folder')")
+        assert page.locator("[data-drawn='2'] .scatterlayer path").count()
+        (tmp_path / "away").rename(tmp_path / "store")
+        process.stdin.write("third\n")
+        process.stdin.flush()
+        page.wait_for_selector("[data-drawn='3']")
+        page.wait_for_selector("#outage:empty", state="attached")
+        browser.errors[:] = [error for error in browser.errors if "409" not in error]
         process.stdin.close()
         page.goto(f"{serve(tmp_path / 'store')}/runs")
         page.wait_for_selector("tr[data-run='1'] .status.completed")

@@ -59,6 +59,10 @@ def test_report_opens_in_a_browser_without_asking_anybody(store, tmp_path, watch
         )
         assert (background == "rgb(255, 255, 255)") == (scheme == "light")
         assert background != text
+        # Curves that are narrower than they were drawn are lower, too.
+        ratios = "svg => [svg.clientWidth / svg.clientHeight, svg.viewBox.baseVal.width / svg.viewBox.baseVal.height]"
+        shown, drawn = watch.page.locator("svg").first.evaluate(ratios)
+        assert shown == pytest.approx(drawn, rel=0.02)
         # Wide tables scroll by themselves, the page does not.
         assert watch.page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
         assert len(watch.page.pdf()) > 10_000

@@ -1,6 +1,5 @@
 import json
 import os
-import subprocess
 import sys
 import threading
 import types
@@ -8,6 +7,7 @@ import types
 import pytest
 
 from observers.provenance.determinism import read_flags, torch_versions
+from tests.processes import PIPE, run
 
 # What is changed, and what is read differently after that. After the last one torch refuses to tell the old switch.
 CHANGES = {
@@ -23,12 +23,16 @@ CHANGES = {
         "float32_matmul_precision": None
     },
 }
+BEFORE = """
+import json, sys
+from observers.provenance.determinism import read_flags, torch_versions
+print(json.dumps([read_flags(), torch_versions(), "torch" in sys.modules]))
+"""
 SCRIPT = """
 import json, os, sys, warnings
-from observers.provenance.determinism import read_flags, torch_versions
-found = [read_flags(), torch_versions(), "torch" in sys.modules]
+from observers.provenance.determinism import read_flags
 import torch
-found.append(read_flags())
+found = [read_flags()]
 for change in json.loads(sys.argv[1]):
     exec(change)
     warnings.simplefilter("error")
@@ -38,25 +42,27 @@ print(json.dumps(found))
 """
 
 
+def variables(**more):
+    return {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"} | more
+
+
+def test_read_flags_without_torch_does_not_import_it():
+    command = [sys.executable, "-c", BEFORE]
+    done = run(command, stdout=PIPE, text=True, check=True, env=variables(PYTHONHASHSEED="7"), cold=True)
+    assert json.loads(done.stdout) == [{"PYTHONHASHSEED": "7", "CUBLAS_WORKSPACE_CONFIG": None}, {}, False]
+
+
 @pytest.fixture(scope="module")
 def readings():
-    """What a fresh process reads: switches and versions without torch, switches with it and after each change."""
-    variables = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
+    """What a process of its own reads: the switches with torch, and after each change."""
     command = [sys.executable, "-c", SCRIPT, json.dumps(list(CHANGES))]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env={**variables, "PYTHONHASHSEED": "7"}
-    )
-    return json.loads(done.stdout)
-
-
-def test_read_flags_without_torch_does_not_import_it(readings):
-    assert readings[:3] == [{"PYTHONHASHSEED": "7", "CUBLAS_WORKSPACE_CONFIG": None}, {}, False]
+    return json.loads(run(command, stdout=PIPE, text=True, check=True, env=variables()).stdout)
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_read_flags_tells_what_changed_and_only_that(readings, change):
     position = list(CHANGES).index(change)
-    before, after = readings[3 + position : 5 + position]
+    before, after = readings[position : 2 + position]
     assert {name: value for name, value in after.items() if value != before[name]} == CHANGES[change]
 
 

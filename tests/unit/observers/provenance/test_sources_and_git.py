@@ -44,6 +44,42 @@ def test_folder_outside_of_a_repository_has_no_state(tmp_path):
     assert provenance.git_state(tmp_path) is None
 
 
+def test_git_is_asked_once_for_what_a_run_tells_when_it_is_made_and_when_it_is_recorded(tmp_path, git):
+    (tmp_path / "a.py").write_text("a = 1\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "All")
+    made = provenance.lab_git_state(tmp_path, None, content=False)
+    git("checkout", "-q", "-b", "later")
+    (tmp_path / "a.py").write_text("a = 2\n")
+    recorded = provenance.lab_git_state(tmp_path, None)
+    assert recorded == {**made, "diff": "", "untracked": {}}
+    again = provenance.lab_git_state(tmp_path, None)
+    assert (again["branch"], again["dirty"], "+a = 2" in again["diff"]) == ("later", True, True)
+    provenance.lab_git_state(tmp_path / "elsewhere", None, content=False)
+    assert provenance.lab_git_state(tmp_path, None) == again
+
+
+def test_modules_that_come_change_and_go_are_noticed(tmp_path, monkeypatch):
+    def put(name, path):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / path)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def found():
+        files = provenance.module_files()
+        return [files.get(str(tmp_path / folder), {}) for folder in ("one", "two")]
+
+    put("comes_first", "one/a.py")
+    put("comes_second", "one/b.py")
+    before = found()
+    assert before == [{"comes_first": f"{tmp_path}/one/a.py", "comes_second": f"{tmp_path}/one/b.py"}, {}]
+    sys.modules["comes_first"].__file__ = "changed later"
+    put("comes_first", "two/a.py")
+    monkeypatch.delitem(sys.modules, "comes_second")
+    assert found() == [{}, {"comes_first": f"{tmp_path}/two/a.py"}]
+    assert len(before[0]) == 2
+
+
 def test_sources_are_found_through_links_and_where_links_lead_away(tmp_path, monkeypatch):
     lab, elsewhere = tmp_path / "lab", tmp_path / "elsewhere"
     for folder in (lab / "parts", elsewhere):
