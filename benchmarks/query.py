@@ -24,12 +24,12 @@ from pathlib import Path
 from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, print_heading, run_of, summary_of
 
 import runs
-from runs.index.fields import decode, fields_of, read_documents
-from runs.index.index import Index
+from runs.query.index.fields import decode, fields_of, read_documents
+from runs.query.index.index import Index
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = (
-    "from runs.index.index import Index; import sys\n"
+    "from runs.query.index.index import Index; import sys\n"
     "with Index(sys.argv[1]) as index:\n"
     "    index.update()\n"
     f"    rows = index.find(sort='-start_time', limit=50, columns={COLUMNS})\n"

@@ -37,7 +37,7 @@ import runs
 from observers.mongo.documents import object_id
 from observers.mongo.indexes import make_run_indexes
 from observers.mongo.layout import Collections
-from runs.mongod import Mongod
+from runs.work.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {f"package-{number}": f"{number}.1.0" for number in range(150)}

@@ -233,7 +233,7 @@ def report_files(top, count, large):
 
 def report_mongo(top, count):
     from runs.errors import ServerError
-    from runs.mongod import Mongod
+    from runs.work.mongod import Mongod
 
     try:
         server = Mongod(top / "mongod", 0)

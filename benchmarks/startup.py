@@ -273,7 +273,7 @@ def report_exp(lab, pairs):
 def server(folder) -> Iterator[str | None]:
     """Give the URL of a MongoDB, or say why there is none."""
     from runs.errors import ServerError
-    from runs.mongod import Mongod
+    from runs.work.mongod import Mongod
 
     with contextlib.ExitStack() as stack:
         try:

@@ -32,12 +32,12 @@ sys.path.insert(0, str(LAB))
 
 from observers.mongo.destination import Destination
 from runs.rerun.launching import Launch
-from runs.sweeps.agent import Agent, Means
-from runs.sweeps.definition import Definition
-from runs.sweeps.engines import Engine
-from runs.sweeps.place import Place
-from runs.sweeps.spec import read_spec
-from runs.sweeps.study import Study
+from runs.work.sweeps.agent import Agent, Means
+from runs.work.sweeps.definition import Definition
+from runs.work.sweeps.engines import Engine
+from runs.work.sweeps.place import Place
+from runs.work.sweeps.spec import read_spec
+from runs.work.sweeps.study import Study
 from runs.work.warm import WarmPython
 
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options")
@@ -256,8 +256,8 @@ def plain_processes(number: int, trials: int) -> float:
 
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one, and two plain processes against one."""
-    from runs.sweeps.supervising import supervise
     from runs.work.sharing import divided_threads
+    from runs.work.sweeps.supervising import supervise
 
     with laboratory() as folder:
         place = Place(folder / "my_runs")
@@ -377,7 +377,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         url = None
         if {"overhead", "scale"} & set(options.parts):
-            from runs.mongod import Mongod
+            from runs.work.mongod import Mongod
 
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.home())))
             url = stack.enter_context(Mongod(folder)).url

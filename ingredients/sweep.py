@@ -25,13 +25,13 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from runs.sweeps.agent import Means
-    from runs.sweeps.definition import Definition
-    from runs.sweeps.engines import Engine
-    from runs.sweeps.home import Home
-    from runs.sweeps.place import Place
-    from runs.sweeps.spec import Spec
-    from runs.sweeps.status import Watcher
+    from runs.work.sweeps.agent import Means
+    from runs.work.sweeps.definition import Definition
+    from runs.work.sweeps.engines import Engine
+    from runs.work.sweeps.home import Home
+    from runs.work.sweeps.place import Place
+    from runs.work.sweeps.spec import Spec
+    from runs.work.sweeps.status import Watcher
 
 __all__ = ["ingredient"]
 
@@ -115,8 +115,8 @@ def check_config(config: Map) -> None:
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
     """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
-    from runs.sweeps.extras import needing_extra
-    from runs.sweeps.status import status_lines
+    from runs.work.sweeps.extras import needing_extra
+    from runs.work.sweeps.status import status_lines
 
     check_config(_config)
     with _errors():
@@ -151,8 +151,8 @@ def run(_config: Map, _run: Any) -> Any:
 @ingredient.command(unobserved=True)
 def agent(_config: Map, _run: Any) -> int:
     """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
-    from runs.sweeps.worker import work
     from runs.work.sharing import divided_threads
+    from runs.work.sweeps.worker import work
 
     check_config(_config)
     with _errors():
@@ -168,7 +168,7 @@ def agent(_config: Map, _run: Any) -> int:
 def status(_config: Map, _run: Any) -> None:
     """Show how a sweep (sweep.id=...) stands; without an id all of them."""
     from runs.errors import SweepError
-    from runs.sweeps.status import Watcher, status_lines
+    from runs.work.sweeps.status import Watcher, status_lines
 
     with _errors():
         place = _place(_run)
@@ -204,7 +204,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 
     With sweep.reseed=5 the best three are run again on five fresh seeds each, and judged by those runs alone.
     """
-    from runs.sweeps.status import Watcher, command_line
+    from runs.work.sweeps.status import Watcher, command_line
 
     check_config(_config)
     with _errors():
@@ -229,8 +229,8 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 @ingredient.command(unobserved=True)
 def plot(_config: Map, _run: Any) -> None:
     """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
-    from runs.sweeps.plots import draw
-    from runs.sweeps.status import Watcher
+    from runs.work.sweeps.plots import draw
+    from runs.work.sweeps.status import Watcher
 
     with _errors():
         place = _place(_run)
@@ -258,7 +258,7 @@ def _errors() -> Iterator[None]:
 
 def _place(run: Any) -> Place:
     """Return where sweeps are kept for a run with these observers."""
-    from runs.sweeps.place import Place
+    from runs.work.sweeps.place import Place
 
     given = run.launch_options.get("--file_storage")
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
@@ -270,8 +270,8 @@ def _place(run: Any) -> Place:
 
 def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -> int:
     """Run the best points again on fresh seeds; print what that shows, and return the number of the best."""
-    from runs.sweeps.finals import finals
     from runs.work.sharing import divided_threads
+    from runs.work.sweeps.finals import finals
 
     workers = _workers(config)
     means = _means(config, run, place, spec, divided_threads(len(workers)))
@@ -290,7 +290,7 @@ def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -
 
 
 def _spec(config: Map) -> Spec:
-    from runs.sweeps.spec import read_over, read_spec
+    from runs.work.sweeps.spec import read_over, read_spec
 
     if (config.spec is None) == (config.over is None):
         got = "neither" if config.spec is None else "both"
@@ -312,7 +312,7 @@ def _settings(run: Any) -> tuple[str, ...]:
 
 
 def _definition(config: Map, run: Any, spec: Spec) -> Definition:
-    from runs.sweeps.definition import Definition
+    from runs.work.sweeps.definition import Definition
 
     info = run.experiment_info
     options = run.meta_info["options"]
@@ -346,7 +346,7 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
 
 def _found(home: Home, wanted: Definition) -> Definition:
     """Return the definition that a sweep has, which must ask for the same."""
-    from runs.sweeps.definition import lasting
+    from runs.work.sweeps.definition import lasting
 
     found = home.definition()
     for name in ("experiment", "spec", "settings", "seed"):
@@ -363,7 +363,7 @@ def _found(home: Home, wanted: Definition) -> Definition:
 
 
 def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
-    from runs.sweeps.spec import read_spec
+    from runs.work.sweeps.spec import read_spec
 
     if config.id is None:
         raise ConfigError("sweep.id: got none, expected the id of a sweep, which sweep.run prints: with sweep.id=...")
@@ -373,7 +373,7 @@ def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
 
 def _check_points(run: Any, spec: Spec, definition: Definition) -> None:
     """Let the experiment check every value that is listed, and both ends of what is not, before the first trial."""
-    from runs.sweeps.points import representative
+    from runs.work.sweeps.points import representative
 
     for settings in representative(spec):
         run.check_settings(definition.settings, settings)
@@ -392,13 +392,13 @@ def _workers(config: Map) -> list[dict[str, str]]:
 
 
 def _engine(config: Map) -> Engine:
-    from runs.sweeps.engines import Engine
+    from runs.work.sweeps.engines import Engine
 
     return Engine(config.engine, config.address, to_plain(config.resources), to_plain(config.slurm))
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
-    from runs.sweeps.agent import Means
+    from runs.work.sweeps.agent import Means
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from observers.record.points import Series
     from runs.comparison.compare import Comparison, compare
     from runs.comparison.difference import Difference, diff
+    from runs.comparison.report import write_report
     from runs.errors import (
         ArchiveError,
         ComparisonError,
@@ -78,9 +79,7 @@ if TYPE_CHECKING:
         StoreError,
         SweepError,
     )
-    from runs.mongod import Mongod
     from runs.query.filters import Words
-    from runs.reporting.report import write_report
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
     from runs.rerun.verdict import Tolerance, Verdict
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
     from runs.transfer.copying import copy
     from runs.transfer.fetching import Fetched, fetch
     from runs.transfer.syncing import Reaped, SyncResult, reap, sync
+    from runs.work.mongod import Mongod
 else:
     # The same for Python: a name that moves changes here and above.
     _HOMES = {
@@ -110,7 +110,7 @@ else:
         "LaunchError": "runs.errors",
         "Medium": "runs.stores.media",
         "MissingExtraError": "runs.errors",
-        "Mongod": "runs.mongod",
+        "Mongod": "runs.work.mongod",
         "PlotError": "runs.errors",
         "Reaped": "runs.transfer.syncing",
         "Removed": "runs.stores.store",
@@ -140,7 +140,7 @@ else:
         "reproduce": "runs.rerun.starting",
         "resume": "runs.rerun.starting",
         "sync": "runs.transfer.syncing",
-        "write_report": "runs.reporting.report",
+        "write_report": "runs.comparison.report",
     }
 
     def __getattr__(name: str) -> object:

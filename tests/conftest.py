@@ -28,7 +28,7 @@ import hypothesis
 import pymongo
 import pytest
 
-from runs.mongod import Mongod
+from runs.work.mongod import Mongod
 from tests import processes
 
 if TYPE_CHECKING:

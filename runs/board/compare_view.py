@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from runs.comparison.curves import BANDS
+from runs.comparison.panels import View
 from runs.drawing.curve import X_AXES
-from runs.plots.curves import BANDS
-from runs.plots.panels import View
 
 __all__ = ["TABS", "CompareView"]
 
@@ -30,7 +30,7 @@ class CompareView:
         smoothing: Weight of earlier points, from 0 to below 1.
         log_x, log_y: Logarithmic axes.
         by, over: Fields that make groups, and fields of a repetition, with commas between.
-        band: Around the means of groups; see `runs.plots.curves.mean_curve`.
+        band: Around the means of groups; see `runs.comparison.curves.mean_curve`.
         field: What groups are compared by.
         first, second: The two runs whose sources are compared; empty for the first two.
         file: The source that is compared.

@@ -14,8 +14,8 @@ from starlette.responses import Response, StreamingResponse
 from runs.board.compare_page import chosen_runs
 from runs.board.compare_view import CompareView
 from runs.board.visits import Visit, page
+from runs.comparison.panels import make_panels
 from runs.errors import PlotError
-from runs.plots.panels import make_panels
 from runs.query.texts import is_number
 from runs.stores.run import Run
 

@@ -13,9 +13,9 @@ from runs.board.visits import Visit, json_response, look_again_s, page
 from runs.errors import RunsError
 from runs.query.texts import is_number
 from runs.stores.settings import show
-from runs.sweeps.reading import SeenSweep, importances_of, read_definitions
-from runs.sweeps.status import status_lines
-from runs.sweeps.study import Point
+from runs.work.sweeps.reading import SeenSweep, importances_of, read_definitions
+from runs.work.sweeps.status import status_lines
+from runs.work.sweeps.study import Point
 
 __all__ = ["ROUTES"]
 

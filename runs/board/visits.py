@@ -18,7 +18,7 @@ from runs.board.security import Policy, read_body
 from runs.errors import FilterError, RunNotFoundError, RunsError
 from runs.query.strict_json import strict
 from runs.stores.store import Store
-from runs.sweeps.reading import SweepReader
+from runs.work.sweeps.reading import SweepReader
 
 __all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
 

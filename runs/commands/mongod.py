@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Start the server, and stop it on Ctrl-C or SIGTERM."""
-    from runs.mongod import Mongod
+    from runs.work.mongod import Mongod
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt

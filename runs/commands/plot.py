@@ -18,7 +18,7 @@ from runs.commands.terminal.text import harmless, is_terminal, print_text
 from runs.errors import PlotError
 
 if TYPE_CHECKING:
-    from runs.plots.panels import Panel
+    from runs.drawing.panel import Panel
 
 __all__ = ["add_arguments", "main"]
 
@@ -55,12 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Draw the curves."""
-    from runs.plots.panels import View, make_panels
+    from runs.comparison.panels import View, make_panels
 
     if not 0 < arguments.confidence < 1:
         raise PlotError(f"--confidence: got {arguments.confidence}, expected a number between 0 and 1, such as 0.95")
     if arguments.output is not None:
-        from runs.plots.pictures import check_format
+        from runs.drawing.pictures import check_format
 
         check_format(arguments.output)
     by, over = names_in(*arguments.by), names_in(*arguments.over)
@@ -74,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"x": arguments.x, "panels": [_document(panel) for panel in panels]})
     elif arguments.output is not None:
-        from runs.plots.pictures import draw
+        from runs.drawing.pictures import draw
 
         draw(panels, arguments.output, arguments.title)
         print_text(f"{arguments.output}: {sum(len(panel.curves) for panel in panels)} curves of {len(found)} runs")
@@ -93,7 +93,7 @@ def _document(panel: Panel) -> dict[str, Any]:
 
 
 def _print(panels: Sequence[Panel]) -> None:
-    from runs.plots.terminal_plot import draw_text
+    from runs.drawing.terminal_plot import draw_text
 
     size = shutil.get_terminal_size()
     lines = (size.lines if is_terminal() else 24) - 2

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Build the index, and print what cannot be read."""
-    from runs.index.index import Index
+    from runs.query.index.index import Index
 
     store = folder_of(arguments)
     with Index(store, Progress()) as index:

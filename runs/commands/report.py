@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the report."""
-    from runs.reporting.report import write_report
+    from runs.comparison.report import write_report
 
     output, by = arguments.output, names_in(*arguments.by)
     if output.exists() and not arguments.force:

@@ -23,7 +23,7 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.comparison.difference import diff
 from runs.errors import LaunchError, StoreError
-from runs.index.folders import read_json
+from runs.query.index.folders import read_json
 from runs.rerun.environment import Differing, compare_flags
 from runs.rerun.judging import judge
 from runs.rerun.launching import run_launch

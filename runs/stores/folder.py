@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from observers.record.locking import claimed
 from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.fields import NOT_HELD, is_indexed
-from runs.index.folders import require_folder
-from runs.index.index import Index
 from runs.query.filters import Filter
+from runs.query.index.fields import NOT_HELD, is_indexed
+from runs.query.index.folders import require_folder
+from runs.query.index.index import Index
 from runs.query.names import full_name
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.folder_adding import move_in

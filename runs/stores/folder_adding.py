@@ -10,7 +10,7 @@ from pathlib import Path
 from observers.artifacts.store import ArtifactStore
 from observers.record.numbered_folder import make_numbered_folder
 from observers.record.schema import RUN
-from runs.index.folders import read_json
+from runs.query.index.folders import read_json
 from runs.stores.adding import StagedRun
 
 __all__ = ["RELATIONS", "move_in"]

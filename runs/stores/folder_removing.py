@@ -18,7 +18,7 @@ from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreError
-from runs.index.folders import SPOOLED, run_folders
+from runs.query.index.folders import SPOOLED, run_folders
 from runs.stores.store import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]

@@ -37,7 +37,7 @@ from observers.record.schema import (
     read_names,
 )
 from runs.errors import StoreError
-from runs.index.fields import summary_of
+from runs.query.index.fields import summary_of
 from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
 from runs.stores.folder_removing import discard_folder, remove_folder

@@ -14,8 +14,8 @@ import bson
 
 from observers.mongo.documents import stored_key
 from observers.record.identity import true_status
-from runs.index.fields import LEFT_OUT, flatten
 from runs.query.filters import Condition, Filter, Not, Words, holds, in_order, matches, names_in
+from runs.query.index.fields import LEFT_OUT, flatten
 from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, duration_s

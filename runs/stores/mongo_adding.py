@@ -12,7 +12,7 @@ from observers.record.checkpoint_files import checkpoint_files
 from observers.record.rank_files import rank_files
 from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OWN_FILES, RUN, read_json_lines
 from runs.errors import StoreError
-from runs.index.folders import read_json
+from runs.query.index.folders import read_json
 from runs.stores.adding import StagedRun
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_removing import Remover

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 from observers.errors import ArtifactError
 from runs.drawing.markup import escape
 from runs.errors import FilterError, RunNotFoundError, StoreError
-from runs.index.fields import is_indexed
 from runs.query.filters import AllOf, Filter, names_in, parse_filter
+from runs.query.index.fields import is_indexed
 from runs.query.names import COMMON_FIELDS, TIMES, full_name, short_name, similar_names
 from runs.query.times import time_of
 from runs.stores.adding import Copied, StagedRun, staging_folder

@@ -28,7 +28,7 @@ from observers.record.locking import RecordLock, locked
 from observers.record.points import has_latest_points
 from observers.record.schema import DESTINATION, RUN
 from runs.errors import StoreError
-from runs.index.folders import SPOOLED, read_json, run_folders
+from runs.query.index.folders import SPOOLED, read_json, run_folders
 from runs.stores.mongo_database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]

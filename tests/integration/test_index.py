@@ -24,8 +24,8 @@ from observers import FileObserver
 from observers.record.identity import lease
 from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
-from runs.index import file as index_file
-from runs.index.index import Index, scanning
+from runs.query.index import file as index_file
+from runs.query.index.index import Index, scanning
 from runs.stores.opening import open_store
 from tests.processes import PIPE, Process
 
@@ -480,7 +480,7 @@ def test_folder_without_right_to_write_is_read_all_the_same(has_index, monkeypat
 
 UPDATE = """
 import sys
-from runs.index.index import Index
+from runs.query.index.index import Index
 from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:

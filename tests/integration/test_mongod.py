@@ -15,7 +15,7 @@ from tests.processes import PIPE, Process
 ROOT = Path(__file__).parents[2]
 HELD = """
 import sys
-from runs.mongod import Mongod
+from runs.work.mongod import Mongod
 with Mongod(sys.argv[1]) as server:
     print(server.url, flush=True)
     sys.stdin.read()

@@ -26,7 +26,7 @@ import bson
 import gridfs
 import pytest
 
-from runs.mongod import _free_port
+from runs.work.mongod import _free_port
 
 VERSION = "2.16.1"
 FIRST_SELECT = (

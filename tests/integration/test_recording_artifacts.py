@@ -25,7 +25,7 @@ from observers.mongo.artifacts import ArtifactDelivery, Upload, artifact_id, con
 from observers.mongo.delivery import Delivery
 from observers.mongo.layout import Collections
 from runs.__main__ import main as runs_command
-from runs.index.folders import run_folders
+from runs.query.index.folders import run_folders
 from runs.transfer.syncing import sync
 from tests.processes import Process
 from tests.recording import Flaky

@@ -30,7 +30,7 @@ from observers.record.identity import lease
 from observers.record.media_entry import Content
 from runs.__main__ import main
 from runs.errors import FilterError, RunNotFoundError, StoreError
-from runs.index.index import Index
+from runs.query.index.index import Index
 from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]

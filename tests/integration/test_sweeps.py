@@ -24,15 +24,15 @@ from ingredients.errors import ConfigError
 from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
-from runs.sweeps.agent import Agent, Means
-from runs.sweeps.definition import Definition
-from runs.sweeps.home import Claim
-from runs.sweeps.journals import MongoJournal
-from runs.sweeps.outages import Outages
-from runs.sweeps.place import Place
-from runs.sweeps.spec import read_spec
-from runs.sweeps.status import Watcher
-from runs.sweeps.study import Study
+from runs.work.sweeps.agent import Agent, Means
+from runs.work.sweeps.definition import Definition
+from runs.work.sweeps.home import Claim
+from runs.work.sweeps.journals import MongoJournal
+from runs.work.sweeps.outages import Outages
+from runs.work.sweeps.place import Place
+from runs.work.sweeps.spec import read_spec
+from runs.work.sweeps.status import Watcher
+from runs.work.sweeps.study import Study
 from runs.work.warm import WarmPython
 from tests.processes import PIPE, STDOUT, Process, run
 
@@ -476,7 +476,7 @@ def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
         # Ten of them, each at another time of its life, but none before it has taken a point.
         while len(killed) < 10 and process.poll() is None:
             time.sleep(chance.uniform(0.0, 0.7))
-            agents = [child for child in descendants(process) if "runs.sweeps.worker" in cmdline(child)]
+            agents = [child for child in descendants(process) if "runs.work.sweeps.worker" in cmdline(child)]
             if agents and (victim := chance.choice(agents)).pid not in killed:
                 killed.add(victim.pid)
                 victim.kill()
@@ -647,7 +647,7 @@ def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
 
 
 def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
-    monkeypatch.setattr("runs.sweeps.mongo_home._ANSWER_MS", 100)
+    monkeypatch.setattr("runs.work.sweeps.mongo_home._ANSWER_MS", 100)
     mongod.start()
     grid = sweep(destination=Destination(mongod.url, "lab"))
     study = Study(grid.home, grid.definition, grid.spec)
@@ -668,7 +668,7 @@ def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, cap
 
 
 def test_an_entry_of_the_journal_that_was_sent_twice_is_there_once(database, monkeypatch):
-    monkeypatch.setattr("runs.sweeps.journals._PATIENCE_S", 0)  # two numbers are without an entry
+    monkeypatch.setattr("runs.work.sweeps.journals._PATIENCE_S", 0)  # two numbers are without an entry
 
     class LosesAnswers(Outages):
         def ask(self, question):

@@ -17,11 +17,11 @@ import pytest
 from observers.mongo.destination import Destination
 from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
-from runs.sweeps.agent import Means
-from runs.sweeps.definition import Definition
-from runs.sweeps.engines import Engine
-from runs.sweeps.place import Place
-from runs.sweeps.spec import read_spec
+from runs.work.sweeps.agent import Means
+from runs.work.sweeps.definition import Definition
+from runs.work.sweeps.engines import Engine
+from runs.work.sweeps.place import Place
+from runs.work.sweeps.spec import read_spec
 from tests.integration.test_sweeps import FAST, GRID, TINY, WAITING, command
 from tests.processes import PIPE, STDOUT, Process
 
@@ -76,7 +76,7 @@ def agents_of(process):
     found = []
     for child in psutil.Process(process).children(recursive=True):
         try:
-            if "runs.sweeps.worker" in child.cmdline():
+            if "runs.work.sweeps.worker" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             pass
@@ -252,7 +252,7 @@ def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(gri
 
 def test_a_password_is_for_the_eyes_of_its_owner(grid, monkeypatch):
     needing_submitit()
-    from runs.sweeps import slurm_agents
+    from runs.work.sweeps import slurm_agents
 
     place = Place(grid[0].base, Destination("mongodb://me:secret@127.0.0.1/", "db"))
     path = slurm_agents._write_request(grid[0].base, slurm_agents.agent_request(place, "s", grid[2]))

@@ -18,7 +18,7 @@ from observers.record.points import read_metrics
 from observers.record.schema import DESTINATION
 from runs.__main__ import main as runs_command
 from runs.errors import StoreError
-from runs.index.folders import run_folders
+from runs.query.index.folders import run_folders
 from runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 

@@ -1,0 +1,139 @@
+"""A set of runs as one HTML file that needs nothing else: no script, no request, light and dark, on paper too.
+
+Everything in it that comes from a run is escaped, and the page's own content security policy lets nothing run or load.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from observers.record.atomic_file import replacing
+from runs.comparison.compare import compare
+from runs.comparison.panels import View, make_panels
+from runs.comparison.report_sections import (
+    curve_section,
+    difference_section,
+    rerun_section,
+    run_section,
+    statistics_section,
+)
+from runs.drawing.markup import Markup, element
+from runs.errors import PlotError, StoreError
+from runs.stores.run import Run
+
+__all__ = ["write_report"]
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
+_STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+# Metrics whose curves are drawn when none are named.
+_MOST_METRICS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class _Contents:
+    """Contents of a report; see `write_report`."""
+
+    title: str
+    metrics: tuple[str, ...]
+    view: View
+    compared: str | None
+
+
+def write_report(
+    runs: Sequence[Run],
+    path: str | Path,
+    *,
+    title: str = "Runs",
+    metrics: Sequence[str] = (),
+    by: Sequence[str] = (),
+    over: Sequence[str] = (),
+    compared: str | None = None,
+    x: str = "step",
+    smoothing: float = 0.0,
+    log_y: bool = False,
+    overwrite: bool = False,
+) -> Path:
+    """Write runs as one HTML file: tables, curves, statistics, differences of the configs, and how to run each again.
+
+    Args:
+        runs: At least one, in the order to show them in.
+        path: The file, which is written as a whole or not at all.
+        title: Above all of it.
+        metrics: Metrics whose curves are drawn; of none, all but those of the machine, twelve at most.
+        by: Fields that make groups; curves are their means then. Of none, every run is drawn.
+        over: Fields of a repetition, such as `seed`; see `compare`.
+        compared: Field to compare the groups by, such as `val/accuracy.max`; None for no statistics.
+        x: `step`, `epoch`, `time` since the start, or `wall`, the time of day.
+        smoothing: Weight of earlier points, from 0 to below 1, as in TensorBoard.
+        log_y: Logarithmic values.
+        overwrite: Whether a file that is there is replaced.
+
+    Returns:
+        The path.
+
+    Raises:
+        PlotError: If there are no runs, or none has a metric that was named.
+        ComparisonError: If the runs cannot be grouped or compared as was asked.
+        StoreError: If a run cannot be read, the file is there already, or it cannot be written.
+
+    Example:
+        with open_store("my_runs") as store:
+            write_report(store.find("status=COMPLETED", limit=10), "report.html", overwrite=True)
+    """
+    view = View(tuple(by), tuple(over), x, smoothing, log_y=log_y)
+    contents = _Contents(title, tuple(metrics), view, compared)
+    path = Path(path)
+    if not overwrite and path.exists():
+        raise StoreError(f"{path} is there already; choose another name, or say overwrite=True")
+    content = _page(list(runs), contents).encode()
+    try:
+        with replacing(path) as stream:
+            stream.write(content)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+    return path
+
+
+def _page(runs: list[Run], contents: _Contents) -> str:
+    if not runs:
+        raise PlotError("there are no runs to report on; see which there are with: python -m runs ls")
+    now = datetime.now(UTC)
+    stores = ", ".join(dict.fromkeys(run.store.where for run in runs))
+    about = f"{len(runs)} run{'s' * (len(runs) != 1)} of {stores}, {now:%Y-%m-%d %H:%M} UTC"
+    body = element(
+        "main",
+        element("h1", contents.title),
+        element("p", about, class_="about"),
+        *_sections(runs, contents),
+    )
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
+        Markup('<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'),
+        element("title", contents.title),
+        Markup(f"<style>{_STYLE}</style>"),
+    )
+    return f"<!doctype html>\n{element('html', head, element('body', body), lang='en')}\n"
+
+
+def _sections(runs: list[Run], contents: _Contents) -> Iterator[Markup]:
+    yield run_section(runs)
+    if contents.compared is not None:
+        view = contents.view
+        yield statistics_section(compare(runs, view.by, view.over, contents.compared, view.confidence))
+    metrics = contents.metrics or _all_metrics(runs)
+    if metrics:
+        yield curve_section(make_panels(runs, metrics, contents.view), is_time=contents.view.x == "wall")
+    if len(runs) > 1:
+        yield difference_section(runs)
+    yield rerun_section(runs)
+
+
+def _all_metrics(runs: Sequence[Run]) -> list[str]:
+    """Return the metrics of the experiments, losses and validations first."""
+    names = {name for run in runs for name in run.metrics if not name.startswith("system/")}
+    return sorted(names, key=lambda name: ("loss" not in name, not name.startswith("val/"), name))[:_MOST_METRICS]

@@ -1,0 +1,181 @@
+"""Sections of a report as HTML, everything escaped."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from runs.comparison.compare import Comparison
+from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from runs.drawing.markup import Markup, element, table
+from runs.drawing.panel import Panel
+from runs.drawing.svg import chart
+from runs.query.flattening import dotted
+from runs.query.texts import count_text, duration_text, time_text, value_text
+from runs.stores.forms import status_form
+from runs.stores.run import Run
+from runs.stores.settings import differing, identity, settings, show
+
+__all__ = ["curve_section", "difference_section", "rerun_section", "run_section", "statistics_section"]
+
+_MOST_SETTINGS, _MOST_METRICS, _MOST_COLUMNS, _MOST_DIFFERENCES = 6, 4, 8, 60
+_MOST_CHARACTERS, _MOST_DIFF = 100, 20_000
+# Packages whose versions matter most, where they are installed.
+_PACKAGES = ("torch", "numpy", "sacred", "torchvision", "lightning")
+
+
+def _section(title: str, *parts: object) -> Markup:
+    return element("section", element("h2", title), *parts)
+
+
+def _wide(content: Markup, label: str) -> Markup:
+    """Return a table that scrolls by itself, by keyboard too."""
+    return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
+
+
+def _short(value: Any) -> str:
+    try:
+        text = value_text(value)
+    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
+        return f"({type(value).__name__}, too large to show)"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def _link(run: Run, places: Mapping[Run, int]) -> Markup:
+    return element("a", run.id, href=f"#run-{places[run]}")
+
+
+def _places(runs: Sequence[Run]) -> dict[Run, int]:
+    return {run: place for place, run in enumerate(runs)}
+
+
+def run_section(runs: Sequence[Run]) -> Markup:
+    """Return the table of all runs: status, times, result, what tells them apart, and the last of each metric."""
+    names, places = settings(runs)[:_MOST_SETTINGS], _places(runs)
+    metrics = sorted({name for run in runs for name in run.summary if not name.startswith("system/")})
+    metrics = sorted(metrics, key=lambda name: (not name.startswith("val/"), "loss" not in name))[:_MOST_METRICS]
+    head = (
+        "run",
+        "experiment",
+        "status",
+        "start",
+        "duration",
+        "result",
+        *names,
+        *(f"{name}, last" for name in metrics),
+    )
+    rows = []
+    for run in runs:
+        last = (run.summary.get(name, {}).get("last") for name in metrics)
+        row = [_link(run, places), run.name, status_form(run.status), time_text(run.start_time)]
+        row += [duration_text(run.duration_s), _short(run.result)]
+        rows.append([*row, *(show(run.get(name)) for name in names), *map(_short, last)])
+    texts = {name for name in names if any(isinstance(run.get(name), str) for run in runs)}
+    numbers = [place for place, name in enumerate(head) if place >= 4 and name not in texts]
+    return _section("Runs", _wide(table(head, rows, numbers), "Runs"))
+
+
+def statistics_section(comparison: Comparison) -> Markup:
+    """Return the statistics of `runs compare`."""
+    over = f" over {', '.join(comparison.over)}" if comparison.over else ""
+    better = "greater is better" if comparison.larger_is_better else "less is better"
+    what = f"{comparison.metric} by {', '.join(comparison.by)}{over} ({better})"
+    groups = table(group_head(comparison), group_rows(comparison), (1, 2, 3, 5))
+    parts = [element("p", what, class_="about"), _wide(groups, "Groups")]
+    if comparison.pairs:
+        parts += [element("h3", "Differences"), _wide(table(PAIR_HEAD, pair_rows(comparison), (3, 6)), "Differences")]
+    parts += [element("p", note, class_="note") for note in notes(comparison)]
+    for entry in comparison.excluded:
+        parts.append(element("p", f"excluded: run {entry.run.id} ({entry.group}) {entry.reason}", class_="note"))
+    parts += [element("p", f"Caution: {caution}", class_="caution") for caution in comparison.cautions]
+    return _section("Statistics", *parts)
+
+
+def curve_section(panels: Sequence[Panel], *, is_time: bool = False) -> Markup:
+    """Return a plot for each panel."""
+    options: dict[str, Any] = {"is_time": is_time, "width": 540, "height": 280}
+    charts = [
+        chart(panel.metric, panel.curves, x_label=panel.x_label, notes=panel.notes, log_y=panel.log_y, **options)
+        for panel in panels
+    ]
+    return _section("Curves", element("div", *charts, class_="charts"))
+
+
+def difference_section(runs: Sequence[Run]) -> Markup:
+    """Return the entries of the configs in which the runs differ, a column for each run."""
+    names = differing(runs)
+    if not names:
+        return _section("Differences of the configs", element("p", "There are none.", class_="about"))
+    shown = runs[:_MOST_COLUMNS]
+    configs = [dotted(run.config) for run in shown]
+    rows = [(name, *(_entry(config, name, configs[0]) for config in configs)) for name in names[:_MOST_DIFFERENCES]]
+    head = ("entry", *(f"run {run.id}" for run in shown))
+    left_out = [
+        count_text(number, what)
+        for number, what in ((len(runs) - len(shown), "more run"), (len(names) - len(rows), "more difference"))
+        if number > 0
+    ]
+    more = [element("p", f"and {' and '.join(left_out)}", class_="note")] if left_out else []
+    return _section("Differences of the configs", _wide(table(head, rows), "Differences of the configs"), *more)
+
+
+def _entry(config: Mapping[str, Any], name: str, first: Mapping[str, Any]) -> object:
+    if name not in config:
+        return "–"
+    is_same = name in first and identity(config[name]) == identity(first[name])
+    return show(config[name]) if is_same else element("strong", show(config[name]))
+
+
+def rerun_section(runs: Sequence[Run]) -> Markup:
+    """Return what each run was made of, and how it is run again."""
+    places = _places(runs)
+    return _section("How to run them again", *(part for run in runs for part in _rerun(run, places[run])))
+
+
+def _rerun(run: Run, place: int) -> Iterator[Markup]:
+    yield element("h3", f"run {run.id}  {run.name}", id=f"run-{place}")
+    git = run.provenance.get("git")
+    git = git if isinstance(git, Mapping) else {}
+    yield table((), [(name, value) for name, value in _origins(run, git) if value])
+    yield element("pre", "\n".join(_commands(run, git)))
+    config = [(name, _short(value)) for name, value in dotted(run.config).items()]
+    yield element("details", element("summary", f"config, {len(config)} entries"), table((), config))
+    if run.diff:
+        text = run.diff[:_MOST_DIFF] + ("\n… cut off here" if len(run.diff) > _MOST_DIFF else "")
+        yield element("details", element("summary", "changes that were not committed"), element("pre", text))
+
+
+def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "uid", run.uid or ""
+    yield "host", run.host
+    branch = f" on {git['branch']}" if git.get("branch") else ""
+    dirty = ", with changes that were not committed" if git.get("dirty") else ""
+    yield "git", f"{git.get('url') or ''} {git['commit']}{branch}{dirty}".strip() if git.get("commit") else ""
+    machine, packages = (run.provenance.get(name) for name in ("machine", "packages"))
+    versions = [f"Python {machine['python']}"] if isinstance(machine, Mapping) and machine.get("python") else []
+    if isinstance(packages, Mapping):
+        versions += [f"{name} {packages[name]}" for name in _PACKAGES if name in packages]
+    yield "versions", ", ".join(versions)
+    yield "tags", ", ".join(run.tags)
+    yield "note", run.note
+
+
+def _commands(run: Run, git: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the commands that run it again: with the record, and without."""
+    store = run.store.where
+    yield "# from its record: sources, settings and environment as they were, and a verdict"
+    yield shlex.join(["python", "-m", "runs", "--store", store, "reproduce", run.uid or run.id])
+    words = run.get("command_line")
+    if isinstance(words, list) and words:
+        yield "# by hand"
+        if git.get("commit"):
+            yield f"git checkout {git['commit']}"
+        yield shlex.join(["python", _below(str(words[0]), git.get("root")), *map(str, words[1:])])
+
+
+def _below(script: str, root: Any) -> str:
+    """Return a script's path below the root of its repository, if it lies there."""
+    path = PurePath(script)
+    return str(path.relative_to(root)) if isinstance(root, str) and root and path.is_relative_to(root) else script

@@ -1,1 +1,0 @@
-"""Curves, on the terminal and as pictures."""

@@ -1,0 +1,94 @@
+"""Which runs a folder has, and a stamp of each that changes when the run does.
+
+Looking at every file of 20,000 runs takes longer than listing them may. Two looks a run are enough: at its folder,
+whose times change when a file in it is replaced, made or removed, which is how the lab writes; and at run.json, which
+Sacred's own observer rewrites in place with every heartbeat.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from observers.record.numbered_folder import as_number
+from observers.record.schema import RUN
+from runs.errors import StoreError
+from runs.query.index.folders import SPOOL, SPOOLED
+
+__all__ = ["look", "scan", "was_touched_just_now"]
+
+_NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
+# Times of files are as coarse as two seconds on some file systems, and clocks of servers differ: a file that was read
+# sooner after its change may have changed once more without a trace.
+_COARSE_NS = 2 * 10**9
+
+
+def scan(store: Path) -> Iterator[tuple[str, str]]:
+    """Yield name (path below `store`, with slashes) and stamp of every run, in no order.
+
+    A numbered folder counts without a run.json too: its run is being made, or was damaged.
+
+    Raises:
+        StoreError: If `store` cannot be listed.
+    """
+    # Names alone: pathlib's objects for them would cost as much as the looks.
+    try:
+        names = os.listdir(store)  # noqa: PTH208
+    except OSError as error:
+        raise StoreError(f"{store} cannot be listed ({error.strerror}); check its permissions and the disk") from error
+    folder = str(store)
+    for name in names:
+        if name in _NO_RUNS:
+            continue
+        stamp = _stamp_of(f"{folder}/{name}")
+        if stamp is not None:
+            yield name, stamp
+        elif (stamp := _stamp_of(f"{folder}/{name}/{SPOOLED}")) is not None:
+            yield f"{name}/{SPOOLED}", stamp
+    if SPOOL in names:
+        try:
+            spooled = os.listdir(store / SPOOL)  # noqa: PTH208
+        except OSError:
+            return
+        for name in spooled:
+            if (stamp := _stamp_of(f"{folder}/{SPOOL}/{name}/{SPOOLED}")) is not None:
+                yield f"{SPOOL}/{name}/{SPOOLED}", stamp
+
+
+def look(store: Path, name: str) -> str | None:
+    """Return the stamp of the run `name` as a scan would give it now; None if there is no such run."""
+    outer, slash, _ = name.rpartition("/")
+    if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(f"{store}/{outer}") is not None:
+        return None  # the outer folder is a run itself
+    return _stamp_of(f"{store}/{name}")
+
+
+def _stamp_of(folder: str) -> str | None:
+    # Plain os.stat on text: pathlib would double the time of a scan.
+    try:
+        outer = os.stat(folder)  # noqa: PTH116
+        if not stat.S_ISDIR(outer.st_mode):
+            return None
+        try:
+            inner = os.stat(f"{folder}/{RUN}")  # noqa: PTH116
+        except FileNotFoundError:
+            is_numbered = as_number(folder.rpartition("/")[2]) is not None
+            return f"{outer.st_mtime_ns} {outer.st_ctime_ns}" if is_numbered else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return f"error {error.errno}"
+    return (
+        f"{outer.st_mtime_ns} {outer.st_ctime_ns}"
+        f" {inner.st_mtime_ns} {inner.st_ctime_ns} {inner.st_size} {inner.st_ino}"
+    )
+
+
+def was_touched_just_now(stamp: str) -> bool:
+    """Tell whether what a stamp stands for changed so lately that a further change might not show in it."""
+    if stamp.startswith("error"):
+        return True
+    return max(map(int, stamp.split()[:4])) > time.time_ns() - _COARSE_NS

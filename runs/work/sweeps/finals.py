@@ -1,0 +1,81 @@
+"""Finals: the best points of a sweep run again on fresh seeds, as sweeps of their own beside it, and judged."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runs.errors import SweepError
+from runs.work.sweeps.agent import Means
+from runs.work.sweeps.judging import Judgement, choose_finalists, fresh_seeds, judge
+from runs.work.sweeps.place import Place
+from runs.work.sweeps.status import Watcher
+from runs.work.sweeps.supervising import supervise
+
+__all__ = ["finals"]
+
+
+def finals(
+    place: Place,
+    watcher: Watcher,
+    means: Means,
+    workers: Sequence[dict[str, str]],
+    *,
+    num_seeds: int,
+    num_finalists: int = 3,
+    log: Path,
+    show: Callable[[str], None] = print,
+) -> Judgement:
+    """Run the best points of a sweep again on seeds that the search did not use, and judge them by those runs alone.
+
+    The runs of trial 7 of the sweep `abc` are those of a sweep `abc-final-7`; what is there of it is not run again.
+
+    Args:
+        place: Where sweeps are kept.
+        watcher: Looks at the sweep.
+        means: What the agents work with.
+        workers: For each agent, the variables to set for its runs.
+        num_seeds: Runs of each finalist.
+        num_finalists: At most as many points.
+        log: A file for what the runs print.
+        show: Takes lines.
+
+    Raises:
+        SweepError: If the sweep has several objectives or none, or no point of it has come to its end.
+    """
+    definition, spec = watcher.definition, watcher.spec
+    if len(spec.objectives) != 1:
+        raise SweepError(
+            f"sweep.reseed: got a sweep with {len(spec.objectives)} objectives, expected one, which a best point has"
+        )
+    (objective,) = spec.objectives
+    points = watcher.study.points()
+    complete = [
+        (number, point.parameters, point.values[0])
+        for number, point in points.items()
+        if point.state == "COMPLETE" and point.is_feasible
+    ]
+    chosen = choose_finalists(complete, objective.goal, num_finalists)
+    if not chosen:
+        raise SweepError(f"sweep {definition.id}: no trial has come to its end yet; wait for one, or see: sweep.status")
+    seeds = fresh_seeds(definition.seed, num_seeds, [0, *(definition.seed + index for index in range(spec.seeds))])
+    values: dict[str, dict[int, float]] = {}
+    for number in chosen:
+        fixed = {key: {"value": value} for key, value in points[number].parameters.items()}
+        document = {
+            "method": "grid",
+            "metric": {"name": objective.name, "goal": objective.goal},
+            "parameters": {**fixed, "seed": {"values": seeds}},
+        }
+        final = dataclasses.replace(definition, id=f"{definition.id}-final-{number}", spec=document, count=None)
+        with contextlib.closing(place.home(final.id)) as home:
+            if not home.create(final):  # perhaps with fewer seeds
+                home.replace(final)
+        show(f"trial {number} on {num_seeds} fresh seeds: python -m runs ls --sweep {final.id}")
+        status = supervise(place, final.id, means, workers, log, show)
+        values[f"trial {number}"] = {
+            point.parameters["seed"]: point.values[0] for point in status.points.values() if point.state == "COMPLETE"
+        }
+    return judge(values, objective.goal)

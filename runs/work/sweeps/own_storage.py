@@ -1,0 +1,79 @@
+"""Optuna storages that a sweep names for its study, opened to be read and never written.
+
+The name is in the record, which may be anybody's. So a file must lie where the runs are kept, beside them, or below the
+folder that the reader was started in, and no other machine is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from runs.errors import RunsError, SweepError
+from runs.work.sweeps.definition import Definition
+from runs.work.sweeps.extras import needing_extra
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+__all__ = ["own_storage"]
+
+
+@contextlib.contextmanager
+def own_storage(definition: Definition, folders: Sequence[Path]) -> Iterator[BaseStorage]:
+    """Open the storage of a sweep's own, a SQLite file.
+
+    Args:
+        definition: The sweep, with a `storage`.
+        folders: The file must lie in one of them, or below.
+
+    Raises:
+        MissingExtraError: If Optuna is not installed.
+        SweepError: If it is no such file, or it cannot be read.
+    """
+    path = _path(definition, folders)
+    with needing_extra("sweeps", "a sweep"):
+        from optuna.exceptions import StorageInternalError
+        from optuna.storages import RDBStorage
+        from sqlalchemy.exc import SQLAlchemyError
+        from sqlalchemy.pool import NullPool
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, check_same_thread=False)
+
+    try:
+        # No connection is left open, not even by what fails.
+        yield RDBStorage("sqlite://", {"creator": connect, "poolclass": NullPool}, skip_table_creation=True)
+    except RunsError:
+        raise
+    except (StorageInternalError, SQLAlchemyError, RuntimeError) as error:  # RuntimeError of tables of another version
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        why = getattr(cause, "orig", cause)
+        raise SweepError(f"sweep {definition.id}: {path} cannot be read as an Optuna storage ({why})") from error
+
+
+def _path(definition: Definition, folders: Sequence[Path]) -> Path:
+    """Return the file that a URL of SQLite names, from the folder that the sweep was started in."""
+    kind, _, rest = definition.storage.partition("://")
+    if kind.partition("+")[0] != "sqlite":
+        raise SweepError(
+            f"sweep {definition.id}: its study is on a server ({kind[:20]}), which is not asked as a record says so; "
+            f"write: python exp.py sweep.plot with sweep.id={definition.id}"
+        )
+    name = rest.removeprefix("/").partition("?")[0]
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise SweepError(f"sweep {definition.id}: its study is in {definition.storage[:200]!r}, expected a SQLite file")
+    path = Path(definition.cwd, name).resolve()
+    if not any(path.is_relative_to(folder.resolve()) for folder in folders):
+        raise SweepError(
+            f"sweep {definition.id}: its study is in {path}, outside of the folder of the runs and of the one that the "
+            f"board was started in; start the board in {path.parent}, or write: python exp.py sweep.plot with "
+            f"sweep.id={definition.id}"
+        )
+    if not path.is_file():
+        raise SweepError(f"sweep {definition.id}: its study is in {path}, which is not there")
+    return path
