@@ -89,12 +89,14 @@ def measure_in_browser(what, action, times=TIMES, prepare=lambda: None):
     report(what, took)
 
 
-def first_id(page):
-    return page.locator("tbody th.id a").first.text_content()
+def open_page(browser):
+    page = browser.new_page(viewport={"width": 1360, "height": 900})
+    page.set_default_timeout(120_000)
+    return page
 
 
 def measure_board(browser, url, process, name, num_runs):
-    page = browser.new_page(viewport={"width": 1360, "height": 900})
+    page = open_page(browser)
     print(f"the board over {name}")
 
     def show(path, wait="tbody th.id a"):
@@ -133,7 +135,7 @@ def measure_board(browser, url, process, name, num_runs):
     measure_in_browser("  the page with that curve", lambda: show("/runs/1?tab=curves", "[data-drawn]"))
     runs = "&".join(f"run={number}" for number in compared(num_runs))
     one = f"/compare?{runs}&metric={COMPARED[0].replace('/', '%2F')}"
-    fresh = browser.new_page(viewport={"width": 1360, "height": 900})
+    fresh = open_page(browser)
     for when, where, times in (("the first time", fresh, 1), ("again", page, TIMES)):
         for how, path in (("1 metric", one), ("2 metrics", f"/compare?{runs}")):
             what = f"  {len(compared(num_runs))} runs compared, {how}, {when}"
@@ -214,7 +216,7 @@ def measure_omniboard(browser, mongo_url, name, folder):
         try:
             url = f"http://127.0.0.1:{port}"
             wait_for(url)
-            page = browser.new_page(viewport={"width": 1360, "height": 900})
+            page = open_page(browser)
             print("Omniboard over the same database")
 
             def show():

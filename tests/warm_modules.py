@@ -15,7 +15,7 @@ import importlib.machinery
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -29,21 +29,30 @@ LEFT_OUT = ("lightning", "lightning_logger", "board", "templates", "events", "hu
 
 
 class _Module:
-    """A module that was imported, with the imports that its text has made and the names that it had then."""
+    """A module that was imported, with the imports that its text has made and the names that it had then.
+
+    Attributes:
+        shadowing: Of those names, the ones that a module in it has as well: importing that one puts it in their place.
+    """
 
     def __init__(self, module: ModuleType) -> None:
         self.module, self.spec = module, module.__spec__
         self.imports: list[tuple[str, dict[str, Any], tuple[str, ...], int]] = []
         self.names: dict[str, Any] = {}
+        self.shadowing: dict[str, Any] = {}
 
-    def hide(self) -> None:
+    def hide(self, found: Iterable[str]) -> None:
         """Take the module to what it was at the end of its text, but without the modules that it holds as a package."""
-        names = vars(self.module)
+        names, own = vars(self.module), f"{self.module.__name__}."
         for name in names.keys() - self.names.keys():
             del names[name]
-        for name, value in self.names.items():
-            if isinstance(value, ModuleType) and value.__name__ == f"{self.module.__name__}.{name}":
-                names.pop(name, None)
+        is_package = self.spec.submodule_search_locations is not None
+        below = {name.removeprefix(own) for name in found if name.startswith(own)} if is_package else set()
+        self.shadowing = {name: self.names[name] for name in below & self.names.keys()}
+        for name, value in self.shadowing.items():
+            if isinstance(value, ModuleType) and value.__name__ == own + name:
+                del names[name]
+        self.names.clear()  # a process would touch, and so copy, each of them
 
 
 class ImportedModules:
@@ -62,7 +71,7 @@ class ImportedModules:
             del sys.path[0]
         for name, found in self._found.items():
             del sys.modules[name]
-            found.hide()
+            found.hide(self._found)
         self._states = _states(self._found.values())
         sys.meta_path.insert(0, self)
 
@@ -133,7 +142,7 @@ class _Loader(SourceFileLoader):
         module.__spec__ = self._found.spec
         for name, place, wanted, level in self._found.imports:
             builtins.__import__(name, place, None, wanted, level)
-        vars(module).update(self._found.names)
+        vars(module).update(self._found.shadowing)
 
 
 def _is_of_lab(name: str) -> bool:

@@ -156,11 +156,13 @@ class IndexFile:
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
-        connection.execute("PRAGMA cache_size = -65536")
+        # For questions; the pages of the file are in the system's memory, too. A board has several connections.
+        connection.execute("PRAGMA cache_size = -8192")
         if _version(connection) == (0, 0):
             with transaction(connection):
                 empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if empty and _version(connection) == (0, 0):
+                    connection.execute("PRAGMA cache_size = -65536")  # all runs are about to be written
                     _make_tables(connection)
                     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")

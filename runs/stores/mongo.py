@@ -21,7 +21,7 @@ from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, duration_s
 from runs.stores.adding import Copied, StagedRun
 from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
-from runs.stores.mongo_database import Document, MongoDatabase
+from runs.stores.mongo_database import BATCH, Document, MongoDatabase
 from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_prefetching import prefetch_from, series_from
 from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
@@ -151,7 +151,7 @@ class MongoStore(Store):
         Of both at once MongoDB would have to sort all; of the one alone an index gives the first without the rest.
         """
         runs = self.mongo.runs
-        found = list(runs.find(query, projection).sort(path, direction).limit(limit))
+        found = list(runs.find(query, projection, batch_size=BATCH).sort(path, direction).limit(limit))
         if path == "_id" or not found:
             return found
         if limit and len(found) == limit:
@@ -192,7 +192,9 @@ class MongoStore(Store):
         metrics = {_metric_of(name) for name in computed}
         wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
         runs: list[MongoRun] = []
-        for document in self.mongo.runs.find(query, {**projection_of(names), "uid": 1}, sort=[("_id", 1)]):
+        for document in self.mongo.runs.find(
+            query, {**projection_of(names), "uid": 1}, sort=[("_id", 1)], batch_size=BATCH
+        ):
             run = MongoRun(self, self.mongo, document["_id"], row_in(document, names))
             if computed and document.get("uid") is None:
                 run.add_summary(run.computed_summary(wanted), computed)

@@ -15,7 +15,10 @@ from observers.mongo.destination import Destination, explain
 from observers.mongo.layout import Collections, Document
 from runs.errors import StoreError
 
-__all__ = ["Document", "MongoDatabase"]
+__all__ = ["BATCH", "Document", "MongoDatabase"]
+
+# Documents of an answer that are held at once where there may be thousands; else they are 16 MB, five times as objects.
+BATCH = 1_000
 
 
 class MongoDatabase:

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 
 from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, texts_to_search
 from runs.query.names import id_of
-from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo_database import BATCH, MongoDatabase
 from runs.stores.mongo_filters import OMNIBOARD_TAGS
 from runs.stores.mongo_run import plain, tags_in
 
@@ -57,7 +57,8 @@ def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
     """Yield the `_id` of the runs whose texts contain all words."""
     wanted = [_lower(word) for word in words]
     raw = mongo.runs.with_options(CodecOptions(document_class=RawBSONDocument))
-    for document in raw.find({}, dict.fromkeys(("config", "tags", OMNIBOARD_TAGS, *SEARCHED), 1)):
+    searched = dict.fromkeys(("config", "tags", OMNIBOARD_TAGS, *SEARCHED), 1)
+    for document in raw.find({}, searched, batch_size=BATCH):
         # Of most runs their bytes tell that they have no such word; to decode all would take ten times as long.
         data = bytes(document.raw)
         if not all(word in data.lower() for word in wanted):

@@ -285,7 +285,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps, values=st.lists(st.integers(0, 3) | st.none() | st.text(max_size=3), min_size=1))
 def test_updates_lead_to_what_a_rebuild_gives(steps, values):
     with tempfile.TemporaryDirectory() as folder:
@@ -499,9 +499,9 @@ def many(store):
     return store
 
 
-@pytest.mark.parametrize("others", [("10",), ("3", "rebuild")])
+@pytest.mark.parametrize("others", [("4",), ("2", "rebuild")])
 def test_processes_that_update_at_once_end_right(many, others):
-    processes = [start_update(many, "10"), start_update(many, *others), start_update(many, "10")]
+    processes = [start_update(many, "4"), start_update(many, *others), start_update(many, "4")]
     for number in range(300, 500):
         put(many, number, status="FAILED", config={f"new{number % 50}": number})
     shutil.rmtree(many / "1")

@@ -893,6 +893,15 @@ class Listener(pymongo.monitoring.CommandListener):
     failed = succeeded
 
 
+def test_unreadable_runs_of_a_database_may_be_those_of_a_while_ago(database, mongo_url):
+    database.runs.insert_many([{"_id": 1, "status": "COMPLETED"}, {"_id": 2, "status": 7}])
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        assert store.unreadable(60) == [("2", "status: got int, expected text")]
+        database.runs.delete_one({"_id": 2})
+        assert len(store.unreadable(60)) == 1
+        assert store.unreadable() == store.unreadable(60) == []
+
+
 def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, monkeypatch):
     database.runs.insert_one({"_id": 1, "config": {"lr": 0.1, "x": 1}, "captured_out": "long", "status": "COMPLETED"})
     listener = Listener()

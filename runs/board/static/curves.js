@@ -92,7 +92,26 @@ class Chart {
   }
 }
 
+// What is chosen is in the address, which others can open: name, control, and what it is at without a word of that.
+const chosen = [["x", axis, "steps"], ["smoothing", smoothing, "0"]];
+
+function keep() {
+  const url = new URL(location.href);
+  for (const [name, control, usual] of chosen) {
+    if (control.value === usual) url.searchParams.delete(name);
+    else url.searchParams.set(name, control.value);
+  }
+  if (isLog.checked) url.searchParams.set("log", "1");
+  else url.searchParams.delete("log");
+  history.replaceState(null, "", url);
+}
+
 if (charts) {
+  const query = new URLSearchParams(location.search);
+  for (const [name, control, usual] of chosen) control.value = query.get(name) ?? usual;
+  if (axis.selectedIndex < 0) axis.value = "steps";
+  isLog.checked = query.get("log") === "1";
+  for (const control of [axis, smoothing, isLog]) control.addEventListener("input", keep);
   const observer = new IntersectionObserver((found) => {
     for (const { isIntersecting, target } of found) {
       if (!isIntersecting || seen.has(target)) continue;

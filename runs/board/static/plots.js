@@ -19,7 +19,7 @@ export const lineColour = (index) => PALETTE[index % PALETTE.length];
 
 /** Return a layout in the colours of the page, with what is given in it. */
 export function layoutOf(more = {}) {
-  const [text, dim, line] = ["--text", "--dim", "--line"].map(colour);
+  const [text, dim, line, ground] = ["--text", "--dim", "--line", "--bg"].map(colour);
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, tickfont: { color: dim }, automargin: true };
   const { xaxis, yaxis, ...rest } = more;
   return {
@@ -28,6 +28,7 @@ export function layoutOf(more = {}) {
     font: { family: css("--sans"), size: 11.5, color: text },
     // Room for the labels of most axes: where it is too little, plotly.js draws all of it twice.
     margin: { l: 52, r: 10, t: 8, b: 44 },
+    modebar: { bgcolor: ground, color: dim, activecolor: text },
     showlegend: false,
     hovermode: "x",
     dragmode: "zoom",
@@ -56,8 +57,9 @@ export function csvOf(plot) {
   return rows.map((row) => row.map(quote).join(",")).join("\n") + "\n";
 }
 
-const icon = (text) => ({ width: 24, height: 24, path: text });
-const SAVE = "M12 3v10m0 0 4-4m-4 4-4-4M5 17v3h14v-3h-1.6v1.4H6.6V17z M11 3h2v9h-2z";
+const icon = (text) => ({
+  svg: `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 26 14" width="2em" height="1.1em"><text x="13" y="11.5" text-anchor="middle">${text}</text></svg>`,
+});
 
 /** Return a file that the server makes; throws what it says is wrong. */
 export async function fetchFile(url) {
@@ -77,7 +79,7 @@ export function configOf(name, csv = csvOf) {
   const file = name.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "plot";
   const save = (format) => ({
     name: `Save as ${format.toUpperCase()}`,
-    icon: icon(SAVE),
+    icon: icon(format.toUpperCase()),
     click: (plot) =>
       format === "csv"
         ? saveCsv(`${file}.csv`, csv(plot))

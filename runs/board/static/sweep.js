@@ -276,9 +276,15 @@ function intermediate() {
   plot($("intermediate").querySelector(".plot"), traces, { hovermode: "closest", xaxis: { title: { text: "step" } }, yaxis: { title: { text: shown(data.objectives[0]?.name ?? "value") } } }, "intermediate values");
 }
 
+/** Ask how the sweep stands; return whether its trials are others than before. */
 async function load() {
+  const known = JSON.stringify(data?.trials);
   data = await fetchJson(`/sweep/data?${new URLSearchParams({ id })}`);
   $("status").firstElementChild.textContent = data.line;
+  return JSON.stringify(data.trials) !== known;
+}
+
+async function draw() {
   parallel();
   await history();
   heat();
@@ -288,6 +294,7 @@ async function load() {
 
 async function drawAll() {
   await load();
+  await draw();
   await importance();
   $("sweep").dataset.ready = "1";
 }
@@ -300,8 +307,9 @@ onScheme(drawAll);
 await drawAll();
 repeat(async () => {
   if (!data.living) return 30;
+  if ($("parallel").querySelector("svg:active")) return 1; // somebody drags along an axis
   const known = data.trials.map((trial) => trial.state).join();
-  await load();
+  if (await load()) await draw();
   if (data.trials.map((trial) => trial.state).join() !== known) {
     const answer = await fetch(location.href);
     const text = await answer.text();

@@ -363,6 +363,13 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
             page.locator(f"section[data-metric='train/loss'] [data-title='Save as {kind}']").click()
         files[download.value.suggested_filename] = download.value.path().read_text()
     assert list(files) == ["train_loss.csv", "train_loss.svg"]
+    page.locator("#log-scale").check()
+    page.locator("#x-axis").select_option("times")
+    assert page.url.endswith("?tab=curves&log=1&x=times")
+    page.goto(page.url)
+    page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40']")
+    assert page.locator("#log-scale").is_checked()
+    assert page.locator("#x-axis").input_value() == "times"
     # Without the points beside the range, which the plot draws its lines to.
     assert [row.split(",")[1] for row in files["train_loss.csv"].splitlines()] == ["step", "10", "11", "12"]
 

@@ -155,7 +155,8 @@ def test_nothing_of_a_training_depends_on_probes_and_profile_bit_for_bit(data, t
     assert resumed[1] == [point for point in bare[1] if point[2] > 6]
     # with them, or without, the states are the same ones
     trained("mixed", *watched(), epochs=2)
-    assert all(torch.equal(trained("mixed", resume=True)[0][name], bare[0][name]) for name in bare[0])
+    mixed = trained("mixed", resume=True)[0]
+    assert all(torch.equal(mixed[name], bare[0][name]) for name in bare[0])
 
 
 def test_hooks_are_gone_after_an_error_in_the_middle_of_a_step(data):

@@ -43,7 +43,7 @@ def everything(folder):
     return metrics, sorted(odd, key=repr), [(r.name, r.step, r.sha256) for r in read_media(folder)]
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.lists(POINT, max_size=12), after=st.lists(POINT, max_size=12), torn=st.integers(0, 23))
 def test_rewound_journal_is_as_if_nothing_had_come_after(tmp_path, before, after, torn):
     wanted, folder = tmp_path / "wanted", tmp_path / "rewound"
