@@ -377,7 +377,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         queued, folder = folder_to_start(), None
         if notices is not None:
             run.meta_info["ranks"] = self._world.note
-        if queued is None:
+        if queued is None and not self._world.rank:
             folder = folder_to_resume(
                 run,
                 self._aliases.targets,
@@ -386,7 +386,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 has_ingredient=has_ingredient,
                 world=self._world,
             )
-        else:
+        elif queued is not None:
             run.meta_info["queued"] = str(queued)
         adopted = LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
         adopted.notices = notices

@@ -285,6 +285,7 @@ def test_the_script_for_slurm_trains_by_all_processes_of_a_node(tmp_path):
     environ |= {"SLURM_JOB_ID": str(free_port_of_job()), "CUDA_VISIBLE_DEVICES": ""}
     done = run(["bash", "job.sh"], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    assert "recorded in no folder" not in done.stderr  # which rank 1 is not
     found = newest(tmp_path / "my_runs")
     assert (found.status, found.config.checkpoint.interval_steps, found.config.data.batch_size) == (
         "COMPLETED",
