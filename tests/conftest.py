@@ -13,7 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
@@ -49,10 +49,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the folders of tests lie in memory, where there is enough of it; those of killed sessions are removed."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as of what a script starts in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if address := getattr(config, "workerinput", {}).get("warm_process"):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(processes.ADDRESS_VARIABLE, address)
-            processes._server()
     sys.dont_write_bytecode = False
     gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")
@@ -108,18 +104,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) + 1
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Let the workers share one warm process where they run the whole suite: it imports packages for seconds."""
-    if node.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
-        node.workerinput["warm_process"] = processes._server().address
-
-
-def pytest_unconfigure() -> None:
-    """End the warm process, if this process started it."""
-    processes.shut_down()
-
-
 @pytest.fixture(autouse=True)
 def _root_logger_as_it_was() -> Iterator[None]:
     """Take back what `--loglevel` does to a run in this process: Sacred sets the level of the root logger."""
@@ -138,6 +122,13 @@ def _no_records_unasked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process() -> Iterator[None]:
+    """End the process that others are forked from, if a test has needed it."""
+    yield
+    processes.shut_down()
 
 
 @pytest.fixture(scope="session")
