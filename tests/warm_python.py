@@ -326,11 +326,14 @@ def move(descriptor: int) -> int:
 
 def hand_over(client: socket.socket, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
     """Fork a process that is the child of the one that asked for it, which adopts it; return the request there."""
+    guardian = os.getpid()
     if os.fork():
         os._exit(0)
-    become(request, descriptors)
-    while os.getppid() != request["parent"]:
+    while (parent := os.getppid()) == guardian:
         time.sleep(0.0001)
+    if parent != request["parent"]:  # it has ended, or this server does not descend from it
+        os._exit(1)
+    become(request, descriptors)
     client.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
     client.close()
     return request
