@@ -223,7 +223,7 @@ class Ingredient(LabFunctions):
     @property
     def is_of_lab(self) -> bool:
         """Whether it is one of the package `ingredients`."""
-        return self._globals["__name__"].partition(".")[0] == __name__.partition(".")[0]
+        return self._globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]
 
     def twin(self, path: str) -> Ingredient:
         """Return this ingredient once more under another name, with a config of its own.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["prefetch_from", "series_from"]
 
 _PARTS = frozenset(("config", "info", "summary", "provenance"))
+_META = "meta"
 # Runs of one query: of their fields, and of their points, which are held all at once.
 _BATCH, _BATCH_OF_SERIES = 500, 64
 
@@ -37,16 +38,21 @@ def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequenc
 
 def _hold_fields(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
     parts, others = [name for name in names if name in _PARTS], [name for name in names if name not in _PARTS]
-    projection = {**projection_of(others), "microseconds": 1} | dict.fromkeys(
+    # What `meta` was recorded as, with keys that MongoDB cannot hold, is told of the whole of it.
+    fields = [_META if name.startswith(f"{_META}.") else name for name in others]
+    projection = {**projection_of(fields), "microseconds": 1, "uid": 1} | dict.fromkeys(
         itertools.chain(*map(fields_of_part, parts)), 1
     )
+    if _META in fields and "exact" not in projection:
+        projection["exact.run"] = 1
     by_key = {_place(run.key): run for run in runs}
     with mongo.errors():
         for document in mongo.runs.find({"_id": {"$in": [run.key for run in runs]}}, projection):
             run = by_key.get(_place(document["_id"]))
             if run is None:
                 continue  # one that says so itself when it is asked
-            run.hold({**row_in(document, others), **_exact_times(document, others)})
+            given = run.with_exact_entries(document, [_META]) if _META in fields else document
+            run.hold({**row_in(given, others), **_exact_times(document, others)})
             for part in parts:
                 with contextlib.suppress(StoreError):
                     run.hold_part(part, document)

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import mimetypes
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -99,6 +99,12 @@ class MongoRun(Run):
         document = without_pickles(plain(self._whole(found)), twice=True)
         tags = tags_in(document)
         return {**document, "tags": tags} if tags else document
+
+    def with_exact_entries(self, document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        """Return a document of the run with entries of these names, which are all there, as they were recorded."""
+        given = {key: document[key] for key in (*names, "uid") if key in document}
+        found = self._exact_entries(given, document.get("exact"))
+        return {**document, **found}
 
     def _exact_entries(self, document: Mapping[str, Any], exact: Any) -> dict[str, Any]:
         """Return the entries of a document as they were recorded whose stored form does not tell."""
