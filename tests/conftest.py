@@ -100,8 +100,8 @@ def pytest_runtest_protocol(item: pytest.Function) -> Generator[None, object, ob
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two workers more than there are cores: many tests wait, for a server that is away or a process that ends."""
-    return (os.cpu_count() or 1) + 2
+    """One worker more than there are cores: many tests wait, for a server that is away or a process that ends."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True)

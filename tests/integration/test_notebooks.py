@@ -75,6 +75,7 @@ def check_form(form):
     return tags
 
 
+@pytest.mark.nightly  # by day the forms are asked for in this process
 def test_forms_are_shown_by_a_notebook(recorded, tmp_path):
     import nbformat  # which takes seconds
     from nbclient import NotebookClient
