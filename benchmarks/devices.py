@@ -47,7 +47,7 @@ from ingredients.ranks.group import current, join, leave
 from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import world_of
 
-WIDTH, BATCH, CLASSES = 512, 512, 10
+WIDTH, BATCH, CLASSES = 512, 4096, 10
 OPTIONS = {
     "backend": "auto",
     "sync_batch_norm": False,
@@ -219,7 +219,7 @@ TABLES = {"scaling": scaling, "checkpointing": checkpointing, "compile": compili
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"{', '.join(TABLES)}; by default all")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--blocks", type=int, default=3)
     parser.add_argument("--setting-steps", type=int, default=10, help="of the tables checkpointing and compile")
     parser.add_argument("--setting-batch", type=int, default=32, help="of the same")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
 from runs.board.rendering import render
 from runs.board.runs_view import RunsView
@@ -40,7 +40,7 @@ def _runs(visit: Visit) -> Response:
     """Answer with the page of a view."""
     view = RunsView.of(visit.request.query_params)
     if "add" in visit.request.query_params:
-        return RedirectResponse(view.adding(visit.asked("add")).url(), 303)
+        view = view.adding(visit.asked("add"))  # the page puts the view's own address in the place of this one
     try:
         if view.group:
             return visit.render("runs.html", view=view, problem="", **_grouped(visit, view))

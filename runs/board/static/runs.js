@@ -5,6 +5,9 @@ const $ = (id) => document.getElementById(id);
 const table = $("runs");
 const group = $("group");
 
+// What was typed is a part of the view by now, whose address others can open.
+if (new URLSearchParams(location.search).has("add")) history.replaceState(null, "", $("finding").dataset.address);
+
 // ---------------------------------------------------------------------- fields
 
 let fields;
