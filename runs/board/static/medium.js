@@ -61,7 +61,7 @@ const TURNS = {
 /** A point cloud, which is drawn while it is seen: browsers have few contexts of WebGL. */
 class Cloud {
   constructor(place, series) {
-    Object.assign(this, { place, series, isSeen: false, isDrawn: false });
+    Object.assign(this, { place, series, isSeen: false, isDrawn: false, isBusy: false });
     this.observer = new IntersectionObserver((found) => this.look(found.at(-1).isIntersecting));
     this.observer.observe(place);
     place.addEventListener("keydown", (event) => {
@@ -78,21 +78,30 @@ class Cloud {
     this.look(false);
   }
 
+  /** Draw the cloud, or free what it holds; one after the other, however often it comes into sight and goes. */
   async look(isSeen) {
     this.isSeen = isSeen;
-    if (!isSeen) this.clear();
-    else
-      try {
+    if (this.isBusy) return;
+    this.isBusy = true;
+    try {
+      while (this.isSeen !== this.isDrawn) {
+        if (!this.isSeen) {
+          this.clear();
+          continue;
+        }
         this.points ??= this.fetch();
         await Promise.all([this.points, plotly()]);
-        if (this.isSeen && !this.isDrawn) await this.draw(await this.points);
-      } catch (error) {
-        this.place.textContent = `It cannot be drawn: ${error.message}`;
+        if (this.isSeen) await this.draw(await this.points);
       }
+    } catch (error) {
+      this.place.textContent = `It cannot be drawn: ${error.message}`;
+    } finally {
+      this.isBusy = false;
+    }
   }
 
   clear() {
-    if (this.isDrawn) window.Plotly.purge(this.place);
+    window.Plotly.purge(this.place);
     this.isDrawn = false;
     delete this.place.dataset.drawn;
   }
@@ -108,7 +117,6 @@ class Cloud {
   }
 
   async draw({ x, y, z, colors }) {
-    this.isDrawn = true;
     const [text, dim, line] = ["--text", "--dim", "--line"].map(colour);
     const color = colors ? Array.from(x, (_, index) => `rgb(${colors.subarray(3 * index, 3 * index + 3)})`) : z;
     const axis = (name) => ({ title: { text: name }, color: dim, gridcolor: line, zerolinecolor: line, showspikes: false });
@@ -128,7 +136,7 @@ class Cloud {
     const config = configOf(this.place.dataset.name, () => csvOf(x, y, z, colors));
     config.modeBarButtons[1] = ["resetCameraDefault3d"];
     await window.Plotly.newPlot(this.place, [trace], layout, config);
-    if (!this.isDrawn) return window.Plotly.purge(this.place); // it went out of sight meanwhile
+    this.isDrawn = true;
     this.place.on("plotly_relayout", (change) => change["scene.camera"] && cameras.set(this.series, change["scene.camera"]));
     this.place.dataset.drawn = x.length;
   }
