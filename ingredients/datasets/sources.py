@@ -6,6 +6,8 @@ memory, or a map-style dataset (`len`, `[index] -> (input, target)`), which is r
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -209,6 +211,12 @@ def check_source(name: str, path: str | None) -> None:
 
 
 def _bundled(name: str) -> Source:
+    return copy.deepcopy(read_bundled(name))  # what is done to it is nobody else's
+
+
+@functools.cache
+def read_bundled(name: str) -> Source:
+    """Read a bundled data set once in a process: runs one after the other, and forked ones, need not parse it again."""
     from sklearn import datasets
 
     bunch = getattr(datasets, f"load_{name}")()

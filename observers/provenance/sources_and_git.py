@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from observers.provenance.gpus import describe_gpus
-from observers.provenance.imported_modules import module_files
+from observers.provenance.imported_modules import is_loose, module_files
 from observers.record.redaction import hide_passwords
 
 __all__ = [
@@ -56,15 +57,17 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 
     A file has the path that it was imported by, also where that is a link, whose target may lie anywhere.
     """
-    files = [(str(mainfile).rpartition(os.sep)[0], [str(mainfile)])] if mainfile else []
-    files += [(folder, list(of_modules.values())) for folder, of_modules in module_files().items()]
+    base, main = str(base_dir), str(mainfile) if mainfile else None
+    files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
     found = set()
-    for folder, paths in files:
+    for folder, of_modules in itertools.chain(files.items(), module_files().items()):
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
-        below = _folder_below(folder, str(base_dir))
+        if folder and is_loose(base) and not is_loose(folder):
+            continue
+        below = _folder_below(folder, base)
         if below is not None and not _is_installed(below):
-            names = (_join(below, path.rpartition(os.sep)[2]) for path in paths if path.endswith(".py"))
-            found |= {name for name in names if os.path.isfile(os.path.join(base_dir, name))}  # noqa: PTH113, PTH118
+            names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
+            found |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
     return sorted(found)
 
 
