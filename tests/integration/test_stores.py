@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pymongo
 import pytest
 import sacred
@@ -501,6 +500,8 @@ def test_store_is_counted_and_iterated_over(store):
 
 
 def test_curves_are_one_frame(store):
+    import pandas
+
     frame = store.curves(["train/loss", "val/accuracy"], where="lr<0.03")
     assert sorted(set(frame["id"])) == ["2", "3", "6"]
     run = store.get("2")
