@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.loop import evaluate, evaluate_and_predict, fit, grouped, predict, steps_per_epoch
+from experiments.training.loop import evaluate, evaluate_and_predict, fit, predict, steps_per_epoch
 from experiments.training.monitor import Monitor
 from experiments.training.tasks import Supervised
-from experiments.training.trainer import Trainer
+from experiments.training.trainer import Trainer, grouped
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError, TrainingError
