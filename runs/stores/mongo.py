@@ -28,8 +28,9 @@ from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo_rows import projection_of, row_in, value_at
 from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, plain
 from runs.stores.mongo_words import WordSearch
+from runs.stores.removing import Discarded, Removed
 from runs.stores.run import COPYING, Run
-from runs.stores.store import Discarded, Removed, Store
+from runs.stores.store import Store
 
 if TYPE_CHECKING:
     from observers.record.points import Series
