@@ -48,7 +48,7 @@ def finals(
     definition, spec = watcher.definition, watcher.spec
     if len(spec.objectives) != 1:
         raise SweepError(
-            f"sweep.reseed: got a sweep with {len(spec.objectives)} objectives, expected one, which a best point has"
+            f"sweep.reseed: got a sweep with {len(spec.objectives)} objectives, expected one, by which a point is best"
         )
     (objective,) = spec.objectives
     points = watcher.study.points()
