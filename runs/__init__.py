@@ -88,8 +88,9 @@ if TYPE_CHECKING:
     from runs.stores.incense_loader import incense
     from runs.stores.media import Medium
     from runs.stores.opening import open_store
+    from runs.stores.removing import Removed
     from runs.stores.run import Run
-    from runs.stores.store import Removed, Store
+    from runs.stores.store import Store
     from runs.transfer.archives import Exported, export_runs, import_runs
     from runs.transfer.copying import copy
     from runs.transfer.fetching import Fetched, fetch
@@ -113,7 +114,7 @@ else:
         "Mongod": "runs.work.mongod",
         "PlotError": "runs.errors",
         "Reaped": "runs.transfer.syncing",
-        "Removed": "runs.stores.store",
+        "Removed": "runs.stores.removing",
         "Reproduction": "runs.rerun.reproducing",
         "Run": "runs.stores.run",
         "RunNotFoundError": "runs.errors",
