@@ -31,6 +31,8 @@ _MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
 # Points that one answer holds, over all of its curves, and those of one curve.
 _MAX_POINTS, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 150_000, 2_000, 100
 _COLUMNS = ("status", "start_time", "uid")
+# Tabs that name every run.
+_LABELLED = ("sources", "media")
 # Fields of all runs that a tab reads.
 _READ_BY = {"curves": ("metrics",), "config": ("config",), "statistics": ("status", "config", "summary")}
 
@@ -65,7 +67,7 @@ def _compare(visit: Visit) -> Response:
         values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
     except RunsError as error:
         problem = str(error)
-    labels = run_labels(runs) if runs else {}
+    labels = run_labels(runs) if runs and view.tab in _LABELLED else {}
     status = 400 if problem and not runs else 200
     common = {"view": view, "tabs": TABS, "runs": runs, "labels": labels, "problem": problem}
     return visit.render("compare.html", status, **common, **values)

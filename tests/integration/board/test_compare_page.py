@@ -249,10 +249,14 @@ def test_sources_and_media_stand_side_by_side(client_of, changed_store):
 
 
 def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
-    page = watched().page
+    watch = watched()
+    page = watch.page
     page.goto(f"{serve(recorded)}/compare?run=1&run=2&log_y=1&smoothing=0.3")
     drawn(page)
     assert page.locator("figure.panel").count() == 2
+    # What is asked for ahead of the script is what the script asks for.
+    assert page.locator("link[rel=preload][as=fetch]").count() == 2
+    assert sum("/compare/panel?" in url for url in watch.requests) == 2
     legend = page.locator("#legend li").all_inner_texts()
     assert [text.partition(",")[0] for text in legend] == ["run 1: lr=0.1", "run 2: lr=0.01"]
     assert_accessible(page)
