@@ -407,6 +407,18 @@ def test_sounds_videos_points_and_html_are_played_drawn_and_stopped(watched, ser
         scan.locator("[data-title='Save as CSV']").dispatch_event("click")
     assert download.value.suggested_filename == "scan.csv"
     assert Path(download.value.path()).read_text().splitlines()[:2] == ["x,y,z,red,green,blue", "0,1,2,0,1,2"]
+    weights = page.locator(".medium-series", has=page.locator("h2", has_text="weights"))
+    weights.scroll_into_view_if_needed()
+    saved = {}
+    for kind in ("png", "svg", "csv"):
+        with page.expect_download() as download:
+            weights.locator(f"[data-save={kind}]").click()
+        assert download.value.suggested_filename == f"weights.{kind}"
+        saved[kind] = Path(download.value.path()).read_bytes()
+    assert saved["png"].startswith(b"\x89PNG")
+    assert b">count</text>" in saved["svg"]
+    head, first, *rows = saved["csv"].decode().splitlines()
+    assert (head, first, len(rows)) == ("from,to,count", "0,1.546875,2", 63)
     episode = page.locator(".medium-series", has=page.locator("h2", has_text="episode"))
     episode.scroll_into_view_if_needed()
     episode.locator("button", has_text="Play").click()
