@@ -86,7 +86,9 @@ def _curves(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, A
     drawn = [name for name in view.metric if name in counts] or shown
     return {
         "metrics": [(name, counts[name]) for name in order[:2_000]],
-        "panels": [(name, view.url("/compare/panel", metric=(name,), tab=TABS[0])) for name in drawn[:_MAX_RUNS]],
+        "panels": [
+            (name, view.url("/compare/panel", metric=(name,), tab=TABS[0], zoom="")) for name in drawn[:_MAX_RUNS]
+        ],
         "drawn": set(drawn),
     }
 
