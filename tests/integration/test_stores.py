@@ -431,6 +431,8 @@ def test_limit_that_is_no_number_refused(store, limit):
 
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
+    with pytest.raises(FilterError, match="limit: got 0, expected how many runs to count at most"):
+        store.count(limit=0)
     with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
         store.find(limit=-1)
 
