@@ -149,7 +149,14 @@ def _draw(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
 def check(_run: Any) -> None:
     """Show time and memory of a step with each setting of memory and speed that is set, against none."""
     from ingredients.models.tuned import tune
-    from ingredients.tuning.step_cost import Tuned, measure, measure_validation, print_costs
+    from ingredients.tuning.step_cost import (
+        Tuned,
+        measure,
+        measure_copies,
+        measure_validation,
+        print_copies,
+        print_costs,
+    )
 
     parts = composed.make_parts(_run, "training.check", pretrained=True, tuned=False, needs=("optimizer", "amp"))
     settings, how = _run.config["model"], _run.config["optimizer"]
@@ -157,16 +164,20 @@ def check(_run: Any) -> None:
 
     flags = {name: _run.config["device"][name] for name in device.SPEED if _run.config["device"][name]}
     is_inference, implementation = _run.config["training"]["inference_mode"], how["implementation"]
+    whole = optimizer.with_whole_states(how["name"])
 
     def variant(
-        names: Sequence[str] = (), implementation: str | None = None, flags: Mapping[str, Any] = MappingProxyType({})
+        names: Sequence[str] = (),
+        implementation: str | None = None,
+        flags: Mapping[str, Any] = MappingProxyType({}),
+        name: str = whole or how["name"],
     ) -> Tuned:
         def tuned(network: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
             device.set_speed(**flags)
             options = {"compile_options": settings["compile_options"]} if "compile" in names else {}
             tune(network, **{name: chosen[name] for name in names}, **options)
             return network, optimizer.build_optimizer(
-                network, **{**how, "implementation": implementation}, loss=parts.loss
+                network, **{**how, "name": name, "implementation": implementation}, loss=parts.loss
             )
 
         return tuned
@@ -174,13 +185,15 @@ def check(_run: Any) -> None:
     variants = {"none": variant()} | {f"model.{name}": variant([name]) for name in chosen}
     if implementation is not None:
         variants["optimizer.implementation"] = variant(implementation=implementation)
+    if whole is not None:
+        variants["optimizer.name"] = variant(name=how["name"])
     variants |= {f"device.{name}": variant(flags={name: value}) for name, value in flags.items()}
     if len(variants) > 2:
-        variants["all of them"] = variant([*chosen], implementation, flags)
+        variants["all of them"] = variant([*chosen], implementation, flags, how["name"])
     if len(variants) == 1 and not is_inference:
         print(
-            "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation, "
-            "device.matmul_precision or cudnn_benchmark, or training.inference_mode"
+            "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation or an "
+            "optimizer.name of 8 bits, device.matmul_precision or cudnn_benchmark, or training.inference_mode"
         )
     precision = amp.make_amp(parts.device)
     try:
@@ -189,6 +202,14 @@ def check(_run: Any) -> None:
         device.set_speed(**flags)
     if is_inference:
         print_costs(measure_validation(parts.model, parts.data, precision))
+    if not _run.config["data"]["pin_memory"]:
+        return
+    if parts.device.type != "cuda":
+        print(f"data.pin_memory changes nothing on {parts.device.type}: it is for copies to CUDA")
+    elif not parts.data.train.is_read:
+        print("data.pin_memory changes nothing: all samples are in the memory of the GPU")
+    else:
+        print_copies(measure_copies(next(iter(parts.data.train.epoch(0))), parts.device))
 
 
 def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:

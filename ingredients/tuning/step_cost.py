@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,10 +14,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Data
+from ingredients.datasets.structure import map_tensors, to_device
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["measure", "measure_validation", "print_costs"]
+__all__ = ["measure", "measure_copies", "measure_validation", "print_copies", "print_costs"]
 
 # A change of a model in place, or another optimizer: what one setting does.
 Tuned = Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]
@@ -45,8 +46,8 @@ def measure(
     Returns:
         `what` was timed, what was `compared`, `batch_size`, and `rows`: per variant `name`, `first_s` (the first step,
         in which a model is compiled), `ms` a step, `speed` against the first, `memory_bytes` (what a step takes at its
-        peak beyond what is there before), and `difference`: the largest of a gradient, as a share of the largest
-        gradient.
+        peak beyond what is there before), `state_bytes` of the optimizer, and `difference`: the largest of a gradient,
+        as a share of the largest gradient.
     """
     batch = next(iter(data.train.epoch(0)))
     rows: list[dict[str, Any]] = []
@@ -94,6 +95,34 @@ def measure_validation(model: nn.Module, data: Data, amp: MixedPrecision, *, num
     return _compared("validating", "outputs", len(targets), rows)
 
 
+def measure_copies(batch: Any, device: torch.device, *, num_copies: int = 20) -> list[dict[str, Any]]:
+    """Time copies of a batch to a GPU, without and with `data.pin_memory`.
+
+    Args:
+        batch: Tensors, wherever they are.
+        device: Where they are copied to; CUDA.
+        num_copies: How often to time it; the median counts.
+
+    Returns:
+        Rows with `name`, `ms` till the batch is there, and `waited_ms`, in which the training can do nothing else.
+    """
+    usual = map_tensors(batch, lambda part: part.cpu())
+    rows = []
+    for name, host in (("none", usual), ("data.pin_memory", map_tensors(usual, lambda part: part.pin_memory()))):
+        times = []
+        for _ in range(1 + num_copies):
+            _wait(device)
+            start = time.perf_counter()
+            copied = to_device(host, device)
+            waited = time.perf_counter() - start
+            _wait(device)
+            times.append((time.perf_counter() - start, waited))
+            del copied
+        there, waiting = (1e3 * statistics.median(column) for column in zip(*times[1:], strict=True))
+        rows.append({"name": name, "ms": there, "waited_ms": waiting})
+    return rows
+
+
 def _compared(what: str, compared: str, batch_size: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
     for row in rows:
         row["speed"] = rows[0]["ms"] / row["ms"]
@@ -132,7 +161,9 @@ def _cost(
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     optimizer.zero_grad()
     step()
-    return {"first_s": first, **_timed(step, inputs.device, num_steps)}, gradients
+    states = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
+    kept = {"state_bytes": sum(value.nbytes for value in states)}
+    return {"first_s": first, **kept, **_timed(step, inputs.device, num_steps)}, gradients
 
 
 def _timed(step: Callable[[], Any], device: torch.device, num_steps: int) -> dict[str, Any]:
@@ -181,9 +212,20 @@ def print_costs(found: Mapping[str, Any]) -> None:
             f"{row['ms']:.2f}",
             f"{row['speed']:.2f}x",
             f"{row['memory_bytes'] / 2**20:.2f}",
+            *([f"{row['state_bytes'] / 2**20:.2f}"] if "state_bytes" in row else []),
             f"{row['first_s']:.2f}",
             f"{row['difference']:.1e}",
         ]
         for row in found["rows"]
     ]
-    print_table(["settings", "ms", "speed", "MiB at the peak", "first step, s", f"{found['compared']} differ by"], rows)
+    kept = ["MiB of the optimizer"] if "state_bytes" in found["rows"][0] else []
+    names = ["settings", "ms", "speed", "MiB at the peak", *kept, "first step, s", f"{found['compared']} differ by"]
+    print_table(names, rows)
+
+
+def print_copies(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print what `measure_copies` found."""
+    print("copying a batch to the GPU:")
+    print_table(
+        ["settings", "ms", "ms waited"], [[row["name"], f"{row['ms']:.3f}", f"{row['waited_ms']:.3f}"] for row in rows]
+    )

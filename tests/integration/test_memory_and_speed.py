@@ -13,6 +13,7 @@ import exp
 from ingredients.checkpoints.files import load_checkpoint
 from ingredients.errors import ConfigError, ModelError
 from ingredients.models.networks import MLP
+from ingredients.tuning.step_cost import measure_copies
 
 WINE = {"data.name": "wine", "model.options.hidden": [8], "model.options.dropout": 0.5}
 DIGITS = {
@@ -178,3 +179,22 @@ def test_check_tells_what_each_setting_changes(train, capsys):
     rows = {line.split("  ")[0]: line.split() for line in validating.splitlines() if line}
     assert [rows[name][-1] for name in ("none", "training.inference_mode")] == ["0.0e+00"] * 2
     assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark) == ("high", True)
+    assert validating.splitlines()[-1] == "data.pin_memory changes nothing on cpu: it is for copies to CUDA"
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs the extra bitsandbytes")
+def test_check_tells_what_states_of_8_bits_take_beside_whole_ones(train, capsys):
+    name = "bitsandbytes.optim.AdamW8bit"
+    exp.ex.run("training.check", config_updates=WINE | {"optimizer.name": name, "model.options.hidden": [128, 128]})
+    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
+    assert float(rows["optimizer.name"][4]) < 0.5 * float(rows["none"][4])
+    assert rows["optimizer.name"][-1] == "0.0e+00"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_copies_from_page_locked_memory_are_not_waited_for():
+    batch = torch.rand(64, 3, 224, 224), torch.zeros(64, dtype=torch.int64)
+    usual, pinned = measure_copies(batch, torch.device("cuda"))
+    assert (usual["name"], pinned["name"]) == ("none", "data.pin_memory")
+    assert pinned["waited_ms"] < usual["waited_ms"]
+    assert pinned["waited_ms"] < pinned["ms"]
