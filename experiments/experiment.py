@@ -40,6 +40,7 @@ from ingredients.config.ingredient import LabFunctions, look_once_at_sources, ma
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
+from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import World, world_of
 from observers.errors import ObserversError
 from observers.file.observer import FileObserver
@@ -300,13 +301,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         self._world = world_of()
-        if self._world.rank:
-            # Rank 0 alone records, and draws on the terminal.
-            options = {name: value for name, value in (options or {}).items() if name not in _OPTIONS}
-            options |= {"--unobserved": True}
-            forget_folders()
-        else:
-            remember_terminal()
+        given = self._options_of_rank(options or {})
         trial = take_trial()
         _quieten_torch()
         strictness.check_scopes(self)
@@ -314,80 +309,35 @@ class Experiment(LabFunctions, sacred.Experiment):
         updates = strictness.nested(config_updates or {})
         if command_name == "replay" and "bundle" in updates:
             named_configs = (config_of_bundle(updates["bundle"]), *named_configs)
-        force = bool((options or {}).get("--force"))
+        force = bool(given.get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
         typed = list(updates)
         self._aliases.mirror(updates)
         given_updates = to_plain(updates)
 
-        given = dict(options or {})
         interval_s = beat_interval_s(given)
         ours = {flag: given[flag] for flag in _OPTIONS if given.get(flag)}
+        # Sacred's own check only warns of most of what matters here, so it is switched off for ours, and so are the
+        # options that Sacred would take for its own observers.
+        without = {**given, "--force": True, **dict.fromkeys(ours)}
 
-        def create(wanted: dict) -> Any:
-            # Sacred's own check only warns of most of what matters here, so it is switched off for ours, and so are
-            # the options that Sacred would take for its own observers.
-            without = {**given, "--force": True, **dict.fromkeys(ours)}
+        def create() -> Any:
             with lenient(force), self._aliases.named_as_typed(typed):
                 return super(Experiment, self)._create_run(
-                    command_name, wanted, named_configs, info, meta_info, without
+                    command_name, updates, named_configs, info, meta_info, without
                 )
 
-        run = create(updates)
-        if self._aliases.follow(run, updates):
-            run = create(updates)
-        notices = meet(self._world, self, run)
-        if notices is not None and notices.world.rank:
-            first = notices.take("config")
-            if run.config.get("seed") != first.get("seed"):
-                updates["seed"] = first.get("seed")  # Sacred draws one where none is given
-                run = create(updates)
-            check_same_config(notices, run.config, first)
-        if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
-            parts = list(self.traverse_ingredients())
-            make_writable(function for part, _ in parts for function in part.captured_functions)
+        run, notices = self._created(create, updates)
         run.force = force
         shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
         run.meta_info["options"] |= {"--force": force, **shown}
         run.meta_info["config_updates"] = config_updates or {}
-        if not force:
-            strictness.check_known(self, run)
-        self._aliases.mark(run.config_modifications)
-        found = origins(self, run.config, given_updates, named_configs, self._aliases.targets)
-        run.meta_info["origins"] = grouped(found)
-        if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
-            strictness.check_settings(self, run.config)
-        if not run.unobserved:
-            run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
-        # Those of Sacred's options are among them by now.
-        if (
-            self._record_to is not None
-            and not run.observers
-            and not self._world.rank
-            and file_option.get_flag() not in ours
-        ):
-            run.observers.append(FileObserver(self._record_to))
-        for flag, value in ours.items():
-            try:
-                _OPTIONS[flag].apply(value, run)
-            except (ValueError, RuntimeError) as error:
-                raise ConfigError(str(error)) from error
+        self._check_config(run, given_updates, named_configs)
+        self._attach_observers(run, ours)
         check_nested(run)
-        has_ingredient = "checkpoint" in [ingredient.path for ingredient, _ in self.traverse_ingredients()]
-        queued, folder = folder_to_start(), None
         if notices is not None:
             run.meta_info["ranks"] = self._world.note
-        if queued is None and not self._world.rank:
-            folder = folder_to_resume(
-                run,
-                self._aliases.targets,
-                self.default_command,
-                own=[part.path for part, _ in self.traverse_ingredients() if getattr(part, "is_of_lab", False)],
-                has_ingredient=has_ingredient,
-                world=self._world,
-            )
-        elif queued is not None:
-            run.meta_info["queued"] = str(queued)
+        folder = self._folder_to_resume(run)
         adopted = LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
         adopted.notices = notices
         if notices is not None and not self._world.rank:
@@ -395,6 +345,78 @@ class Experiment(LabFunctions, sacred.Experiment):
         adopted.launch_options, adopted.recorders = ours, tuple(run.observers)
         adopted.check_settings = self._check_settings
         return adopted
+
+    def _options_of_rank(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that this process takes: rank 0 alone records, and draws on the terminal."""
+        if not self._world.rank:
+            remember_terminal()
+            return dict(options)
+        forget_folders()
+        return {name: value for name, value in options.items() if name not in _OPTIONS} | {"--unobserved": True}
+
+    def _created(self, create: Callable[[], Any], updates: dict[str, Any]) -> tuple[Any, Notices | None]:
+        """Return Sacred's run, with the config that its aliases and rank 0 lead to, and the notices of its ranks.
+
+        Args:
+            create: Makes the run of `updates`; called again once they have changed.
+            updates: Of the config, nested; changed in place.
+        """
+        run = create()
+        if self._aliases.follow(run, updates):
+            run = create()
+        notices = meet(self._world, self, run)
+        if notices is not None and notices.world.rank:
+            first = notices.take("config")
+            if run.config.get("seed") != first.get("seed"):
+                updates["seed"] = first.get("seed")  # Sacred draws one where none is given
+                run = create()
+            check_same_config(notices, run.config, first)
+        if not sacred.SETTINGS.CONFIG.READ_ONLY_CONFIG:
+            parts = list(self.traverse_ingredients())
+            make_writable(function for part, _ in parts for function in part.captured_functions)
+        return run, notices
+
+    def _check_config(self, run: Any, given_updates: dict[str, Any], named_configs: Sequence[str]) -> None:
+        """Refuse a config that no run can have, and note in the run where each of its entries is from."""
+        if not run.force:
+            strictness.check_known(self, run)
+        self._aliases.mark(run.config_modifications)
+        found = origins(self, run.config, given_updates, named_configs, self._aliases.targets)
+        run.meta_info["origins"] = grouped(found)
+        if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
+            strictness.check_settings(self, run.config)
+
+    def _attach_observers(self, run: Any, ours: Mapping[str, Any]) -> None:
+        """Attach what records the run: the observers that the options `ours` ask for, or else a folder."""
+        if not run.unobserved:
+            run.experiment_info |= self._provenance(run.experiment_info["mainfile"])
+        is_first = not self._world.rank
+        # Those of Sacred's options are among the observers by now.
+        if self._record_to is not None and is_first and not run.observers and file_option.get_flag() not in ours:
+            run.observers.append(FileObserver(self._record_to))
+        for flag, value in ours.items():
+            try:
+                _OPTIONS[flag].apply(value, run)
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(str(error)) from error
+
+    def _folder_to_resume(self, run: Any) -> Path | None:
+        """Return the folder of the run to resume; None for a new run, and for one that was queued."""
+        queued = folder_to_start()
+        if queued is not None:
+            run.meta_info["queued"] = str(queued)
+            return None
+        if self._world.rank:
+            return None
+        parts = [part for part, _ in self.traverse_ingredients()]
+        return folder_to_resume(
+            run,
+            self._aliases.targets,
+            self.default_command,
+            own=[part.path for part in parts if getattr(part, "is_of_lab", False)],
+            has_ingredient="checkpoint" in [part.path for part in parts],
+            world=self._world,
+        )
 
     def _check_settings(self, words: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Refuse settings that a run of the main function could not have; see `LabRun.check_settings`."""

@@ -27,11 +27,12 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
 
     Raises:
         ConfigError: If there is one; or if a setting stands before `with`, or one makes a plain value of what another
-            one takes for a group, such as `lr=1 lr.x=2`.
+            one takes for a group, such as `lr=1 lr.x=2`; or if there is more than one command, or nothing after `with`.
     """
     words = shlex.split(argv) if isinstance(argv, str) else list(argv)
-    _check_options(iter(words[1:]), options)
+    plain_words = list(_check_options(iter(words[1:]), options))
     _check_assignments(words)
+    _check_command(plain_words)
 
 
 def beat_interval_s(options: Mapping[str, Any]) -> float | None:
@@ -52,10 +53,13 @@ def beat_interval_s(options: Mapping[str, Any]) -> float | None:
     return seconds
 
 
-def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> None:
+def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> Iterator[str]:
+    """Refuse options that make no sense, and yield the words that are neither options nor their values."""
     takes_value = {flag: bool(option.arg) for option in options for flag in option.get_flags()}
     long = {flag: option.get_flag() for option in options for flag in option.get_flags()}
     for word in words:
+        if not word.startswith("-"):
+            yield word
         if not word.startswith("-") or word in ("-", "--"):
             continue
         name, equals, rest = word.partition("=") if word.startswith("--") else (word[:2], "", word[2:])
@@ -75,6 +79,22 @@ def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> None:
             _check_value(flag, long[flag], value)
         elif equals:
             raise ConfigError(f"{flag}: got the value {rest!r}, but it takes none; write {flag}")
+
+
+def _check_command(words: Sequence[str]) -> None:
+    """Refuse words, options left out, that are not `[COMMAND] [with UPDATE...]` or `help [COMMAND]`."""
+    before = list(itertools.takewhile(lambda word: word != "with", words))
+    if words and words[-1] == "with" and len(before) == len(words) - 1:
+        raise ConfigError("with: got nothing after it, expected settings or named configs; write with NAME=VALUE")
+    if len(before) <= (2 if before[:1] == ["help"] else 1):
+        return
+    mistyped = next((word for word in before if nearest(word, ["with"])), None)
+    if mistyped is not None and len(before) == len(words):
+        raise ConfigError(f"{mistyped}: there is no such command; did you mean with?")
+    raise ConfigError(
+        f"{before[1]}: got a second word after {before[0]}, expected one command; write settings and named configs "
+        f"behind it: {before[0]} with {before[1]}"
+    )
 
 
 def _check_value(flag: str, long: str, value: str) -> None:

@@ -142,6 +142,9 @@ def _misread(
         near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
         hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
         return f"{name}: there is no such config file; {hint}"
+    entry, _, value = name.partition(" ")
+    if value and entry in _entry_names(experiment):
+        return f"{name}: got a setting without `=`; write {entry}={value.strip()}"
     near = nearest(name, known)
     hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"
     return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"

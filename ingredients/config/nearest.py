@@ -31,4 +31,6 @@ def _part_likeness(a: str, b: str) -> float:
 
 
 def _ratio(a: str, b: str) -> float:
-    return difflib.SequenceMatcher(None, a.lower(), b.lower()).ratio()
+    a, b = a.lower(), b.lower()
+    # Letters that have changed places are the commonest slip, and count as two differences otherwise.
+    return 0.95 if a != b and sorted(a) == sorted(b) else difflib.SequenceMatcher(None, a, b).ratio()

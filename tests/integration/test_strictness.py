@@ -342,6 +342,7 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
             "zzzzzzzz: there is no such named config, and a setting is written zzzzzzzz=VALUE; "
             "there are: quick, optimizer.fast",
         ),
+        (["with", "optimizer.lr 3"], "optimizer.lr 3: got a setting without `=`; write optimizer.lr=3"),
         (["with", "no/such.yaml"], "no/such.yaml: there is no such config file; check the path"),
     ],
 )

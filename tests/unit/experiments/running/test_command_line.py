@@ -19,6 +19,10 @@ OPTIONS = Experiment("x", interactive=True).all_cli_options
         ["--loglevel=DEBUG", "-l", "30", "-l", "-10"],
         ["--priority=-1.5", "-P7"],
         ["--beat=3", "--comment=--strange", "-c", "-x"],
+        ["help", "train"],
+        ["help"],
+        ["-F", "my_runs", "train"],
+        ["with", "fast"],
         ["train", "with", "lr=0.1", "model.width=3", "-F", "my_runs"],
     ],
 )
@@ -43,6 +47,21 @@ def test_words_that_make_sense_pass(words):
     ],
 )
 def test_value_that_an_option_cannot_take_is_refused(words, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        check_command_line(["exp.py", *words], OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["wth", "data.fast"], "wth: there is no such command; did you mean with?"),
+        (["-u", "main", "wiht", "fast"], "wiht: there is no such command; did you mean with?"),
+        (["main", "fast"], "fast: got a second word after main, expected one command; write settings and named"),
+        (["with"], "with: got nothing after it, expected settings or named configs; write with NAME=VALUE"),
+        (["main", "with", "-F", "my_runs"], "with: got nothing after it"),
+    ],
+)
+def test_words_around_a_command_that_make_no_sense_are_refused(words, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         check_command_line(["exp.py", *words], OPTIONS)
 

@@ -186,5 +186,9 @@ def test_nearest_misspelt_name_finds_what_was_meant(name, expected):
     assert nearest(name, KNOWN) == expected
 
 
+def test_nearest_takes_letters_that_changed_places_for_the_commonest_slip():
+    assert nearest("Adma", ["Adam", "AdamW", "Adamax"]) == "Adam"
+
+
 def test_nearest_of_nothing_is_none():
     assert nearest("lr", []) is None
