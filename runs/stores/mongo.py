@@ -93,7 +93,8 @@ class MongoStore(Store):
             most = math.inf if limit is None else limit
             if not query:
                 return int(min(self.mongo.runs.estimated_document_count(), most))
-            num = self.mongo.runs.count_documents(query, **({} if limit is None else {"limit": limit}))
+            options: dict[str, Any] = {} if limit is None else {"limit": limit}
+            num = self.mongo.runs.count_documents(query, **options)
             if computed and num < most:
                 num += len(self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, None, None, names))
             return int(min(num, most))
