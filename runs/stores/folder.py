@@ -22,8 +22,9 @@ from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.folder_adding import move_in
 from runs.stores.folder_removing import INCOMING, in_trash, reclaim, restore_folder
 from runs.stores.folder_run import PARTS, FolderRun
+from runs.stores.removing import Discarded, Removed
 from runs.stores.run import Run
-from runs.stores.store import Discarded, Removed, Store
+from runs.stores.store import Store
 
 if TYPE_CHECKING:
     from runs.stores.artifact_versions import StoredArtifact

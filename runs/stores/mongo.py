@@ -20,16 +20,18 @@ from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, duration_s
 from runs.stores.adding import Copied, StagedRun
+from runs.stores.bson_values import plain
 from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import BATCH, Document, MongoDatabase
 from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_prefetching import prefetch_from, series_from
 from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo_rows import projection_of, row_in, value_at
-from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, plain
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun
 from runs.stores.mongo_words import WordSearch
+from runs.stores.removing import Discarded, Removed
 from runs.stores.run import COPYING, Run
-from runs.stores.store import Discarded, Removed, Store
+from runs.stores.store import Store
 
 if TYPE_CHECKING:
     from observers.record.points import Series
@@ -93,8 +95,8 @@ class MongoStore(Store):
             most = math.inf if limit is None else limit
             if not query:
                 return int(min(self.mongo.runs.estimated_document_count(), most))
-            options: dict[str, Any] = {} if limit is None else {"limit": limit}
-            num = self.mongo.runs.count_documents(query, **options)
+            bound: dict[str, Any] = {} if limit is None else {"limit": limit}
+            num = self.mongo.runs.count_documents(query, **bound)
             if computed and num < most:
                 num += len(self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, None, None, names))
             return int(min(num, most))
