@@ -39,6 +39,7 @@ __all__ = [
     "Series",
     "ServerError",
     "Store",
+    "StoreAwayError",
     "StoreError",
     "SweepError",
     "SyncResult",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         RunNotFoundError,
         RunsError,
         ServerError,
+        StoreAwayError,
         StoreError,
         SweepError,
     )
@@ -122,6 +124,7 @@ else:
         "Series": "observers.record.points",
         "ServerError": "runs.errors",
         "Store": "runs.stores.store",
+        "StoreAwayError": "runs.errors",
         "StoreError": "runs.errors",
         "SweepError": "runs.errors",
         "SyncResult": "runs.transfer.syncing",

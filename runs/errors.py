@@ -10,6 +10,7 @@ RunsError                 the root: catch it for all that follows
 ├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
 ├── ServerError           the embedded MongoDB does not start
 ├── StoreError            a folder or database of runs, or a record in it, cannot be read or written
+│   └── StoreAwayError    the folder is not there, or no server answers; it may come back
 └── SweepError            a sweep is not there, or its spec makes no sense; a ValueError
 
 What observers, the disk or the database raise is turned into one of these, with the original as its cause: a damaged
@@ -28,6 +29,7 @@ __all__ = [
     "RunNotFoundError",
     "RunsError",
     "ServerError",
+    "StoreAwayError",
     "StoreError",
     "SweepError",
 ]
@@ -71,6 +73,10 @@ class ServerError(RunsError):
 
 class StoreError(RunsError):
     """A folder or database of runs, or a record in it, cannot be read or written."""
+
+
+class StoreAwayError(StoreError):
+    """The folder of runs is not there, or the server of the database does not answer; it may come back."""
 
 
 class SweepError(RunsError, ValueError):

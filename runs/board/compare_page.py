@@ -17,7 +17,7 @@ from runs.comparison.compare import compare
 from runs.comparison.panels import make_panels
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from runs.drawing.curve import Curve
-from runs.errors import FilterError, PlotError, RunsError, StoreError
+from runs.errors import FilterError, PlotError, RunsError, StoreAwayError, StoreError
 from runs.query.flattening import dotted
 from runs.query.texts import is_number
 from runs.stores.run import Run
@@ -65,6 +65,8 @@ def _compare(visit: Visit) -> Response:
         runs = chosen_runs(visit, view)
         visit.store.prefetch(runs, _READ_BY.get(view.tab, ()))
         values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
+    except StoreAwayError:
+        raise
     except RunsError as error:
         problem = str(error)
     labels = run_labels(runs) if runs and view.tab in _LABELLED else {}

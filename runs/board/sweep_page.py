@@ -35,6 +35,7 @@ def _sweep(visit: Visit) -> Response:
     try:
         seen = visit.board.sweeps.read(visit.store, id)
     except RunsError as error:
+        visit.store.latest()  # raises if the store is away, where sweeps say that there is no such sweep
         return visit.render("sweep.html", 409, id=id, problem=str(error))
     names = [objective.name for objective in seen.spec.objectives]
     lines = list(status_lines(seen.status, tuple(names)))

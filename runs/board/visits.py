@@ -15,7 +15,7 @@ from starlette.routing import Route
 from runs.board.pool import StorePool
 from runs.board.rendering import render
 from runs.board.security import Policy, read_body
-from runs.errors import FilterError, RunNotFoundError, RunsError
+from runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
 from runs.query.strict_json import strict
 from runs.stores.store import Store
 from runs.work.sweeps.reading import SweepReader
@@ -23,6 +23,8 @@ from runs.work.sweeps.reading import SweepReader
 __all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
 
 _LOOK_S, _SHARE = 2.0, 20
+# When to ask again for a store that is away.
+_RETRY_S = "5"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +97,12 @@ class Visit:
         return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status_code)
 
 
+def _status_of(error: RunsError) -> int:
+    """Return the status of the answer that tells an error."""
+    statuses = {RunNotFoundError: 404, FilterError: 400, StoreAwayError: 503}
+    return next((status for kind, status in statuses.items() if isinstance(error, kind)), 409)
+
+
 def look_again_s(started: float) -> float:
     """Return after how many seconds a page that watches asks again.
 
@@ -134,7 +142,11 @@ def page(path: str, handler: Handler, method: str = "GET") -> Route:
 
 
 def _problem(board: Board, request: Request, error: RunsError) -> Response:
-    status = 404 if isinstance(error, RunNotFoundError) else 400 if isinstance(error, FilterError) else 409
     if "text/html" in request.headers.get("accept", ""):
-        return HTMLResponse(render("problem.html", board=board, path="", problem=str(error)), status)
-    return json_response({"error": str(error)}, status)
+        page = render("problem.html", board=board, path="", problem=str(error))
+        answer: Response = HTMLResponse(page, _status_of(error))
+    else:
+        answer = json_response({"error": str(error)}, _status_of(error))
+    if isinstance(error, StoreAwayError):
+        answer.headers["retry-after"] = _RETRY_S
+    return answer

@@ -9,11 +9,11 @@ import gridfs
 import pymongo
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
+from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidURI, PyMongoError
 
 from observers.mongo.destination import Destination, explain
 from observers.mongo.layout import Collections, Document
-from runs.errors import StoreError
+from runs.errors import StoreAwayError, StoreError
 
 __all__ = ["BATCH", "Document", "MongoDatabase"]
 
@@ -73,6 +73,8 @@ class MongoDatabase:
         """Turn what goes wrong with the server into a StoreError."""
         try:
             yield
+        except ConnectionFailure as error:
+            raise StoreAwayError(f"MongoDB at {self.where}: {explain(error)}") from error
         except PyMongoError as error:
             raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
 

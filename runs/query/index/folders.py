@@ -10,7 +10,7 @@ from typing import Any
 
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
-from runs.errors import StoreError
+from runs.errors import StoreAwayError, StoreError
 
 __all__ = ["SPOOL", "SPOOLED", "has_record", "read_json", "require_folder", "run_folders"]
 
@@ -44,11 +44,12 @@ def require_folder(store: Path) -> None:
     """See to it that there is a folder `store`, which can be listed and entered.
 
     Raises:
-        StoreError: If it is not so.
+        StoreAwayError: If there is none.
+        StoreError: If it cannot be listed or entered.
     """
     try:
         if not store.is_dir():
-            raise StoreError(
+            raise StoreAwayError(
                 f"there is no folder {store}; give the one that runs are recorded in, such as my_runs, or a URL"
             )
         with os.scandir(store):

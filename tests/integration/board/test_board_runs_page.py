@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from runs.board.runs_view import RunsView
+from runs.errors import StoreAwayError
 from runs.stores.opening import open_store
 
 
@@ -148,6 +149,23 @@ def test_tags_notes_and_deletion(client_of, own_store):
         assert [store.get(id).tags for id in "12"] == [["baseline"], ["baseline", "best"]]
         assert store.get("2").note == "good\n<b>"
         assert sorted(one.id for one in store.trash()) == ["3", "4"]
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs/1", "/list/rows", "/compare?run=1", "/sweeps/first", "/series?run=1"])
+def test_store_that_is_away_is_told_with_when_to_ask_again(client_of, recorded, tmp_path, path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    client = client_of(store)
+    store.rename(tmp_path / "away")
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"].startswith(f"there is no folder {store};")
+    (tmp_path / "away").rename(store)
+    assert client.get("/list/rows").status_code == 200
+
+
+def test_database_that_does_not_answer_is_away():
+    with pytest.raises(StoreAwayError, match="the server is not reachable"):
+        open_store("mongodb://127.0.0.1:1/runs?serverSelectionTimeoutMS=20")
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,7 @@ def test_exported_members():
         "Series",
         "ServerError",
         "Store",
+        "StoreAwayError",
         "StoreError",
         "SweepError",
         "SyncResult",
