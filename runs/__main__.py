@@ -75,7 +75,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
             add_store(command)
             loaded = importlib.import_module(f"runs.commands.{module}")
             loaded.add_arguments(command)
-            command.set_defaults(command=loaded.main)
+            command.set_defaults(command=loaded.main, parser=command)
     return parser
 
 
