@@ -1,6 +1,7 @@
 import pytest
 
-from runs.__main__ import make_parser
+from runs import commands
+from runs.__main__ import main, make_parser
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,13 @@ def test_typing_errors_are_told_with_what_was_expected(words, message, capsys, m
         make_parser(words).parse_args(words)
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_interrupt_while_a_command_is_imported_ends_quietly(capsys, monkeypatch):
+    class Impatient(dict):
+        def items(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("runs.__main__.COMMANDS", Impatient(commands.COMMANDS))
+    assert main(["ls"]) == 130
+    assert capsys.readouterr() == ("", "")
