@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         StoreError,
         SweepError,
     )
-    from runs.query.filters import Words
+    from runs.query.conditions import Words
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
     from runs.rerun.verdict import Tolerance, Verdict
@@ -127,7 +127,7 @@ else:
         "SyncResult": "runs.transfer.syncing",
         "Tolerance": "runs.rerun.verdict",
         "Verdict": "runs.rerun.verdict",
-        "Words": "runs.query.filters",
+        "Words": "runs.query.conditions",
         "compare": "runs.comparison.compare",
         "copy": "runs.transfer.copying",
         "diff": "runs.comparison.difference",

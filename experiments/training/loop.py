@@ -1,4 +1,6 @@
-"""The training loop: plain torch, top to bottom. Experiments call `fit`, `evaluate` and `predict`.
+"""The training loop, in plain torch: `fit` puts a training together, a `Session` runs it.
+
+Experiments call `fit`, `evaluate` and `predict`.
 
 Shapes: B samples in a batch, N samples in a part of the data, K classes or labels, D target values.
 """
@@ -22,17 +24,17 @@ from experiments.training.checks import check_parts
 from experiments.training.divergence import DivergenceCheck
 from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
 from experiments.training.monitor import Monitor
-from experiments.training.progress import Progress
 from experiments.training.ranked import RankedSteps, check_ranked
 from experiments.training.recovery import Recovery
-from experiments.training.speed import Speed, Stopwatch
+from experiments.training.session import Session, steps_per_epoch
+from experiments.training.speed import Speed
 from experiments.training.tasks import Task, as_task
-from experiments.training.trainer import LogScalar, Ranked, Trainer, grouped
+from experiments.training.trainer import LogScalar, Ranked, Trainer
 from experiments.training.triage import Triage, replay_if_asked
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.training_state import Place
-from ingredients.datasets.batches import Batches, Data
+from ingredients.datasets.batches import Data
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
 from ingredients.precision.mixed_precision import MixedPrecision
@@ -155,7 +157,37 @@ def fit(
     replay_if_asked(trainer, parts, asked, checkpointer)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
     check = DivergenceCheck(model, task, keeper, amp.accumulate, on_nan)
+    _begin(trainer, parts, keeper, check, ranks)
+    if keeper.branched_from is not None:
+        check_left(keeper.branched_from, trainer.place.epoch, epochs)
+        check_waited(keeper.branched_from, best.name, best.waited, best.patience)
+    triage = Triage(trainer, parts, asked, checkpointer, on_nan)
+    for recovering in recovery:
+        recovering.triage = triage
 
+    session = Session(
+        trainer,
+        task,
+        parts,
+        best,
+        asked,
+        keeper,
+        check,
+        ranks,
+        epochs=epochs,
+        val_interval=val_interval,
+        log_interval=log_interval,
+        inference_mode=inference_mode,
+    )
+    session.run(triage)
+    place = trainer.place
+    return FitResult(place.epoch, place.step, best.epoch, best.value, session.is_stopped, session.watch.report())
+
+
+def _begin(
+    trainer: Trainer, parts: Mapping[str, Any], keeper: Checkpointer, check: DivergenceCheck, ranks: Ranks
+) -> None:
+    """Put the state to begin at into the training, and let its processes know of each other."""
     # In a reference cycle, as that of checkpointer and check, the workers of a loader would take seconds to end.
     training = weakref.ref(trainer)
 
@@ -165,109 +197,9 @@ def fit(
             running.ranked.settle()
         check.state(place)
 
-    trainer.place = place = keeper.begin(parts, preparation=data.preparation, check=check_state, ranks=ranks)
+    trainer.place = keeper.begin(parts, preparation=trainer.data.preparation, check=check_state, ranks=ranks)
     if ranks.size > 1:
         trainer.ranked = _sharded(trainer, ranks) if ranks.options["shard"] else RankedSteps(trainer, ranks)
-    if keeper.branched_from is not None:
-        check_left(keeper.branched_from, place.epoch, epochs)
-        check_waited(keeper.branched_from, best.name, best.waited, best.patience)
-    steps_done = math.ceil(place.batch / amp.accumulate)
-    num_steps = place.step - steps_done + (epochs - place.epoch) * steps_per_epoch(data.train, amp.accumulate)
-    sole = None if trainer.steps_itself else trainer.optimizers[""]
-    schedule = trainer.schedules.get("")
-    # A number costs nothing on the CPU; on a GPU it would have to be waited for.
-    on_cpu = amp.device.type == "cpu"
-    is_sum = task.is_sum
-    losses = place.losses
-    watch = Stopwatch(data.train, amp.device)
-
-    triage = Triage(trainer, parts, asked, checkpointer, on_nan)
-    for recovering in recovery:
-        recovering.triage = triage
-
-    with (
-        Progress(epochs, num_steps, place.step) as progress,
-        keeper.session(),
-        triage.session(),
-        asked.session(trainer),
-    ):
-        asked.start(trainer)
-        while place.epoch < epochs and not best.exhausted and not place.stopped:
-            epoch = place.epoch + 1
-            triage.begin_epoch()
-            model.train()
-            if task.module is not None:
-                task.module.train()
-            watch.start(place)
-            for group in keeper.until_stopped(grouped(watch.epoch(epoch, place.batch), amp.accumulate)):
-                place.batch += len(group)
-                num_samples = sum(map(task.weight, group)) if is_sum else 0
-                step = place.step + 1
-                trainer.is_logged = is_logged = step % log_interval == 0 or step == num_steps
-                if sole is None:
-                    batch_loss = trainer.own_step(group)
-                    del group
-                else:
-                    batch_loss, stepped = trainer.ordinary_step(group, sole)
-                if is_sum and batch_loss is not None:
-                    batch_loss = batch_loss.detach() / num_samples
-                if batch_loss is None:
-                    losses.append(None)  # the task skipped it
-                else:
-                    losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
-                place.step = step
-                if is_logged:
-                    mean = trainer.log_step(step)
-                    progress.step(step, mean)
-                    check.losses(place, mean)
-                    losses.clear()
-                    place.scalars.clear()
-                if sole is None:
-                    trainer.after_step()
-                else:
-                    amp.update()
-                    sole.zero_grad()
-                    if stepped and schedule is not None:
-                        schedule.after_step()
-                if asked.look_at_steps:
-                    asked.after_step(trainer)
-                    trainer.clear_added()
-                if keeper.is_due(step):
-                    keeper.save(place, parts)
-                if place.stopped:
-                    break
-            if keeper.is_stopping:
-                keeper.save(place, parts)
-            check.losses(place)
-            watch.stop(place)
-            for name, value in task.of_epoch().items():
-                log(f"train/{name}", value, place.step)
-
-            if trainer.ranked is not None:
-                trainer.ranked.settle()
-            with keeper.saving_if_stopped(place, parts):
-                asked.after_epoch(trainer)
-            metrics: dict[str, float] = {}
-            if epoch % val_interval == 0 or epoch == epochs or place.stopped:
-                with keeper.saving_if_stopped(place, parts):
-                    measured = evaluate(trainer.evaluated, data.val, task, amp, inference_mode=inference_mode)
-                metrics = {f"val/{name}": value for name, value in measured.items()}
-                for name, value in metrics.items():
-                    log(name, value, place.step)
-                asked.after_validation(trainer, metrics)
-                trainer.clear_added()
-            place.stopped = bool(ranks.agree(place.stopped))
-            place.epoch, place.batch = epoch, 0
-            for each in trainer.schedules.values():
-                each.after_epoch(metrics)
-            improved = bool(metrics) and best.update(metrics, epoch)
-            final = epoch == epochs or best.exhausted or place.stopped
-            keeper.save(place, parts, metrics if improved else None, final=final, evaluated=trainer.evaluated)
-            progress.epoch(epoch, metrics)
-        check.weights(place)
-        asked.end(trainer)
-    stopped = best.exhausted or place.stopped
-    return FitResult(place.epoch, place.step, best.epoch, best.value, stopped, watch.report())
 
 
 def _sharded(trainer: Trainer, ranks: Ranks) -> Ranked:
@@ -309,16 +241,3 @@ def _by_name(given: Any) -> dict[str, Any]:
     if isinstance(given, Mapping):
         return dict(given)
     return {} if given is None else {"": given}
-
-
-def steps_per_epoch(batches: Batches, accumulate: int) -> int:
-    """Return the optimizer steps of an epoch.
-
-    Args:
-        batches: The training part.
-        accumulate: Micro-batches in a step; the last step of an epoch may have fewer.
-
-    Example:
-        steps = loop.steps_per_epoch(batches.train, precision.accumulate)
-    """
-    return math.ceil(len(batches) / accumulate)

@@ -123,23 +123,26 @@ class Catalog(abc.ABC):
     ) -> list[Run]:
         """Return the runs that a filter is true of, whether or not runs have the fields; see `find`."""
 
-    def count(self, filter: Any = None) -> int:
+    def count(self, filter: Any = None, limit: int | None = None) -> int:
         """Return how many runs a filter is true of.
 
         Args:
             filter: See `find`.
+            limit: Where to stop counting, so that a database need not look at every run.
 
         Raises:
             FilterError: If the filter makes no sense; that no run has one of its fields is no error here.
             StoreError: If the store cannot be read.
         """
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise FilterError(f"limit: got {limit!r}, expected how many runs to count at most, or None for all")
         tree = parse_filter(filter)
         _require_indexed(names_in(tree))
-        return self._count(tree)
+        return self._count(tree, limit)
 
     @abc.abstractmethod
-    def _count(self, tree: Filter) -> int:
-        """Return how many runs a filter is true of, a second ago or now."""
+    def _count(self, tree: Filter, limit: int | None) -> int:
+        """Return how many runs a filter is true of, `limit` at most, a second ago or now."""
 
     @abc.abstractmethod
     def _has_field(self, name: str) -> bool:

@@ -82,9 +82,9 @@ class FolderStore(Store):
             found.append(FolderRun(self, self.folder, fields.pop("name"), fields))
         return found
 
-    def _count(self, tree: Filter) -> int:
+    def _count(self, tree: Filter, limit: int | None) -> int:
         self._update_if_older(max(_FRESH_S, self.max_age_s))
-        return self.index.count(tree)
+        return self.index.count(tree, limit)
 
     def _has_field(self, name: str) -> bool:
         return self.index.has_field(name)

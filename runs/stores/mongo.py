@@ -86,18 +86,20 @@ class MongoStore(Store):
             found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, sort, limit, asked)
             return [*_in_order(found, sort)[:limit]]
 
-    def _count(self, tree: Filter) -> int:
+    def _count(self, tree: Filter, limit: int | None) -> int:
         names = names_in(tree)
         with self.mongo.errors():
             tree = self._words.replaced(tree)
             computed = list(self._computed_here(names, names))
             query = self._query(tree, {"$nor": [IN_TRASH, *computed]} if computed else self._kept())
+            most = math.inf if limit is None else limit
             if not query:
-                return self.mongo.runs.estimated_document_count()
-            here = {"$nor": [IN_TRASH], "$or": computed}
-            return self.mongo.runs.count_documents(query) + (
-                len(self._find_here(here, tree, None, None, names)) if computed else 0
-            )
+                return int(min(self.mongo.runs.estimated_document_count(), most))
+            bound: dict[str, Any] = {} if limit is None else {"limit": limit}
+            num = self.mongo.runs.count_documents(query, **bound)
+            if computed and num < most:
+                num += len(self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, None, None, names))
+            return int(min(num, most))
 
     def _kept(self) -> Document:
         """Return a query for runs that are not in the trash: if that is empty, for all, which an index alone counts."""

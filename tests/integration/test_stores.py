@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pymongo
 import pytest
 import sacred
@@ -432,6 +431,8 @@ def test_limit_that_is_no_number_refused(store, limit):
 
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
+    with pytest.raises(FilterError, match="limit: got 0, expected how many runs to count at most"):
+        store.count(limit=0)
     with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
         store.find(limit=-1)
 
@@ -501,6 +502,8 @@ def test_store_is_counted_and_iterated_over(store):
 
 
 def test_curves_are_one_frame(store):
+    import pandas
+
     frame = store.curves(["train/loss", "val/accuracy"], where="lr<0.03")
     assert sorted(set(frame["id"])) == ["2", "3", "6"]
     run = store.get("2")
