@@ -21,7 +21,16 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return _run(sys.argv[1:] if argv is None else list(argv))
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(words: Sequence[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
@@ -42,11 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print_to_stderr(f"error: {error}")
         return arguments.error_code
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
 
 
 def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
@@ -75,7 +79,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
             add_store(command)
             loaded = importlib.import_module(f"runs.commands.{module}")
             loaded.add_arguments(command)
-            command.set_defaults(command=loaded.main)
+            command.set_defaults(command=loaded.main, parser=command)
     return parser
 
 

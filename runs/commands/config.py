@@ -31,7 +31,9 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.name:
             value = run.get(f"config.{arguments.name}")
             if value is None and arguments.name not in dotted(run.config):
-                raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; all of it: config {run.id}")
+                raise RunsError(
+                    f"the config of run {run.id} has no {arguments.name!r}; see: python -m runs config {run.id}"
+                )
     if arguments.json:
         print_json(value)
     elif isinstance(value, dict):

@@ -11,7 +11,7 @@ from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import is_terminal, print_text
 from runs.errors import RunsError
-from runs.query.texts import duration_text, value_text
+from runs.query.texts import count_text, duration_text, value_text
 
 if TYPE_CHECKING:
     from observers.record.points import Series
@@ -87,7 +87,8 @@ def _print_csv(run: Run, names: list[str], count: int | None) -> None:
 def _print_points(run: Run, name: str, count: int | None) -> None:
     series = run.metric(name)
     chosen = series if count is None else run.metric(name, count)
-    of = f"{len(chosen)} of {len(series)} points" if len(chosen) < len(series) else f"{len(series)} points"
+    all_points = count_text(len(series), "point")
+    of = f"{len(chosen)} of {all_points}" if len(chosen) < len(series) else all_points
     print_text(f"{name}: {of}", "bold")
     print_table([Column(title, is_number=True) for title in ("step", "time", "value")], _rows(chosen))
 

@@ -66,6 +66,8 @@ def _one_condition(text: str) -> Filter:
             f"got the condition {text!r}, expected one of = != < <= > >= ~ between name and value; a text that begins "
             f"so is put in quotes: {match['name']}{match['operator']}'\"...\"'"
         )
+    if operator not in ("==", "!=") and not match["value"].strip():
+        raise FilterError(f"got the condition {text!r}, expected a value behind the {operator}")
     if _MORE.search(match["value"]):
         raise FilterError(
             f"got {text!r}, expected one condition; give each of them by itself, or put a text in quotes: "

@@ -287,5 +287,7 @@ def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path} is no JSON ({error}); the rest of the run may still be read") from error
     if not isinstance(document, dict):
-        raise StoreError(f"{path} holds {type(document).__name__}, expected an object")
+        raise StoreError(
+            f"{path} holds {type(document).__name__}, expected an object; the rest of the run may still be read"
+        )
     return document

@@ -241,7 +241,7 @@ def test_config_is_yaml_that_says_the_same(runs, documents):
     assert documents("config", "2", "model.hidden") == [8, 8]
     assert yaml.safe_load(runs("config", "4"))["text"] == f"text{ESC}"
     message = runs("config", "2", "model.nmae", code=1)
-    assert message == "error: the config of run 2 has no 'model.nmae'; all of it: config 2\n"
+    assert message == "error: the config of run 2 has no 'model.nmae'; see: python -m runs config 2\n"
 
 
 def test_log_into_a_pipe_is_the_output_byte_for_byte(runs, documents):

@@ -602,6 +602,8 @@ def test_watch_begins_with_what_there_is(store):
     ("filter", "message"),
     [
         ("lr", "got the condition 'lr', expected NAME"),
+        ("lr<", "got the condition 'lr<', expected a value behind the <"),
+        ("lr~ or lr=1", "got the condition 'lr~', expected a value behind the ~"),
         ([("lr", "=>", 1)], "lr: got the operator '=>', expected one of == != < <= > >= in ~"),
         ([3], "got the condition 3, expected"),
         ({"lr": {"$near": 1}}, r"lr: got the operator \$near, which is not known"),

@@ -32,6 +32,8 @@ __all__ = [
 
 _STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
 
+_EXPECTED: dict[Any, str] = {int: "a whole number", float: "a number"}
+
 
 class Parser(argparse.ArgumentParser):
     """A parser that says what is wrong in one line.
@@ -56,6 +58,26 @@ class Parser(argparse.ArgumentParser):
             if given[position - 1] == "--sort" and given[position].startswith("-"):
                 given[position - 1 : position + 1] = [f"--sort={given[position]}"]
         return super().parse_known_args(given, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all words; of one that no argument takes, name the nearest option of the command."""
+        arguments, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            parser: Parser = getattr(arguments, "parser", self)
+            options = [option for action in parser._actions for option in action.option_strings]
+            name = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(name, options, 1) if name.startswith("-") else []
+            parser.error(f"got {unknown[0]!r}{f'; did you mean {near[0]}?' if near else ', which no argument takes'}")
+        return arguments
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Say of what is no number what was got, and what was expected."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            if action.type not in _EXPECTED:
+                raise
+            raise argparse.ArgumentError(action, f"got {arg_string!r}, expected {_EXPECTED[action.type]}") from error
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse what is no choice, and name the nearest one, where argparse lists all of them."""
