@@ -1,4 +1,4 @@
-"""What further devices and their settings give: two processes beside one, and on a GPU precision, compiling, and waits.
+"""What further devices and their settings give: two processes beside one, precision, compiling, and waits.
 
     python benchmarks/devices.py                 all tables that this machine can fill
     python benchmarks/devices.py scaling         one of them
@@ -11,8 +11,9 @@ block.
 `model.gradient_checkpointing`, and with `model.compile`, against none, on the GPU if there is one; the same as
 `memory_and_speed.py` has of more settings.
 
-`precision`, with CUDA alone: microseconds a step of `fit` in float32, float16 and bfloat16, as it is and compiled, and
-how often the loop waits for the device between logged values, as `torch.cuda.set_sync_debug_mode` tells.
+`precision`: microseconds a step of `fit` in float32, float16 (on a GPU alone) and bfloat16, as it is and compiled, on the
+GPU if there is one; there also how often the loop waits for it between logged values, as
+`torch.cuda.set_sync_debug_mode` tells.
 """
 
 from __future__ import annotations
@@ -150,28 +151,29 @@ def scaling(arguments):
 
 
 class Waits(Callback):
-    """Times the steps after the first ones, and lets torch warn of those that wait for the device."""
+    """Times the steps after the first ones, and lets torch warn of those that wait for a GPU."""
 
-    def start(self, trainer):
-        self.began = None
+    def __init__(self, is_cuda):
+        self.is_cuda = is_cuda
 
     def after_step(self, trainer):
         if trainer.place.step == WARM_UP:
-            torch.cuda.synchronize()
+            if self.is_cuda:
+                torch.cuda.synchronize()
+                torch.cuda.set_sync_debug_mode("warn")
             self.began = time.perf_counter()
-            torch.cuda.set_sync_debug_mode("warn")
 
     def after_epoch(self, trainer):
-        torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.synchronize()
+        if self.is_cuda:
+            torch.cuda.set_sync_debug_mode("default")
+            torch.cuda.synchronize()
         self.took = time.perf_counter() - self.began
 
 
-def step_on_cuda(dtype, compiled, steps):
-    """Return the seconds of a step, and how often a step waited for the device."""
-    device = torch.device("cuda")
+def timed_steps(device, dtype, compiled, steps):
+    """Return the seconds of a step, and how often a step waited for the GPU."""
     model, optimizer, criterion = make_parts(device)
-    amp, waits = MixedPrecision(device, dtype), Waits()
+    amp, waits = MixedPrecision(device, dtype), Waits(device.type == "cuda")
     log, loss = MetricsBuffer().log_scalar_metric, Loss(criterion, "classes", CLASSES)
     trained = torch.compile(model) if compiled else model
     options = {"amp": amp, "log": log, "epochs": 1, "log_interval": 10 * steps, "callbacks": [waits]}
@@ -184,19 +186,21 @@ def step_on_cuda(dtype, compiled, steps):
 
 
 def precision(arguments):
-    if not torch.cuda.is_available():
-        print("\nprecision: not measured, as there is no CUDA device")
-        return
-    print(f"\nprecision: {torch.cuda.get_device_name()}, {arguments.steps} steps, medians of {arguments.blocks} blocks")
-    print(f"{'':<24}{'us a step':>12}{'x float32':>12}{'waits in all':>14}")
+    is_cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if is_cuda else "cpu")
+    name = torch.cuda.get_device_name() if is_cuda else "CPU"
+    print(f"\nprecision: {name}, {arguments.steps} steps, medians of {arguments.blocks} blocks")
+    print(f"{'':<24}{'us a step':>12}{'x float32':>12}" + f"{'waits in all':>14}" * is_cuda)
     usual = None
     for compiled in (False, True):
-        for dtype in ("off", "float16", "bfloat16"):
-            found = [step_on_cuda(dtype, compiled, arguments.steps) for _ in range(arguments.blocks)]
+        for dtype in (
+            ("off", "float16", "bfloat16") if is_cuda else ("off", "bfloat16")
+        ):  # a CPU takes ten times as long
+            found = [timed_steps(device, dtype, compiled, arguments.steps) for _ in range(arguments.blocks)]
             step_s = statistics.median(seconds for seconds, _ in found)
             usual = usual or step_s
             name = f"{'float32' if dtype == 'off' else dtype}{', compiled' if compiled else ''}"
-            print(f"{name:<24}{1e6 * step_s:>12.1f}{step_s / usual:>12.2f}{found[-1][1]:>14}")
+            print(f"{name:<24}{1e6 * step_s:>12.1f}{step_s / usual:>12.2f}" + f"{found[-1][1]:>14}" * is_cuda)
 
 
 def checkpointing(arguments):

@@ -285,7 +285,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
         if cmd_name in dict(self.gather_named_configs()) or Path(cmd_name).is_file():
             hint = f"to use it as a config, write with {cmd_name}"
-        raise ConfigError(f"{cmd_name}: there is no such command; {hint}")
+        shown = cmd_name if cmd_name.isprintable() else repr(cmd_name)  # of a record, it may be anything
+        raise ConfigError(f"{shown}: there is no such command; {hint}")
 
     def _debugging(self, options: Mapping | None) -> bool:
         options = options or {}
