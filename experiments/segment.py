@@ -57,19 +57,20 @@ def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int
         Images (num, 1, size, size) from 0 to 1, and classes (num, size, size): 0 is the background, 1 the digit 0, ...
     """
     import numpy as np
-    from sklearn.datasets import load_digits
 
-    bunch = load_digits()
+    from ingredients.datasets.sources import read_digits
+
+    digit_images, labels = read_digits()
     random = np.random.default_rng(seed)
     images = np.zeros((num, 1, size, size), np.float32)
     classes = np.zeros((num, size, size), np.int64)
     for image, shown in zip(images[:, 0], classes, strict=True):
-        for which in random.integers(len(bunch.images), size=digits):
+        for which in random.integers(len(labels), size=digits):
             top, left = random.integers(size - 16 + 1, size=2)
-            digit = bunch.images[which].repeat(2, 0).repeat(2, 1) / 16
+            digit = digit_images[which].repeat(2, 0).repeat(2, 1) / 16
             is_stroke = digit > 0.25
             image[top : top + 16, left : left + 16][is_stroke] = digit[is_stroke]
-            shown[top : top + 16, left : left + 16][is_stroke] = 1 + bunch.target[which]
+            shown[top : top + 16, left : left + 16][is_stroke] = 1 + labels[which]
     return images, classes
 
 

@@ -181,7 +181,9 @@ def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | No
     if deterministic:
         # cuBLAS reads it when it is first used: https://docs.nvidia.com/cuda/cublas/#results-reproducibility
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(deterministic)
+    is_set = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if is_set != (deterministic, False):  # else nothing but the import of torch's compiler, which takes two seconds
+        torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = cudnn_benchmark
     if num_threads is not None:
         torch.set_num_threads(num_threads)

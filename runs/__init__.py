@@ -79,7 +79,7 @@ if TYPE_CHECKING:
         StoreError,
         SweepError,
     )
-    from runs.query.filters import Words
+    from runs.query.conditions import Words
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
     from runs.rerun.verdict import Tolerance, Verdict
@@ -88,8 +88,9 @@ if TYPE_CHECKING:
     from runs.stores.incense_loader import incense
     from runs.stores.media import Medium
     from runs.stores.opening import open_store
+    from runs.stores.removing import Removed
     from runs.stores.run import Run
-    from runs.stores.store import Removed, Store
+    from runs.stores.store import Store
     from runs.transfer.archives import Exported, export_runs, import_runs
     from runs.transfer.copying import copy
     from runs.transfer.fetching import Fetched, fetch
@@ -113,7 +114,7 @@ else:
         "Mongod": "runs.work.mongod",
         "PlotError": "runs.errors",
         "Reaped": "runs.transfer.syncing",
-        "Removed": "runs.stores.store",
+        "Removed": "runs.stores.removing",
         "Reproduction": "runs.rerun.reproducing",
         "Run": "runs.stores.run",
         "RunNotFoundError": "runs.errors",
@@ -126,7 +127,7 @@ else:
         "SyncResult": "runs.transfer.syncing",
         "Tolerance": "runs.rerun.verdict",
         "Verdict": "runs.rerun.verdict",
-        "Words": "runs.query.filters",
+        "Words": "runs.query.conditions",
         "compare": "runs.comparison.compare",
         "copy": "runs.transfer.copying",
         "diff": "runs.comparison.difference",

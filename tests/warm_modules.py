@@ -72,7 +72,9 @@ class ImportedModules:
         for name, found in self._found.items():
             del sys.modules[name]
             found.hide(self._found)
-        self._states = _states(self._found.values())
+        # Texts of their own, one beside the other: a process that reads these touches few pages, and so copies few.
+        self._files = [os.fsdecode(os.fsencode(found.spec.origin)) for found in self._found.values()]
+        self._states = _states(self._files)
         sys.meta_path.insert(0, self)
 
     def __getitem__(self, name: str) -> ModuleType:
@@ -119,7 +121,7 @@ class ImportedModules:
         package = name.rpartition(".")[0]
         if package:
             return package in self._found and sys.modules.get(package) is self._found[package].module
-        if self._states and self._states != _states(self._found.values()):
+        if self._states and self._states != _states(self._files):
             self._found.clear()
             return False
         self._states = []  # they are asked for once in a process
@@ -171,12 +173,12 @@ def _below(root: Path, package: str) -> list[str]:
     return found
 
 
-def _states(found: Any) -> list[tuple[int, int, int]]:
-    """Return what tells whether the files of modules are those they were."""
+def _states(files: Iterable[str]) -> list[tuple[int, int, int]]:
+    """Return what tells whether files are those they were."""
     states = []
-    for module in found:
+    for file in files:
         try:
-            state = os.stat(module.spec.origin)  # noqa: PTH116 - a third of the time, for hundreds
+            state = os.stat(file)  # noqa: PTH116 - a third of the time, for hundreds
         except FileNotFoundError:
             states.append((0, 0, 0))
         else:

@@ -129,9 +129,10 @@ def import_lab(folder: Path, lab: Path) -> None:
     modules = importlib.util.module_from_spec(spec)  # which is not kept: a run would take it for one of its sources
     spec.loader.exec_module(modules)
     imported = modules.ImportedModules(lab)
-    # What a run looks up once in a process: the packages that are installed, and where modules lie.
+    # What a run looks up once in a process: the packages that are installed, where modules lie, and the digits.
     imported["observers.provenance.sources_and_git"].packages()
     imported["observers.provenance.libraries"].Libraries(lab).look()
+    imported["ingredients.datasets.sources"].read_bundled("digits")
 
 
 def end_quickly() -> None:

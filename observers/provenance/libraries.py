@@ -11,12 +11,12 @@ import hashlib
 import itertools
 import os
 import sys
-import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.sources_and_git import commit_of, module_files, repository_of, source_name
+from observers.provenance.imported_modules import is_loose, module_files
+from observers.provenance.sources_and_git import commit_of, repository_of, source_name
 
 __all__ = ["Libraries", "file_digest"]
 
@@ -48,7 +48,7 @@ class Libraries:
         self._num_modules, before = len(sys.modules), self.found
         files: dict[str, dict[str, str]] = {}
         folders: dict[str, str] = {}
-        loose = [of_modules.items() for folder, of_modules in module_files().items() if _is_loose(folder)]
+        loose = [of_modules.items() for folder, of_modules in module_files().items() if is_loose(folder)]
         for name, file in itertools.chain.from_iterable(loose):
             depth = name.count(".") + (1 if os.path.basename(file).startswith("__init__.") else 0)  # noqa: PTH119
             if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
@@ -93,18 +93,3 @@ def file_digest(path: Path) -> str | None:
 def _file_digest(path: Path, *status: int) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-@functools.cache
-def _is_loose(folder: str) -> bool:
-    """Return whether a folder holds neither installed packages nor Python's own modules."""
-    if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):  # noqa: PTH206
-        return False
-    real = Path(folder).resolve()
-    return not any(real.is_relative_to(own) for own in _own_folders())
-
-
-@functools.cache
-def _own_folders() -> tuple[Path, ...]:
-    """Return where Python keeps its own modules."""
-    return tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))

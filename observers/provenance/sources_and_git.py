@@ -6,16 +6,17 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from observers.provenance.gpus import describe_gpus
+from observers.provenance.imported_modules import is_loose, module_files
 from observers.record.redaction import hide_passwords
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "lab_git_state",
     "machine",
     "md5_of",
-    "module_files",
     "packages",
     "repository_of",
     "source_name",
@@ -41,8 +41,6 @@ _DIFF = (
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 # The last answer of git: about which lab, and the summary.
 _told: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
-# The modules that were imported at the last look with their files, and the files by folder and module.
-_looked_at: tuple[dict[str, tuple[Any, str]], dict[str, dict[str, str]]] = {}, {}
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
 
@@ -59,49 +57,18 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 
     A file has the path that it was imported by, also where that is a link, whose target may lie anywhere.
     """
-    files = [(str(mainfile).rpartition(os.sep)[0], [str(mainfile)])] if mainfile else []
-    files += [(folder, list(of_modules.values())) for folder, of_modules in module_files().items()]
+    base, main = str(base_dir), str(mainfile) if mainfile else None
+    files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
     found = set()
-    for folder, paths in files:
+    for folder, of_modules in itertools.chain(files.items(), module_files().items()):
         # Most modules are none of the lab's, and their folders tell so at less cost than their files.
-        below = _folder_below(folder, str(base_dir))
+        if folder and is_loose(base) and not is_loose(folder):
+            continue
+        below = _folder_below(folder, base)
         if below is not None and not _is_installed(below):
-            names = (_join(below, path.rpartition(os.sep)[2]) for path in paths if path.endswith(".py"))
-            found |= {name for name in names if os.path.isfile(os.path.join(base_dir, name))}  # noqa: PTH113, PTH118
+            names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
+            found |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
     return sorted(found)
-
-
-def module_files() -> Mapping[str, Mapping[str, str]]:
-    """Return the files of all imported modules: by folder, and in there by the module's name.
-
-    A run asks several times, of thousands of modules that are nearly all the same as before.
-    """
-    global _looked_at
-    modules, (known, files) = dict(sys.modules), _looked_at
-    gone = [name for name, (module, _) in known.items() if modules.get(name) is not module]
-    new = [name for name, module in modules.items() if known.get(name, (None, ""))[0] is not module]
-    if gone or new:
-        known, files, own = dict(known), dict(files), set()
-
-        def of_folder(file: str) -> dict[str, str]:
-            folder = file.rpartition(os.sep)[0]
-            if folder not in own:  # others may be reading what was found before
-                own.add(folder)
-                files[folder] = dict(files.get(folder, {}))
-            return files[folder]
-
-        for name in gone:
-            _, file = known.pop(name)
-            if file:
-                del of_folder(file)[name]
-        for name in new:
-            named = getattr(modules[name], "__file__", None)
-            file = named if isinstance(named, str) else ""
-            known[name] = modules[name], file
-            if file:
-                of_folder(file)[name] = file
-        _looked_at = known, files
-    return files
 
 
 def md5_of(path: Path) -> str:

@@ -31,6 +31,8 @@ _MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
 # Points that one answer holds, over all of its curves, and those of one curve.
 _MAX_POINTS, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 150_000, 2_000, 100
 _COLUMNS = ("status", "start_time", "uid")
+# Tabs that name every run.
+_LABELLED = ("sources", "media")
 # Fields of all runs that a tab reads.
 _READ_BY = {"curves": ("metrics",), "config": ("config",), "statistics": ("status", "config", "summary")}
 
@@ -65,7 +67,7 @@ def _compare(visit: Visit) -> Response:
         values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
     except RunsError as error:
         problem = str(error)
-    labels = run_labels(runs) if runs else {}
+    labels = run_labels(runs) if runs and view.tab in _LABELLED else {}
     status = 400 if problem and not runs else 200
     common = {"view": view, "tabs": TABS, "runs": runs, "labels": labels, "problem": problem}
     return visit.render("compare.html", status, **common, **values)
@@ -84,7 +86,9 @@ def _curves(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, A
     drawn = [name for name in view.metric if name in counts] or shown
     return {
         "metrics": [(name, counts[name]) for name in order[:2_000]],
-        "panels": [(name, view.url("/compare/panel", metric=(name,), tab=TABS[0])) for name in drawn[:_MAX_RUNS]],
+        "panels": [
+            (name, view.url("/compare/panel", metric=(name,), tab=TABS[0], zoom="")) for name in drawn[:_MAX_RUNS]
+        ],
         "drawn": set(drawn),
     }
 

@@ -35,6 +35,7 @@ class CompareView:
         first, second: The two runs whose sources are compared; empty for the first two.
         file: The source that is compared.
         everything: Whether entries of the config that are equal are shown, too.
+        zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
     """
 
     run: tuple[str, ...] = ()
@@ -53,6 +54,7 @@ class CompareView:
     second: str = ""
     file: str = ""
     everything: bool = False
+    zoom: str = ""
 
     @classmethod
     def of(cls, query: QueryParams) -> CompareView:

@@ -30,6 +30,8 @@ _SHOWN_FOR_S = 10.0
 # And of the list of those that cannot be read, of which there are hardly ever any.
 _BROKEN_FOR_S = 60.0
 _MAX_GROUPED = 20_000
+# A page counts so many runs, and as many beyond those that it shows, before it is sent; the rest when it watches.
+_COUNTED = 1_000
 _MAX_CHANGED = 1_000
 
 
@@ -45,13 +47,16 @@ def _runs(visit: Visit) -> Response:
         if view.group:
             return visit.render("runs.html", view=view, problem="", **_grouped(visit, view))
         visit.store.max_age_s = _SHOWN_FOR_S
-        return visit.render("runs.html", view=view, problem="", **_listed(visit, view))
+        # All runs are counted without looking at them; those of a filter are not.
+        limit = _COUNTED * (1 + view.page * view.size // _COUNTED) if view.filter() else None
+        return visit.render("runs.html", view=view, problem="", **_listed(visit, view, limit))
     except FilterError as error:
         empty: dict[str, Any] = {
             "columns": list(view.columns),
             "rows": [],
             "groups": None,
             "total": 0,
+            "is_more": False,
             "numeric": set(),
             "broken": [],
         }
@@ -73,7 +78,8 @@ def _rows(visit: Visit) -> Response:
     return HTMLResponse(body, headers=headers)
 
 
-def _listed(visit: Visit, view: RunsView) -> dict[str, Any]:
+def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> dict[str, Any]:
+    """Return the rows of a view, and of how many runs they are, counted up to a limit."""
     wanted = view.columns or (*_COLUMNS, "result", "tags")
     offset = (view.page - 1) * view.size
     found = visit.store.find(view.filter(), view.sort, view.size, [*wanted, *_NEEDED], offset)
@@ -83,10 +89,16 @@ def _listed(visit: Visit, view: RunsView) -> dict[str, Any]:
     numeric = {name for name, values in zip(columns, shown, strict=True) if _is_numeric(values)}
     broken = visit.store.unreadable(_BROKEN_FOR_S)
     is_last = 0 < len(found) < view.size
-    total = offset + len(found) if is_last else visit.store.count(view.filter())
+    total = offset + len(found) if is_last else visit.store.count(view.filter(), limit)
     return {
-        "columns": columns, "rows": rows, "groups": None, "total": total, "numeric": numeric, "broken": broken
-    }  # fmt: skip
+        "columns": columns,
+        "rows": rows,
+        "groups": None,
+        "total": total,
+        "is_more": limit is not None and total >= limit,
+        "numeric": numeric,
+        "broken": broken,
+    }
 
 
 def _usual_columns(found: Sequence[Run], view: RunsView) -> list[str]:

@@ -78,7 +78,7 @@ def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) 
     prefetch(runs, ["metrics", "status", "start_time"])
     having = {metric: _having(runs, metric) for metric in metrics}
     drawn_runs = {run for found in having.values() for run in found}
-    labels = run_labels([run for run in runs if run in drawn_runs])
+    labels = {} if view.by else run_labels([run for run in runs if run in drawn_runs])
     curves: list[Curve] = []
     notes: list[str] = []
     for metric, found in having.items():

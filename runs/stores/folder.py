@@ -22,8 +22,9 @@ from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.folder_adding import move_in
 from runs.stores.folder_removing import INCOMING, in_trash, reclaim, restore_folder
 from runs.stores.folder_run import PARTS, FolderRun
+from runs.stores.removing import Discarded, Removed
 from runs.stores.run import Run
-from runs.stores.store import Discarded, Removed, Store
+from runs.stores.store import Store
 
 if TYPE_CHECKING:
     from runs.stores.artifact_versions import StoredArtifact
@@ -81,9 +82,9 @@ class FolderStore(Store):
             found.append(FolderRun(self, self.folder, fields.pop("name"), fields))
         return found
 
-    def _count(self, tree: Filter) -> int:
+    def _count(self, tree: Filter, limit: int | None) -> int:
         self._update_if_older(max(_FRESH_S, self.max_age_s))
-        return self.index.count(tree)
+        return self.index.count(tree, limit)
 
     def _has_field(self, name: str) -> bool:
         return self.index.has_field(name)

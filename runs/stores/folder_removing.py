@@ -19,7 +19,7 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.query.index.folders import SPOOLED, run_folders
-from runs.stores.store import Removed
+from runs.stores.removing import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
 

@@ -87,9 +87,8 @@ class Medium:
             self._refuse("point cloud", error)
 
     def _refuse(self, expected: str, error: Exception | None = None) -> NoReturn:
-        raise StoreError(
-            f"{self.name!r} at step {self.step} is a {self.kind}, and no {expected}{f': {error}' if error else ''}"
-        ) from error
+        why = f": {error}" if error else ""
+        raise StoreError(f"{self.name!r} at step {self.step}, of kind {self.kind}, is no {expected}{why}") from error
 
     def document(self) -> Any:
         """Return what a histogram or a table holds, as JSON holds it.

@@ -20,16 +20,18 @@ from runs.query.names import STATISTICS, full_name, id_of
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, duration_s
 from runs.stores.adding import Copied, StagedRun
+from runs.stores.bson_values import plain
 from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import BATCH, Document, MongoDatabase
 from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_prefetching import prefetch_from, series_from
 from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo_rows import projection_of, row_in, value_at
-from runs.stores.mongo_run import STATUS_FIELDS, MongoRun, plain
+from runs.stores.mongo_run import STATUS_FIELDS, MongoRun
 from runs.stores.mongo_words import WordSearch
+from runs.stores.removing import Discarded, Removed
 from runs.stores.run import COPYING, Run
-from runs.stores.store import Discarded, Removed, Store
+from runs.stores.store import Store
 
 if TYPE_CHECKING:
     from observers.record.points import Series
@@ -84,18 +86,20 @@ class MongoStore(Store):
             found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, sort, limit, asked)
             return [*_in_order(found, sort)[:limit]]
 
-    def _count(self, tree: Filter) -> int:
+    def _count(self, tree: Filter, limit: int | None) -> int:
         names = names_in(tree)
         with self.mongo.errors():
             tree = self._words.replaced(tree)
             computed = list(self._computed_here(names, names))
             query = self._query(tree, {"$nor": [IN_TRASH, *computed]} if computed else self._kept())
+            most = math.inf if limit is None else limit
             if not query:
-                return self.mongo.runs.estimated_document_count()
-            here = {"$nor": [IN_TRASH], "$or": computed}
-            return self.mongo.runs.count_documents(query) + (
-                len(self._find_here(here, tree, None, None, names)) if computed else 0
-            )
+                return int(min(self.mongo.runs.estimated_document_count(), most))
+            bound: dict[str, Any] = {} if limit is None else {"limit": limit}
+            num = self.mongo.runs.count_documents(query, **bound)
+            if computed and num < most:
+                num += len(self._find_here({"$nor": [IN_TRASH], "$or": computed}, tree, None, None, names))
+            return int(min(num, most))
 
     def _kept(self) -> Document:
         """Return a query for runs that are not in the trash: if that is empty, for all, which an index alone counts."""

@@ -10,9 +10,9 @@ import gridfs
 from observers.mongo.documents import restore
 from runs.errors import StoreError
 from runs.stores.artifact_versions import StoredArtifact
+from runs.stores.bson_values import plain
 from runs.stores.content import Content
 from runs.stores.mongo_database import Document, MongoDatabase
-from runs.stores.mongo_run import plain
 
 __all__ = ["versions_in_database"]
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from observers.mongo.run_document import exact_time
 from runs.errors import StoreError
 from runs.stores.bson_arrays import decode_arrays
+from runs.stores.bson_values import plain
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_rows import projection_of, row_in
-from runs.stores.mongo_run import SERIES_FIELDS, MongoRun, fields_of_part, plain
+from runs.stores.mongo_run import SERIES_FIELDS, MongoRun, fields_of_part
 
 if TYPE_CHECKING:
     from observers.record.points import Series

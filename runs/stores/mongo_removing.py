@@ -19,8 +19,8 @@ from observers.mongo.documents import object_id
 from observers.mongo.layout import may_name_files
 from runs.errors import StoreError
 from runs.stores.mongo_database import MongoDatabase
+from runs.stores.removing import Removed
 from runs.stores.run import REMOVING
-from runs.stores.store import Removed
 
 __all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover"]
 

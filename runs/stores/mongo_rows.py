@@ -8,9 +8,10 @@ from typing import Any
 from observers.record.identity import true_status
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
+from runs.stores.bson_values import has_changed_keys, plain, tags_in
 from runs.stores.mongo_database import Document
 from runs.stores.mongo_filters import OMNIBOARD_TAGS, stored_path
-from runs.stores.mongo_run import STATUS_FIELDS, has_changed_keys, plain, tags_in
+from runs.stores.mongo_run import STATUS_FIELDS
 
 __all__ = ["projection_of", "row_in", "value_at"]
 

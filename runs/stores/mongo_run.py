@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import bson
 import gridfs
-import numpy as np
 
 from observers.artifacts.store import ARTIFACTS
 from observers.errors import ArtifactError
@@ -21,13 +20,15 @@ from observers.mongo.documents import object_id, restore, stored_key
 from observers.mongo.fetch import fetch
 from observers.mongo.run_document import exact_part, exact_time
 from observers.record.identity import true_status
-from observers.record.points import POINT, TICKS_PER_S, Series, to_steps
+from observers.record.points import Series
 from observers.record.summaries import summarize
 from runs.errors import StoreError
 from runs.query.serialized import without_pickles
 from runs.stores.bson_arrays import decode_arrays
+from runs.stores.bson_values import has_changed_keys, plain, tags_in, with_dots
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
+from runs.stores.metric_chunks import joined
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.mongo_filters import OMNIBOARD_TAGS
 from runs.stores.mongo_removing import Remover
@@ -37,9 +38,7 @@ from runs.stores.stock_sacred import series_of
 if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
 
-__all__ = [
-    "SERIES_FIELDS", "STATUS_FIELDS", "MongoRun", "fields_of_part", "has_changed_keys", "plain", "tags_in",
-]  # fmt: skip
+__all__ = ["SERIES_FIELDS", "STATUS_FIELDS", "MongoRun", "fields_of_part"]
 
 # What `true_status` looks at.
 STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options", "uid")
@@ -57,20 +56,6 @@ _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n
 def fields_of_part(name: str) -> tuple[str, ...]:
     """Return the fields of a run's document that `MongoRun.hold_part` looks at."""
     return name, f"exact.{name}", "uid"
-
-
-def has_changed_keys(summary: Mapping[str, Any]) -> bool:
-    """Tell whether a summary in a database may have keys that are not the names of its metrics."""
-    return any("," in key or key.startswith("@") for key in summary)
-
-
-def tags_in(document: Mapping[str, Any]) -> Any:
-    """Return the tags of a run's document, those set in Omniboard among them; what is odd stays as it is."""
-    tags, omniboard = document.get("tags"), document.get("omniboard")
-    others = omniboard.get("tags") if isinstance(omniboard, Mapping) else None
-    if not isinstance(others, list) or not isinstance(tags or {}, Mapping):
-        return tags
-    return {**(tags or {}), **{tag: True for tag in others if isinstance(tag, str)}}
 
 
 class MongoRun(Run):
@@ -155,7 +140,7 @@ class MongoRun(Run):
             part = exact_part(part, self._whole(exact[name]), str(document.get("uid")))
         part = self._whole(part)
         if name == "provenance" and isinstance(part, dict):
-            part |= {key: _with_dots(part[key]) for key in ("packages", "libraries") if key in part}
+            part |= {key: with_dots(part[key]) for key in ("packages", "libraries") if key in part}
         self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
 
     def hold(self, fields: Mapping[str, Any]) -> None:
@@ -430,46 +415,3 @@ class MongoRun(Run):
                     raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
 
         return Content(name, open_)
-
-
-def _with_dots(packages: Any) -> Any:
-    """Return packages under their names, which have dots where the keys of a document have commas."""
-    return {name.replace(",", "."): one for name, one in packages.items()} if isinstance(packages, dict) else packages
-
-
-def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
-    """Return a series with the points of `metrics_chunks` behind it, if there are any."""
-    steps, values, times = [series.steps], [series.values], [series.times]
-    for chunk in chunks:
-        points = np.frombuffer(chunk["data"], POINT)
-        steps.append(to_steps(np.ascontiguousarray(points["step"]), bool(chunk.get("float_steps"))))
-        # Copied, so that the chunk is not held until the end.
-        values.append(points["value"].copy())
-        times.append(points["time"] / TICKS_PER_S)
-    return Series(*map(_concatenated, (steps, values, times)))
-
-
-def _concatenated(parts: list[np.ndarray]) -> np.ndarray:
-    """Return arrays as one, and leave the list empty, so that they are not held twice."""
-    whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    parts.clear()
-    return whole
-
-
-def plain(value: Any) -> Any:
-    """Return what BSON holds as what JSON holds: times in ISO form, other kinds as text."""
-    if value is None or isinstance(value, bool | float | str):
-        return value
-    if isinstance(value, int):
-        return int(value)  # Int64
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bson.Decimal128):
-        number = value.to_decimal()
-        # An integer beyond 64 bits; see `observers.mongo.documents`.
-        return int(number) if number.is_finite() and number.as_tuple().exponent == 0 else float(number)
-    return str(value)

@@ -13,9 +13,9 @@ from bson.raw_bson import RawBSONDocument
 
 from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, texts_to_search
 from runs.query.names import id_of
+from runs.stores.bson_values import plain, tags_in
 from runs.stores.mongo_database import BATCH, MongoDatabase
 from runs.stores.mongo_filters import OMNIBOARD_TAGS
-from runs.stores.mongo_run import plain, tags_in
 
 __all__ = ["WordSearch"]
 

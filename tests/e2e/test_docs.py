@@ -2,7 +2,7 @@
 
 A block opened with `python file=NAME`, or `csv file=NAME`, is written to that file, for the commands after it; one
 opened with `python with=store` has the page's store open. A line `error: ...` below a command is what it must print,
-ending with exit code 1. All blocks of one page run in one copy of the lab, in order.
+ending with exit code 1. All blocks of one page run in a copy of the lab, in order; what they leave there is removed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -49,12 +50,33 @@ def words(command: str) -> list[str] | str:
     return [sys.executable, *others] if is_plain else command
 
 
-@pytest.fixture
-def lab(tmp_path):
+@pytest.fixture(scope="module")
+def copied_lab(tmp_path_factory):
     """A copy of the lab, whose processes find its modules imported."""
-    copy_lab(tmp_path)
-    with imported(tmp_path):
-        yield tmp_path
+    folder = tmp_path_factory.mktemp("lab")
+    copy_lab(folder)
+    with imported(folder):
+        yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def lab(copied_lab):
+    """The copy as it was made, for one page, which adds to it and changes nothing of it."""
+    made = contents(copied_lab)
+    yield copied_lab
+    for path in copied_lab.iterdir():
+        if path.is_dir() and not any(path in parent.parents for parent in made):
+            shutil.rmtree(path)
+    for path in contents(copied_lab).keys() - made.keys():
+        path.unlink()
+    assert contents(copied_lab) == made
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Return the files and links in a folder, with what tells whether they are as they were."""
+    files = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {path: ((state := path.lstat()).st_ino, state.st_mtime_ns) for path in files}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name)

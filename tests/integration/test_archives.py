@@ -15,7 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pymongo
 import pytest
 import sacred
@@ -135,6 +134,8 @@ def test_copy_command_says_what_it_did(origin, target, runs):
 
 
 def test_tables_hold_what_runs_do(origin, tmp_path, runs):
+    import pandas
+
     table = pandas.read_csv(io.StringIO(runs("--store", origin, "export", "--format", "csv", "--sort", "id")))
     assert table["config.lr"].tolist() == [0.1, 0.2]
     assert table["config.hidden"].tolist() == ["[8, 8]"] * 2

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from sklearn.datasets import load_wine
 
 import exp
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
@@ -43,6 +42,8 @@ def run(lab, monkeypatch):
 
 
 def test_export_of_a_run_is_an_artifact_that_tells_what_it_is(run, lab):
+    from sklearn.datasets import load_wine
+
     done = run("export", **{"export.format": "pt2", "export.preparation": True})
     path = next((lab / "my_runs" / done._id).rglob("model.pt2"))
     told = done.info["export"]

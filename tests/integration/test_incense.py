@@ -1,6 +1,5 @@
 """Unmodified incense reads a database that holds runs of every kind."""
 
-import pandas as pd
 import pytest
 
 incense = pytest.importorskip("incense")
@@ -59,6 +58,8 @@ def test_metrics_are_series_of_the_first_20_000_points(lab, loader):
 
 
 def test_artifacts_have_their_types_and_are_saved_under_the_runs_id(lab, loader, tmp_path):
+    import pandas as pd
+
     artifacts = loader.find_by_id(lab.runs["completed"]).artifacts
     assert artifacts.keys() == {"large.bin", "results/table.csv"}
     assert artifacts["large.bin"].content == bytes(range(256)) * 3_000

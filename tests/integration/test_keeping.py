@@ -29,7 +29,7 @@ from observers.record.stored_files import keep
 from runs.__main__ import main
 from runs.errors import RunNotFoundError
 from runs.stores.opening import open_store
-from runs.stores.store import Removed
+from runs.stores.removing import Removed
 from runs.transfer.syncing import sync
 from tests.processes import PIPE, Process
 from tests.recording import observer_of

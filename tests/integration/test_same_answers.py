@@ -274,6 +274,7 @@ def agree(seed, num_runs, num_questions, folder, database, url):
                 found = [run.id for run in store.find(asked(tree), sort, limit, columns=(), offset=offset)]
                 assert found == wanted[offset:][:limit], (store.where, tree, sort, limit, offset)
                 assert store.count(asked(tree)) == len(wanted), (store.where, tree)
+                assert store.count(asked(tree), 3) == min(len(wanted), 3), (store.where, tree)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pymongo
 import pytest
 import sacred
@@ -432,6 +431,8 @@ def test_limit_that_is_no_number_refused(store, limit):
 
 def test_limit_below_nothing_refused(store):
     assert store.find(limit=0) == []
+    with pytest.raises(FilterError, match="limit: got 0, expected how many runs to count at most"):
+        store.count(limit=0)
     with pytest.raises(FilterError, match="limit: got -1, expected how many runs at most, or None for all"):
         store.find(limit=-1)
 
@@ -501,6 +502,8 @@ def test_store_is_counted_and_iterated_over(store):
 
 
 def test_curves_are_one_frame(store):
+    import pandas
+
     frame = store.curves(["train/loss", "val/accuracy"], where="lr<0.03")
     assert sorted(set(frame["id"])) == ["2", "3", "6"]
     run = store.get("2")
@@ -713,7 +716,7 @@ def test_media_come_back_with_their_contents(store):
     assert (columns, label) == (["image", "label", "p"], "cat")
     assert image.read() == picture.content.read()
     assert math.isnan(p)
-    with pytest.raises(StoreError, match="'words' at step 3 is a text, and no JSON"):
+    with pytest.raises(StoreError, match="'words' at step 3, of kind text, is no JSON"):
         words.table()
     samples, rate = sound.audio()
     assert (samples.dtype, samples.tolist(), rate) == (np.int16, [[0, -32767], [32767, 16384]], 8000)
@@ -721,10 +724,12 @@ def test_media_come_back_with_their_contents(store):
     assert (places.dtype, places.tolist()) == (np.float32, [[1, 2, 3], [4, 5, 6.5]])
     assert (colors.dtype, colors.tolist()) == (np.uint8, [[255, 0, 0], [0, 255, 0]])
     with pytest.raises(
-        StoreError, match="'picture' at step 3 is a image, and no WAV file: file does not start with RIFF"
+        StoreError, match="'picture' at step 3, of kind image, is no WAV file: file does not start with RIFF"
     ):
         picture.audio()
-    with pytest.raises(StoreError, match="'words' at step 3 is a text, and no point cloud: got data that begin with"):
+    with pytest.raises(
+        StoreError, match="'words' at step 3, of kind text, is no point cloud: got data that begin with"
+    ):
         words.point_cloud()
     assert (odd.content_type, odd.content.read()) == ("application/x-odd", b"\0odd")
 

@@ -62,7 +62,10 @@ def script(tmp_path):
 
 
 def is_alive(pid):
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # perhaps between the two questions
+        return False
 
 
 @pytest.mark.parametrize("options", [{}, {"start_new_session": True}, {"process_group": 0}], ids=str)
@@ -367,14 +370,16 @@ def test_tests_that_are_killed_leave_no_process_behind(script):
     nothing += "import_lab = lambda *_: None\n"
     server.write_text((ROOT / "tests" / server.name).read_text().replace("if __name__ ==", f"{nothing}if __name__ =="))
     body = f"""
+import os
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from tests import processes
-from tests.processes import PIPE, Process, _server
+from tests.processes import ADDRESS_VARIABLE, PIPE, Process, _own_server
+os.environ.pop(ADDRESS_VARIABLE, None)
 processes._SERVER = Path({str(server)!r})
 process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
-print(process.pid, process.stdout.readline().strip(), _server().pid, flush=True)
+print(process.pid, process.stdout.readline().strip(), _own_server().pid, flush=True)
 process.wait()
 """
     with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:

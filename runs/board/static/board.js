@@ -72,6 +72,21 @@ export function repeat(look) {
   timer = setTimeout(next, 1000);
 }
 
+/** Keep what is chosen in the address, which others can open; nothing, if it is as it is without a word of it. */
+export function keepInAddress(name, value) {
+  const url = new URL(location.href);
+  if (value) url.searchParams.set(name, value);
+  else url.searchParams.delete(name);
+  history.replaceState(null, "", url);
+}
+
+/** Return the two numbers of a range of an axis in the address, `name=5..9`; null where there is none. */
+export function rangeInAddress(name) {
+  const ends = (new URLSearchParams(location.search).get(name) ?? "").split("..");
+  const [low, high] = ends.map((text) => (text.trim() ? Number(text) : NaN));
+  return ends.length === 2 && low < high && Number.isFinite(low) && Number.isFinite(high) ? [low, high] : null;
+}
+
 // ---------------------------------------------------------------------- keys
 
 const extraKeys = new Map();

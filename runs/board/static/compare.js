@@ -1,5 +1,5 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
-import { repeat } from "./board.js";
+import { keepInAddress, rangeInAddress, repeat } from "./board.js";
 import { configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
@@ -7,7 +7,14 @@ const panels = new Map();
 const numbers = new Map(); // of curves, by what they are called in every panel
 const off = new Set();
 const legend = document.getElementById("legend");
-let range = null;
+// As the panels have it; the address has steps or seconds.
+let range = onAxis(rangeInAddress("zoom"));
+
+/** Tell whether the axis of all panels is one of time of day, "wall", or otherwise logarithmic, "log". */
+function axisOf(kind) {
+  const isWall = figures.some(({ dataset }) => dataset.url.includes("x=wall"));
+  return kind === "wall" ? isWall : !isWall && figures.some(({ dataset }) => dataset.logx);
+}
 
 /** Return what a curve is called in every panel: the number of runs behind a mean may differ. */
 function keyOf(label) {
@@ -21,6 +28,14 @@ function numberOf(label) {
     addToLegend(key);
   }
   return numbers.get(key);
+}
+
+/** Return a range of steps or seconds as the axis of the panels has it; null where it has none. */
+function onAxis(ends) {
+  if (!ends) return null;
+  if (axisOf("wall")) return ends.every((s) => Math.abs(s) < 8e12) ? ends.map((s) => new Date(s * 1000).toISOString()) : null;
+  if (axisOf("log")) return ends[0] > 0 ? ends.map(Math.log10) : null;
+  return ends;
 }
 
 function addToLegend(key) {
@@ -82,14 +97,16 @@ async function draw(figure) {
   const xaxis = {
     title: { text: found.x_label, standoff: 6 },
     type: isWall ? "date" : figure.dataset.logx ? "log" : "linear",
-    ...(range ? { range: [...range], autorange: false } : { autorange: true }),
+    // By itself the axis shows all, which a double click brings back.
+    ...(range && plot.dataset.heard ? { range: [...range], autorange: false } : { autorange: true }),
   };
   const yaxis = { type: figure.dataset.logy ? "log" : "linear", exponentformat: "e" };
   const layout = layoutOf({ xaxis, yaxis, hovermode: many ? "closest" : "x" });
-  const config = configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds(figure)));
+  const config = configOf(found.metric, () => fetchFile(figure.dataset.csv + bounds()));
   await (await plotly()).react(plot, drawn, layout, config);
   if (!plot.dataset.heard) {
     plot.dataset.heard = "1";
+    if (range) await window.Plotly.relayout(plot, { "xaxis.range": [...range] });
     plot.on("plotly_relayout", (change) => zoomed(change));
     shareCursor(plot, () => [...panels.values()].map((panel) => panel.plot));
   }
@@ -101,20 +118,27 @@ async function zoomed(change) {
   if (low !== undefined && high !== undefined) range = [low, high];
   else if (change["xaxis.autorange"]) range = null;
   else return;
+  form.elements.zoom.value = range ? ends().join("..") : "";
+  keepInAddress("zoom", form.elements.zoom.value);
   await Promise.all([...panels.keys()].map(load));
 }
 
-function bounds(figure) {
+/** Return the ends of the range in steps or seconds. */
+function ends() {
+  const seconds = (time) => Date.parse(/Z$/.test(time) ? time : `${time.replace(" ", "T")}Z`) / 1000;
+  return range.map((value) => (typeof value === "string" ? seconds(value) : axisOf("log") ? 10 ** value : value));
+}
+
+function bounds() {
   if (!range) return "";
-  const isLog = figure.dataset.logx && !figure.dataset.url.includes("x=wall");
-  const number = (value) => (typeof value === "string" ? Date.parse(value.replace(" ", "T") + "Z") / 1000 : isLog ? 10 ** value : value);
-  return `&from=${number(range[0])}&to=${number(range[1])}`;
+  const [from, to] = ends();
+  return `&from=${from}&to=${to}`;
 }
 
 async function load(figure) {
   const notes = figure.querySelector(".notes");
   try {
-    const asked = fetchNumbers(figure.dataset.url + bounds(figure));
+    const asked = fetchNumbers(figure.dataset.url + bounds());
     plotly().catch(() => {});
     const found = await asked;
     panels.set(figure, { found, plot: figure.querySelector(".plot") });
@@ -170,4 +194,7 @@ form.addEventListener("submit", () => {
   }
   for (const field of form.querySelectorAll("input[type=text]")) field.disabled = !field.value.trim();
   if (form.elements.smoothing.value === "0") form.elements.smoothing.disabled = true;
+  // Of another axis it is another range.
+  if (!form.elements.x.selectedOptions[0].defaultSelected) form.elements.zoom.value = "";
+  form.elements.zoom.disabled = !form.elements.zoom.value;
 });

@@ -1,4 +1,5 @@
 // Media of several runs side by side: of each series and run the last one up to the step that a slider chooses.
+import { keepInAddress } from "./board.js";
 import { close, fetchMedium, show } from "./medium.js";
 
 for (const section of document.querySelectorAll(".medium-series")) {
@@ -24,11 +25,21 @@ for (const section of document.querySelectorAll(".medium-series")) {
       at.textContent = `step ${entry[1]}`;
     }
   };
-  slider?.addEventListener("input", () => {
+  const choose = () => {
     section.querySelector("output").textContent = steps[Number(slider.value)];
     slider.ariaValueText = `step ${steps[Number(slider.value)]}`;
+  };
+  slider?.addEventListener("input", () => {
+    choose();
     places.forEach(follow);
   });
+  const word = `step.${section.dataset.name}`;
+  slider?.addEventListener("change", () => keepInAddress(word, slider.value === slider.max ? "" : String(steps[Number(slider.value)])));
+  const named = steps.map(String).indexOf(new URLSearchParams(location.search).get(word));
+  if (slider && named >= 0) {
+    slider.value = named;
+    choose();
+  }
   new IntersectionObserver((found, observer) => {
     if (!found.some((one) => one.isIntersecting)) return;
     observer.disconnect();

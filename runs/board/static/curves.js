@@ -1,5 +1,5 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
-import { announce, repeat } from "./board.js";
+import { announce, keepInAddress, rangeInAddress, repeat } from "./board.js";
 import { configOf, fetchFile, fetchJson, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
@@ -33,8 +33,13 @@ class Chart {
   constructor(section) {
     this.metric = section.dataset.metric;
     this.place = section.querySelector(".plot");
-    this.range = null;
+    this.range = rangeInAddress(this.zoomed);
     this.found = null;
+  }
+
+  /** The word of the address that says which range is shown. */
+  get zoomed() {
+    return `zoom.${this.metric}`;
   }
 
   /** Return the address of the points that are shown. */
@@ -71,7 +76,10 @@ class Chart {
     if (weight) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
     const layout = layoutOf({
       height: 240,
-      xaxis: { title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 } },
+      xaxis: {
+        title: { text: axis.value === "times" ? "seconds" : "", standoff: 4 },
+        ...(this.range && this.isWatched ? { range: [...this.range] } : {}),
+      },
       yaxis: { type: isLog.checked ? "log" : "linear", exponentformat: "e", ...aroundConstant(values) },
       uirevision: `${axis.value} ${isLog.checked}`,
     });
@@ -80,6 +88,8 @@ class Chart {
     this.place.dataset.drawn = values.length;
     if (this.isWatched) return;
     this.isWatched = true;
+    // By itself the axis shows all, which a double click brings back.
+    if (this.range) await window.Plotly.relayout(this.place, { "xaxis.range": [...this.range] });
     this.place.on("plotly_relayout", (change) => this.zoom(change));
     shareCursor(this.place, () => [...seen.values()].filter((chart) => chart.isWatched).map((chart) => chart.place));
   }
@@ -88,6 +98,7 @@ class Chart {
     if ("xaxis.range[0]" in change) this.range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     else if (change["xaxis.autorange"]) this.range = null;
     else return;
+    keepInAddress(this.zoomed, this.range?.join(".."));
     this.load().catch((error) => announce(error.message));
   }
 }
@@ -96,14 +107,8 @@ class Chart {
 const chosen = [["x", axis, "steps"], ["smoothing", smoothing, "0"]];
 
 function keep() {
-  const url = new URL(location.href);
-  for (const [name, control, usual] of chosen) {
-    if (control.value === usual) url.searchParams.delete(name);
-    else url.searchParams.set(name, control.value);
-  }
-  if (isLog.checked) url.searchParams.set("log", "1");
-  else url.searchParams.delete("log");
-  history.replaceState(null, "", url);
+  for (const [name, control, usual] of chosen) keepInAddress(name, control.value === usual ? "" : control.value);
+  keepInAddress("log", isLog.checked ? "1" : "");
 }
 
 if (charts) {
@@ -126,6 +131,7 @@ if (charts) {
   axis.addEventListener("input", () => {
     for (const chart of seen.values()) {
       chart.range = null;
+      keepInAddress(chart.zoomed, "");
       chart.load().catch((error) => announce(error.message));
     }
   });

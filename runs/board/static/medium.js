@@ -1,5 +1,6 @@
 // One medium on a page: what its HTML needs of scripts.
-import { colour, configOf, onScheme, plotly } from "./plots.js";
+import { announce } from "./board.js";
+import { colour, configOf, fetchJson, layoutOf, lineColour, onScheme, plotly, save } from "./plots.js";
 import { makeSortable } from "./run.js";
 
 /** Return a medium as a part of a page. */
@@ -14,6 +15,7 @@ export function show(place, html) {
   place.innerHTML = html;
   place.querySelectorAll("table[data-sortable]").forEach(makeSortable);
   place.querySelectorAll("img[data-moves]").forEach(letStop);
+  place.querySelectorAll("[data-histogram]").forEach(letSave);
   for (const one of place.querySelectorAll(".points")) clouds.set(one, new Cloud(one, place));
 }
 
@@ -41,6 +43,26 @@ function letStop(image) {
   };
   button.addEventListener("click", toggle);
   if (matchMedia("(prefers-reduced-motion: reduce)").matches) image.decode().then(toggle, () => {});
+}
+
+/** Let a histogram be saved, as a plot with axes, or as the bounds and the count of each bin. */
+function letSave(tools) {
+  const { histogram, name } = tools.dataset;
+  tools.addEventListener("click", async ({ target }) => {
+    const format = target.dataset.save;
+    if (!format) return;
+    try {
+      const { edges, counts } = await fetchJson(histogram);
+      const rows = counts.map((count, index) => [edges[index], edges[index + 1], count]);
+      const csv = [["from", "to", "count"], ...rows].map((row) => `${row.join(",")}\n`).join("");
+      const bars = { type: "bar", x: edges.slice(0, -1), y: counts, offset: 0, marker: { color: lineColour(0) } };
+      bars.width = rows.map(([from, to]) => to - from);
+      const layout = layoutOf({ bargap: 0, xaxis: { title: { text: name } }, yaxis: { title: { text: "count" } } });
+      await save({ data: [bars], layout }, name, format, csv);
+    } catch (error) {
+      announce(error.message);
+    }
+  });
 }
 
 // ---------------------------------------------------------------------- point clouds

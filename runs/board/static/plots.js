@@ -74,21 +74,27 @@ async function saveCsv(name, found) {
   }
 }
 
+function fileName(name) {
+  return name.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "plot";
+}
+
+/** Save a plot, or a figure that is none yet, under a name as "png", "svg" or "csv", of which the file is given. */
+export async function save(figure, name, format, csv) {
+  if (format === "csv") await saveCsv(`${fileName(name)}.csv`, csv);
+  else await (await plotly()).downloadImage(figure, { format, filename: fileName(name), width: 1000, height: 600 });
+}
+
 /** Return the configuration of a plot that is saved under a name; `csv` returns its CSV file, or a promise of it. */
 export function configOf(name, csv = csvOf) {
-  const file = name.replaceAll(/[^\w.-]+/g, "_").slice(0, 100) || "plot";
-  const save = (format) => ({
+  const button = (format) => ({
     name: `Save as ${format.toUpperCase()}`,
     icon: icon(format.toUpperCase()),
-    click: (plot) =>
-      format === "csv"
-        ? saveCsv(`${file}.csv`, csv(plot))
-        : window.Plotly.downloadImage(plot, { format, filename: file, width: 1000, height: 600 }),
+    click: (plot) => save(plot, name, format, format === "csv" && csv(plot)),
   });
   return {
     displaylogo: false,
     responsive: true,
-    modeBarButtons: [[save("png"), save("svg"), save("csv")], ["zoom2d", "pan2d", "resetScale2d"]],
+    modeBarButtons: [["png", "svg", "csv"].map(button), ["zoom2d", "pan2d", "resetScale2d"]],
   };
 }
 

@@ -64,7 +64,13 @@ const boxes = () => [...table.querySelectorAll("tbody input[type=checkbox]")];
 const selected = new Set();
 let last = null;
 
+/** Have what draws curves at hand, as those who select runs are likely to compare them. */
+function fetchPlots() {
+  fetchPlots.asked ??= fetch(document.documentElement.dataset.plotly, { priority: "low" }).then((answer) => answer.blob(), () => {});
+}
+
 function showSelection() {
+  if (selected.size) fetchPlots();
   for (const box of boxes()) {
     box.checked = selected.has(box.value);
     box.closest("tr").ariaSelected = box.checked ? "true" : null;

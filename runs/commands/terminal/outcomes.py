@@ -11,7 +11,7 @@ from runs.query.texts import count_text, list_text, size_text
 
 if TYPE_CHECKING:
     from runs.stores.adding import Copied
-    from runs.stores.store import Removed
+    from runs.stores.removing import Removed
 
 __all__ = ["print_copied", "print_left_out", "print_removed"]
 

@@ -136,15 +136,15 @@ class Index:
 
         return self._asked(ask)
 
-    def count(self, filter: Any = None) -> int:
-        """Return how many runs a filter is true of, as of the last update; see `find`."""
+    def count(self, filter: Any = None, limit: int | None = None) -> int:
+        """Return how many runs a filter is true of, `limit` at most, as of the last update; see `find`."""
         tree = parse_filter(filter)
 
         def ask(connection: sqlite3.Connection) -> int:
             with transaction(connection, "DEFERRED"):
                 if names_in(tree) & {"status", DURATION}:
                     self._judge(connection)
-                return questions.count(connection, tree)
+                return questions.count(connection, tree, limit)
 
         return self._asked(ask)
 

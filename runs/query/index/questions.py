@@ -85,12 +85,12 @@ def find(
     return list(found.values())
 
 
-def count(connection: sqlite3.Connection, tree: Filter) -> int:
-    """Return how many runs a filter is true of."""
+def count(connection: sqlite3.Connection, tree: Filter, limit: int | None = None) -> int:
+    """Return how many runs a filter is true of, `limit` at most."""
     connection.execute("DELETE FROM temp.wanted")
     where, values = _matching(connection, tree)
-    query = f"SELECT count(*) FROM run r WHERE r.is_readable AND {where}"
-    return connection.execute(query, values).fetchone()[0]
+    query = f"SELECT count(*) FROM (SELECT 1 FROM run r WHERE r.is_readable AND {where} LIMIT ?)"
+    return connection.execute(query, [*values, -1 if limit is None else limit]).fetchone()[0]
 
 
 def fields(connection: sqlite3.Connection) -> list[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from runs.errors import SweepError
 from runs.work.sweeps.agent import Means
+from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.judging import Judgement, choose_finalists, fresh_seeds, judge
 from runs.work.sweeps.place import Place
+from runs.work.sweeps.spec import Objective
 from runs.work.sweeps.status import Watcher
 from runs.work.sweeps.supervising import supervise
 
@@ -48,7 +51,7 @@ def finals(
     definition, spec = watcher.definition, watcher.spec
     if len(spec.objectives) != 1:
         raise SweepError(
-            f"sweep.reseed: got a sweep with {len(spec.objectives)} objectives, expected one, which a best point has"
+            f"sweep.reseed: got a sweep with {len(spec.objectives)} objectives, expected one, by which a point is best"
         )
     (objective,) = spec.objectives
     points = watcher.study.points()
@@ -63,13 +66,7 @@ def finals(
     seeds = fresh_seeds(definition.seed, num_seeds, [0, *(definition.seed + index for index in range(spec.seeds))])
     values: dict[str, dict[int, float]] = {}
     for number in chosen:
-        fixed = {key: {"value": value} for key, value in points[number].parameters.items()}
-        document = {
-            "method": "grid",
-            "metric": {"name": objective.name, "goal": objective.goal},
-            "parameters": {**fixed, "seed": {"values": seeds}},
-        }
-        final = dataclasses.replace(definition, id=f"{definition.id}-final-{number}", spec=document, count=None)
+        final = _final_sweep(definition, objective, number, points[number].parameters, seeds)
         with contextlib.closing(place.home(final.id)) as home:
             if not home.create(final):  # perhaps with fewer seeds
                 home.replace(final)
@@ -79,3 +76,16 @@ def finals(
             point.parameters["seed"]: point.values[0] for point in status.points.values() if point.state == "COMPLETE"
         }
     return judge(values, objective.goal)
+
+
+def _final_sweep(
+    definition: Definition, objective: Objective, number: int, parameters: Mapping[str, Any], seeds: Sequence[int]
+) -> Definition:
+    """Return the sweep that runs one point of another sweep on each of some seeds."""
+    fixed = {key: {"value": value} for key, value in parameters.items()}
+    document = {
+        "method": "grid",
+        "metric": {"name": objective.name, "goal": objective.goal},
+        "parameters": {**fixed, "seed": {"values": list(seeds)}},
+    }
+    return dataclasses.replace(definition, id=f"{definition.id}-final-{number}", spec=document, count=None)

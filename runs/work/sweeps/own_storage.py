@@ -1,7 +1,7 @@
 """Optuna storages that a sweep names for its study, opened to be read and never written.
 
-The name is in the record, which may be anybody's. So a file must lie where the runs are kept, beside them, or below the
-folder that the reader was started in, and no other machine is asked.
+A record may come from anybody, and so may the name of a storage in it. So only a file is opened that lies among the
+runs, beside them or below the folder that the reader was started in, and no connection is made to another machine.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _path(definition: Definition, folders: Sequence[Path]) -> Path:
     kind, _, rest = definition.storage.partition("://")
     if kind.partition("+")[0] != "sqlite":
         raise SweepError(
-            f"sweep {definition.id}: its study is on a server ({kind[:20]}), which is not asked as a record says so; "
-            f"write: python exp.py sweep.plot with sweep.id={definition.id}"
+            f"sweep {definition.id}: its study is on a server ({kind[:20]}), and a record alone makes nobody connect "
+            f"to one; draw it with: python exp.py sweep.plot with sweep.id={definition.id}"
         )
     name = rest.removeprefix("/").partition("?")[0]
     if not name or name == ":memory:" or name.startswith("file:"):
@@ -70,10 +70,10 @@ def _path(definition: Definition, folders: Sequence[Path]) -> Path:
     path = Path(definition.cwd, name).resolve()
     if not any(path.is_relative_to(folder.resolve()) for folder in folders):
         raise SweepError(
-            f"sweep {definition.id}: its study is in {path}, outside of the folder of the runs and of the one that the "
-            f"board was started in; start the board in {path.parent}, or write: python exp.py sweep.plot with "
+            f"sweep {definition.id}: its study is in {path}, neither beside the runs nor below the folder that the "
+            f"board was started in; start the board in {path.parent}, or draw it with: python exp.py sweep.plot with "
             f"sweep.id={definition.id}"
         )
     if not path.is_file():
-        raise SweepError(f"sweep {definition.id}: its study is in {path}, which is not there")
+        raise SweepError(f"sweep {definition.id}: its study is in {path}, which does not exist")
     return path

@@ -108,18 +108,12 @@ def run_array(
         if jobs:
             show(f"{job}: agents are queued, and write to {folder}")
         try:
-            with display(show, status, watcher) as look:
-                has_ended = False
-                while not has_ended:
-                    has_ended = all(job.done() for job in jobs)
-                    status = watcher.look()
-                    has_ended &= bool(jobs) or not status.num_agents
-                    look(status)
-                    time.sleep(0 if has_ended else _LOOK_S)
+            status = _watch(watcher, status, jobs, show)
         except KeyboardInterrupt:
+            at_once = f", or at once: scancel {number}" if jobs else ""
             show(
-                f"{job} goes on; to look at it: sweep.status with sweep.id={id}; to end it: sweep.stop with"
-                f" sweep.id={id}, which lets runs come to their end, or at once: scancel {number}".rstrip()
+                f"{job} goes on; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
+                f"which lets runs come to their end{at_once}"
             )
             raise
     request.unlink(missing_ok=True)
@@ -127,6 +121,18 @@ def run_array(
     if not (status.is_done or status.is_stopped or is_late):
         raise SweepError(f"{job} has ended with points left; see {folder}; the same command goes on")
     return status
+
+
+def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], show: Callable[[str], None]) -> Status:
+    """Show how a sweep stands until all jobs have ended; of none, until no agent of others is at work. Return that."""
+    with display(show, status, watcher) as look:
+        while True:
+            has_ended = all(job.done() for job in jobs)
+            status = watcher.look()
+            look(status)
+            if has_ended and (jobs or not status.num_agents):
+                return status
+            time.sleep(_LOOK_S)
 
 
 def _write_request(folder: Path, request: Mapping[str, Any]) -> Path:

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,14 @@ def work(place: Place, id: str, means: Means) -> int:
 
 def main() -> int:
     """Read what to work with, and work."""
-    given: Mapping[str, Any] = json.loads(sys.stdin.readline())
+    given = _request()
+    if given is None:
+        print(
+            "error: this process is started by sweep.run, which tells it by stdin what to work on; "
+            "to start an agent by hand: python exp.py sweep.agent with sweep.id=...",
+            file=sys.stderr,
+        )
+        return 2
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -53,6 +59,17 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _request() -> dict[str, Any] | None:
+    """Return what `agent_request` made, read from stdin; None if that holds anything else."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return None
+    try:
+        given = json.loads(sys.stdin.readline())
+    except (ValueError, RecursionError):
+        return None
+    return given if isinstance(given, dict) and {"place", "id", "means"} <= given.keys() else None
 
 
 def _leave(number: int, frame: Any) -> None:

@@ -351,8 +351,9 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page.goto(f"{serve(recorded)}/runs/1?tab=curves")
     plot = page.locator("section[data-metric='train/loss'] .plot")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40'] .scatterlayer path")
-    plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12})")
+    plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12.5})")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='5']")
+    assert page.url.endswith("?tab=curves&zoom.train%2Floss=9.5..12.5")
     plot.hover()
     other = page.locator("section[data-metric='val/accuracy'] .plot .cursor:visible span")
     other.wait_for()
@@ -366,8 +367,9 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page.locator("#log-scale").check()
     page.locator("#x-axis").select_option("times")
     assert page.url.endswith("?tab=curves&log=1&x=times")
-    page.goto(page.url)
+    page.goto(f"{page.url}&zoom.train%2Floss=-1..1000")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40']")
+    page.wait_for_function("plot => plot.layout.xaxis.range?.[1] === 1000", arg=plot.element_handle())
     assert page.locator("#log-scale").is_checked()
     assert page.locator("#x-axis").input_value() == "times"
     # Without the points beside the range, which the plot draws its lines to.
@@ -379,6 +381,9 @@ def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):
     page.goto(f"{serve(rich['folder'])}/runs/1?tab=media")
     page.wait_for_selector("img[alt='at 2']")
     page.locator("input[type=range]").first.press("ArrowLeft")
+    page.wait_for_selector("img[alt='at 1']")
+    assert page.url.endswith("?tab=media&step.picture=1")
+    page.goto(page.url)
     page.wait_for_selector("img[alt='at 1']")
     assert page.locator(".slider output").first.text_content() == "1"
 
@@ -407,6 +412,18 @@ def test_sounds_videos_points_and_html_are_played_drawn_and_stopped(watched, ser
         scan.locator("[data-title='Save as CSV']").dispatch_event("click")
     assert download.value.suggested_filename == "scan.csv"
     assert Path(download.value.path()).read_text().splitlines()[:2] == ["x,y,z,red,green,blue", "0,1,2,0,1,2"]
+    weights = page.locator(".medium-series", has=page.locator("h2", has_text="weights"))
+    weights.scroll_into_view_if_needed()
+    saved = {}
+    for kind in ("png", "svg", "csv"):
+        with page.expect_download() as download:
+            weights.locator(f"[data-save={kind}]").click()
+        assert download.value.suggested_filename == f"weights.{kind}"
+        saved[kind] = Path(download.value.path()).read_bytes()
+    assert saved["png"].startswith(b"\x89PNG")
+    assert b">count</text>" in saved["svg"]
+    head, first, *rows = saved["csv"].decode().splitlines()
+    assert (head, first, len(rows)) == ("from,to,count", "0,1.546875,2", 63)
     episode = page.locator(".medium-series", has=page.locator("h2", has_text="episode"))
     episode.scroll_into_view_if_needed()
     episode.locator("button", has_text="Play").click()

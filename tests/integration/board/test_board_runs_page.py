@@ -95,6 +95,15 @@ def test_what_is_typed_becomes_a_condition_or_words():
     assert view.adding("").url() == "/runs?where=a%3D1&page=3"
 
 
+def test_many_runs_of_a_filter_are_counted_when_the_page_watches(client_of, many, monkeypatch):
+    monkeypatch.setattr("runs.board.runs_page._COUNTED", 5)
+    client, query = client_of(many), {"where": "lr>0"}
+    assert '<span id="total">at least 55</span>' in client.get("/runs", params=query).text
+    assert client.get("/list/rows", params=query).headers["x-total"] == "60"
+    assert '<span id="total">60</span>' in client.get("/runs").text
+    assert '<span id="total">30</span>' in client.get("/runs", params={"where": "model=model1"}).text
+
+
 def test_typed_condition_is_in_the_url_that_others_open(client_of, recorded):
     answer = client_of(recorded).get("/runs", params={"add": "lr<0.05", "sort": "lr"})
     assert 'data-address="/runs?where=lr%3C0.05&amp;sort=lr"' in answer.text
@@ -165,7 +174,8 @@ def test_selected_runs_are_tagged_and_deleted_by_keys(watched, serve, recorded, 
     page.goto(serve(store))
     page.keyboard.press("j")
     page.keyboard.press("j")
-    page.keyboard.press("x")
+    with page.expect_request("**/static/plotly.min.js?v=*"):  # for a comparison
+        page.keyboard.press("x")
     assert page.locator("#num-selected").text_content() == "1 run selected"
     page.keyboard.press("t")
     page.fill("#tags-add", "best")

@@ -249,10 +249,14 @@ def test_sources_and_media_stand_side_by_side(client_of, changed_store):
 
 
 def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve, recorded, tmp_path):
-    page = watched().page
+    watch = watched()
+    page = watch.page
     page.goto(f"{serve(recorded)}/compare?run=1&run=2&log_y=1&smoothing=0.3")
     drawn(page)
     assert page.locator("figure.panel").count() == 2
+    # What is asked for ahead of the script is what the script asks for.
+    assert page.locator("link[rel=preload][as=fetch]").count() == 2
+    assert sum("/compare/panel?" in url for url in watch.requests) == 2
     legend = page.locator("#legend li").all_inner_texts()
     assert [text.partition(",")[0] for text in legend] == ["run 1: lr=0.1", "run 2: lr=0.01"]
     assert_accessible(page)
@@ -279,10 +283,21 @@ def test_a_range_is_shown_in_all_panels_with_all_of_its_points(watched, serve, r
     page.goto(f"{serve(recorded)}/compare?run=1&run=2")
     drawn(page)
     page.evaluate("Plotly.relayout(document.querySelector('.plot'), {'xaxis.range': [5, 9]})")
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.plot')].every((one) => one.layout.xaxis.range?.[0] === 5)"
-    )
-    assert sum("from=5" in url for url in watch.requests) == 2
+    shown = "() => [...document.querySelectorAll('.plot')].every((one) => one.layout?.xaxis.range?.[0] === 5)"
+    page.wait_for_function(shown)
+    assert sum("from=5&" in url for url in watch.requests) == 2
+    # The same at its address, of which another axis is another range.
+    assert page.url.endswith("&zoom=5..9")
+    watch.requests.clear()
+    page.goto(page.url)
+    page.wait_for_function(shown)
+    assert ["from=5&to=9" in url for url in watch.requests if "/compare/panel" in url] == [True, True]
+    page.locator("select[name=band]").select_option("range")
+    page.wait_for_url("**/compare?*band=range*")
+    assert "zoom=5..9" in page.url
+    page.locator("select[name=x]").select_option("time")
+    page.wait_for_url("**/compare?*x=time*")
+    assert "zoom" not in page.url
 
 
 def test_media_follow_the_slider(watched, serve, changed):
@@ -295,6 +310,10 @@ def test_media_follow_the_slider(watched, serve, changed):
     page.wait_for_function(
         "() => [...document.querySelectorAll('.at')].slice(0, 2).every((one) => one.innerText === 'step 0')"
     )
+    assert page.url.endswith("&step.sample=0")
+    page.goto(page.url)
+    page.wait_for_selector(".at:text('step 0')")
+    assert page.locator("input[type=range]").input_value() == "0"
 
 
 @pytest.mark.nightly

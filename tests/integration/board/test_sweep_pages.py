@@ -130,13 +130,13 @@ def test_what_is_not_there_or_lies_elsewhere_is_said(client_of, sweeps, swept, m
     client = client_of(sweeps)
     for id, problem in (
         ("none", "there is no sweep none"),
-        ("outside", "its study is in /nowhere/study.db, outside of the folder of the runs"),
-        ("above", f"its study is in {swept.parent.parent}/study.db, outside of the folder of the runs"),
-        ("missing", f"its study is in {swept}/missing.db, which is not there"),
+        ("outside", "its study is in /nowhere/study.db, neither beside the runs nor below the folder"),
+        ("above", f"its study is in {swept.parent.parent}/study.db, neither beside the runs nor below the folder"),
+        ("missing", f"its study is in {swept}/missing.db, which does not exist"),
         ("memory", "its study is in &#39;sqlite://&#39;, expected a SQLite file"),
         ("text", f"{swept}/text.db cannot be read as an Optuna storage"),
         ("empty", f"{swept}/empty.db cannot be read as an Optuna storage"),
-        ("server", "its study is on a server (postgresql), which is not asked as a record says so"),
+        ("server", "its study is on a server (postgresql), and a record alone makes nobody connect to one"),
     ):
         answer = client.get(f"/sweeps/{id}")
         assert answer.status_code == 409

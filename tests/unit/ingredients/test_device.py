@@ -72,6 +72,18 @@ def test_make_device_returns_the_configured_device():
     assert make(name="cpu") == torch.device("cpu")
 
 
+@pytest.mark.parametrize("before", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_make_device_sets_the_flags_of_determinism_only_where_they_differ(deterministic, before, monkeypatch):
+    torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    calls, original = [], torch.use_deterministic_algorithms
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", lambda mode: calls.append(mode) or original(mode))
+    make(deterministic=deterministic)
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+    assert calls == ([] if before == (deterministic, False) else [deterministic])
+
+
 def test_make_device_sets_the_number_of_threads():
     torch.set_num_threads(2)
     make(num_threads=1)

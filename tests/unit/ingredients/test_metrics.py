@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from sklearn import metrics as sklearn_metrics
 from torch import nn
 
 from experiments.training.loop import evaluate, fit
@@ -55,6 +54,8 @@ def train(data, loss, **settings):
 
 
 def test_metrics_are_those_of_sklearn(data):
+    from sklearn import metrics as sklearn_metrics
+
     loss, model = measured(data), make_model()
     found = evaluate(model, data.val, loss)
     outputs = model(INPUTS[20:]).detach()
@@ -84,6 +85,8 @@ def test_metrics_can_be_monitored_and_change_nothing(data):
 
 
 def test_metrics_of_training_batches_are_of_all_of_an_epoch(data):
+    from sklearn import metrics as sklearn_metrics
+
     model = make_model()
     optimizer, log = torch.optim.SGD(model.parameters(), lr=0.0), []
     fit(model, data, measured(data, on_train=True), optimizer, log=lambda *point: log.append(point), epochs=1)

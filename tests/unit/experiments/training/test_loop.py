@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn import metrics as sklearn_metrics
 from torch import nn
 from torch.nn import functional
 
@@ -542,6 +541,8 @@ def test_evaluate_of_labels_counts_each(tensor_data):
 
 @pytest.mark.parametrize("num_values", [1, 2])
 def test_evaluate_of_values_is_that_of_scikit_learn_in_their_own_unit(tensor_data, num_values):
+    from sklearn import metrics as sklearn_metrics
+
     values = VALUES[:, :num_values] * 50 + 300
     mean, std = values[:20].mean(0), values[:20].std(0)
     normalized = (values - mean) / std

@@ -1,6 +1,7 @@
 """Bundled data and data in files; and what is refused."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from ingredients.data import ingredient
 from ingredients.datasets.preparation import prepare
 from ingredients.datasets.samples import as_floats
-from ingredients.datasets.sources import BUNDLED, load_source
+from ingredients.datasets.sources import BUNDLED, load_source, read_digits
 from ingredients.datasets.splitting import TEST, TRAIN, VAL
 from ingredients.errors import DataError, MissingDependencyError
 
@@ -79,6 +80,26 @@ def test_bundled_diabetes_has_numbers_as_targets():
 
 def test_bundled_class_names_are_those_of_the_set():
     assert load_source("breast_cancer").classes == ("malignant", "benign")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_digits_are_those_of_scikit_learn_wherever_it_keeps_them(is_there, monkeypatch):
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    if not is_there:
+        monkeypatch.setattr(Path, "is_file", lambda path: False)
+    images, labels = read_digits()
+    assert (images.dtype, labels.dtype) == (bunch.images.dtype, bunch.target.dtype)
+    assert np.array_equal(images, bunch.images)
+    assert np.array_equal(labels, bunch.target)
+
+
+def test_what_is_done_to_a_bundled_data_set_is_nobody_elses():
+    first = load_source("digits")
+    first.inputs[:] = first.targets[:] = 0
+    assert load_source("digits").inputs.any()
+    assert load_source("digits").targets.any()
 
 
 @pytest.mark.parametrize("name", BUNDLED)

@@ -6,6 +6,7 @@ import types
 import pytest
 
 from observers.provenance import sources_and_git as provenance
+from observers.provenance.imported_modules import module_files
 
 
 @pytest.fixture
@@ -66,7 +67,7 @@ def test_modules_that_come_change_and_go_are_noticed(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, name, module)
 
     def found():
-        files = provenance.module_files()
+        files = module_files()
         return [files.get(str(tmp_path / folder), {}) for folder in ("one", "two")]
 
     put("comes_first", "one/a.py")

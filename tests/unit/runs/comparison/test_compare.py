@@ -5,7 +5,6 @@ import math
 import random
 
 import pytest
-import scipy.stats
 
 from runs.comparison.compare import compare, is_larger_better
 from runs.comparison.grouping import group_runs
@@ -40,6 +39,8 @@ def of(store, by="opt.name", over="seed", metric="val/accuracy.max", **options):
 
 
 def test_shared_seeds_are_compared_in_pairs(write_store):
+    import scipy.stats
+
     found = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM)))
     assert [group.label for group in found.groups] == ["opt.name=adam", "opt.name=sgd"]  # the best first
     adam, sgd = found.groups
@@ -54,6 +55,8 @@ def test_shared_seeds_are_compared_in_pairs(write_store):
 
 
 def test_other_seeds_are_compared_by_welch(write_store):
+    import scipy.stats
+
     found = of(write_store(*rows("sgd", SGD), *rows("adam", ADAM, range(10, 15))))
     [pair] = found.pairs
     assert pair.test.method == "welch t"

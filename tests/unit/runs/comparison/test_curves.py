@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +91,8 @@ def test_steps_that_are_no_numbers_are_left_out():
 
 
 def test_mean_at_equal_steps_and_its_interval():
+    import scipy.stats
+
     rows = np.array([[1.0, 2, 3], [2, 4, 6], [4, 4, 5]])
     found = mean_curve([curve(*row) for row in rows], "m")
     np.testing.assert_allclose(found.y, rows.mean(0))

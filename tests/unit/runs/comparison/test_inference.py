@@ -5,7 +5,6 @@ import warnings
 
 import numpy as np
 import pytest
-import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +56,8 @@ def test_sample_neither_overflows_nor_underflows(scale):
 
 @given(values)
 def test_sample_agrees_with_scipy(given_values):
+    import scipy.stats
+
     array = np.array(given_values)
     found = sample(array, 0.9)
     if found.std == 0:
@@ -96,6 +97,8 @@ def test_welch_test_of_students_data():
 
 @given(values, values)
 def test_welch_test_agrees_with_scipy(first, second):
+    import scipy.stats
+
     first, second = np.array(first), np.array(second)
     found = welch_test(first, second)
     if min(sample(first).std, sample(second).std) == 0:
@@ -112,6 +115,8 @@ def test_welch_test_agrees_with_scipy(first, second):
 
 @given(st.lists(st.tuples(st.integers(-999, 999), st.integers(-999, 999)), min_size=2, max_size=12))
 def test_paired_test_agrees_with_scipy(pairs):
+    import scipy.stats
+
     first, second = np.array(pairs, float).T
     found = paired_test(first, second)
     if len(set(first - second)) == 1:
@@ -206,5 +211,7 @@ def test_mean_interval_is_the_same_as_of_each_alone():
 
 @pytest.mark.parametrize(("hits", "n", "confidence"), [(18, 20, 0.95), (0, 5, 0.95), (5, 5, 0.9), (881, 1000, 0.99)])
 def test_interval_of_a_share_is_that_of_scipy(hits, n, confidence):
+    import scipy.stats
+
     expected = scipy.stats.binomtest(hits, n).proportion_ci(confidence, method="wilson")
     assert share_interval(hits / n, n, confidence) == pytest.approx((expected.low, expected.high))

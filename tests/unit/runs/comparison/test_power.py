@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy.stats import nct, t
 
 from runs.comparison.inference import paired_test, welch_test
 from runs.comparison.power import num_to_tell_apart
@@ -24,6 +23,8 @@ def test_pairs_need_what_the_tables_say(d, power, n):
 
 @pytest.mark.parametrize("d", [0.6, 1.0, 1.5, 2.0, 3.0, 5.0])
 def test_few_values_are_counted_exactly(d):
+    from scipy.stats import nct, t
+
     def least(df, size):
         for n in range(2, 200):
             critical = t.ppf(0.975, df(n))

@@ -3,7 +3,6 @@
 import numpy as np
 import optuna
 import pytest
-from scipy.stats import chisquare, ks_2samp
 
 from runs.work.sweeps.laws import DISTRIBUTIONS, QUANTILES, Choice, Constant, Integers, Reals, read_law
 from runs.work.sweeps.points import suggest
@@ -79,6 +78,8 @@ def samples(script):
 
 @pytest.mark.parametrize("position", range(NUM))
 def test_samples_have_the_law(position, samples, script):
+    from scipy.stats import chisquare, ks_2samp
+
     law = read_law("x", script.PARAMETERS[position])
     drawn = [point[f"p{position:02}"] for point in samples]
     expected = [law.ppf(quantile) for quantile in (np.arange(4000) + 0.5) / 4000]
