@@ -69,7 +69,8 @@ class _Frames:
     """Stands in for the module `inspect` where Sacred looks for the frame that creates an experiment.
 
     `inspect.stack` reads the source of every frame too, for which it looks at the file of every imported module. And
-    Sacred looks for the sources and packages of all that it finds in that frame, which is this file's for ours.
+    Sacred collects sources and packages from the globals of that frame, which is one of this file: it gets a stand-in
+    without them, as the lab collects its own.
     """
 
     @staticmethod

@@ -21,7 +21,7 @@ __all__ = ["SPEED", "choose_device", "ingredient", "make_device", "set_speed"]
 
 _log = logging.getLogger(__name__)
 
-# Settings that make steps quicker; `set_speed` takes them.
+# Settings that make steps quicker: the arguments of `set_speed`.
 SPEED = ("cudnn_benchmark", "matmul_precision")
 
 ingredient = Ingredient("device")
@@ -150,7 +150,7 @@ def _num_threads(wanted: int | None, device: torch.device) -> int | None:
 
 
 def set_speed(cudnn_benchmark: bool = False, matmul_precision: str = "highest") -> None:
-    """Set those of the settings that make steps quicker, without a word; torch's defaults where one is left out."""
+    """Apply the settings that make steps quicker, without logging; one that is left out gets torch's default."""
     import torch
 
     torch.backends.cudnn.benchmark = cudnn_benchmark

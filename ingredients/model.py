@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map
 from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import MissingDependencyError, ModelError
+from ingredients.config.pictures import print_drawn
+from ingredients.errors import ModelError
 from ingredients.ranks.group import current
 
 if TYPE_CHECKING:
@@ -235,13 +236,7 @@ def probe(_config: Map, _run: Any) -> None:
     with global_stream(seed, "probe"):
         found = look(network, criterion, next(iter(source.train.epoch(1))), globs)
     print_seen(found)
-    path = Path("probe.png")
-    try:
-        draw(found, path)
-    except (MissingDependencyError, OSError) as error:
-        print(f"no picture: {error}")
-    else:
-        print(f"drawn in {path}")
+    print_drawn(draw, found, Path("probe.png"))
 
 
 def print_summary(found: dict) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from configs import Map
 from ingredients import amp, composed, device, model, optimizer
 from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError, MissingDependencyError
+from ingredients.config.pictures import print_drawn
+from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +117,7 @@ def find_lr(_run: Any) -> None:
     parts, opt, precision = _to_train(_run, "training.find_lr")
     found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
     print_range(found)
-    _draw(draw, found, Path("lr_range.png"))
+    print_drawn(draw, found, Path("lr_range.png"))
 
 
 @ingredient.command(unobserved=True)
@@ -130,19 +131,9 @@ def find_batch_size(_run: Any) -> None:
     if found.largest:
         is_all = found.largest == parts.data.train.num_samples
         print(f"data.batch_size={found.largest} fits" + (", which is all training samples" if is_all else ""))
-        _draw(draw, found, Path("batch_size.png"))
+        print_drawn(draw, found, Path("batch_size.png"))
     else:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
-
-
-def _draw(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
-    """Draw what was found, if that can be done here."""
-    try:
-        draw(found, path)
-    except (MissingDependencyError, OSError) as error:
-        print(f"no picture: {error}")
-    else:
-        print(f"drawn in {path}")
 
 
 @ingredient.command(unobserved=True)

@@ -100,11 +100,11 @@ def folder_to_resume(
         return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
     folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, ResumableObserver)]
-    wish = _Wish(run, {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}, own)
+    criteria = _Criteria(run, {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}, own)
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
         if _command(run) != default_command:
             return None
-        found = next((found for folder in folders for found in _unfinished(folder, wish, world.launch)), None)
+        found = next((found for folder in folders for found in _unfinished(folder, criteria, world.launch)), None)
         if found is not None:
             _log.info("restart %d of the processes: resuming %s", world.restarts, found)
             return found
@@ -121,19 +121,19 @@ def folder_to_resume(
     if run.unobserved or not folders:
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
-    found = next((found for folder in folders for found in _unfinished(folder, wish)), None)
+    found = next((found for folder in folders for found in _unfinished(folder, criteria)), None)
     _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
     return found
 
 
-class _Wish:
-    """What a run has to be like that another one resumes.
+class _Criteria:
+    """Criteria that a recorded run must meet to be resumed by a new one.
 
     Attributes:
         identity: Name of the experiment, command and parent.
 
     Args:
-        run: The other run, which has not started.
+        run: The new run, which has not started.
         ignored: Dotted names of entries of the config that do not count.
         own: Names of the ingredients that are the lab's own.
     """
@@ -158,7 +158,7 @@ class _Wish:
         Raises:
             OSError, ValueError: If it cannot be read.
         """
-        # Size, and the lines that it has to have, spare the parsing of nearly all others.
+        # Its size and the lines it must contain rule out nearly all others without parsing.
         if path.stat().st_size > self._most_bytes:
             return False
         content = read_regular(path)
@@ -182,19 +182,19 @@ class _Wish:
         return is_own and not any(entry == name or entry.startswith(f"{name}.") for entry in self._changed)
 
 
-def _unfinished(base: Path, wish: _Wish, launch: str | None = None) -> Iterator[Path]:
-    """Yield the folders of unfinished runs that are as wished, the newest first; with `launch` those that it began."""
+def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> Iterator[Path]:
+    """Yield the folders of unfinished runs that meet the criteria, the newest first; with `launch` only its own."""
     if not base.is_dir():
         return
     numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
     for folder in (base / str(number) for number in numbers):
         try:
-            if not wish.is_of(folder / CONFIG):
+            if not criteria.is_of(folder / CONFIG):
                 continue
             record = json.loads(read_regular(folder / RUN))
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
-            if theirs != wish.identity or record["status"] in _NOT_UNFINISHED:
+            if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
                 continue
             if launch is not None and record["meta"].get("ranks", {}).get("launch") != launch:
                 continue

@@ -32,7 +32,7 @@ __all__ = ["Bundle", "like", "plain", "read_bundle", "write_bundle"]
 
 FORMAT = 1
 _INCIDENT, _BATCH, _STATE = "incident.json", "batch.pt", "state.pt"
-# What of an incident a replay tells.
+# The entries of an incident that a replay reads.
 _TOLD = ("training", "epoch", "step", "summary")
 
 

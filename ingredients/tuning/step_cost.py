@@ -1,4 +1,4 @@
-"""What settings of memory and speed change: time and memory of a step with each, and gradients or outputs."""
+"""The effect of settings of memory and speed: time and memory of a step, difference of gradients or outputs."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ def measure(
 
 
 def measure_validation(model: nn.Module, data: Data, amp: MixedPrecision, *, num_steps: int = 20) -> dict[str, Any]:
-    """Time what a validation computes of a batch, without and with `training.inference_mode`.
+    """Time the forward pass of a validation on one batch, without and with `training.inference_mode`.
 
     Args:
         model: The model, on its device; it is not changed.
         data: Where the batch comes from.
         amp: The precision.
-        num_steps: How often to time it; the median counts.
+        num_steps: Passes to time; the median counts.
 
     Returns:
         The same as `measure`; `difference` is that of outputs.

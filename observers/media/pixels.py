@@ -1,4 +1,4 @@
-"""Pixels of images and videos: where their channels are, and what is taken for a colour."""
+"""Pixels of images and videos: the order of their channels, and the values that are colours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def has_channels_first(shape: tuple[int, ...], *, is_tensor: bool) -> bool | Non
 
 
 def check_pixels(what: str, pixels: Snapshot) -> None:
-    """Refuse what is no pixels; the range of those on a GPU is not known yet.
+    """Refuse values that are not pixels; the range of those on a GPU is not known yet.
 
     Args:
         what: The kind, for the error.

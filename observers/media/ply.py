@@ -23,12 +23,12 @@ _PIECE_POINTS = 2**16
 
 @dataclasses.dataclass(frozen=True)
 class PlyHeader:
-    """What the head of such a file says.
+    """The header of a PLY file.
 
     Attributes:
-        num_points: How many points there are.
+        num_points: Number of points.
         has_colors: Whether they have colours.
-        num_bytes: Length of the head.
+        num_bytes: Length of the header.
     """
 
     num_points: int
@@ -52,7 +52,7 @@ def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
 
 
 def read_header(stream: BinaryIO) -> PlyHeader:
-    """Return what the head of a file says, which is found to be true of its length; no point is read.
+    """Return the header of a file, checked against the length of the file; no point is read.
 
     Raises:
         ValueError: If it is no file of `ply_bytes`, or is cut off.
@@ -74,7 +74,7 @@ def read_header(stream: BinaryIO) -> PlyHeader:
     stream.seek(0, os.SEEK_END)
     found = (stream.tell() - len(head)) // _dtype(has_colors).itemsize
     if found != num_points:
-        raise ValueError(f"got a PLY file with {found} points, expected {num_points}, as its head says")
+        raise ValueError(f"got a PLY file with {found} points, expected {num_points}, as its header says")
     return PlyHeader(num_points, has_colors, len(head))
 
 

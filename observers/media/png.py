@@ -28,9 +28,9 @@ def png_bytes(pixels: np.ndarray) -> bytes:
 
 
 def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
-    """Return an animated PNG file, which shows its frames over and over again.
+    """Return an animated PNG file, which repeats its frames for ever.
 
-    Each frame but the first holds the rectangle alone that differs from the one before.
+    Each frame but the first holds only the rectangle that differs from the frame before.
 
     Source: https://www.w3.org/TR/png-3 (section 11.3.6)
 
@@ -60,7 +60,7 @@ def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
 
 
 def _changed(before: np.ndarray, frame: np.ndarray) -> tuple[int, int, np.ndarray]:
-    """Return top and left of the least rectangle that holds all that differs, and what is in it; one pixel at least."""
+    """Return top, left and pixels of the smallest rectangle that holds every difference; at least one pixel."""
     differs = (before != frame).any(axis=2)
     rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
     if not len(rows):

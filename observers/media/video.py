@@ -89,7 +89,10 @@ class Video(Media):
                 "give frames"
             )
         made = cls.__new__(cls)
-        made._file = Content(data, suffix, f"video/{suffix[1:]}", {} if caption is None else {"caption": str(caption)})
+        made.caption = caption if caption is None else str(caption)
+        made._file = Content(
+            data, suffix, f"video/{suffix[1:]}", {} if made.caption is None else {"caption": made.caption}
+        )
         made.num_bytes = len(data)
         return made
 

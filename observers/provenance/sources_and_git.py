@@ -39,7 +39,7 @@ _DIFF = (
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
 )
 _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
-# What git told last of a lab: which lab, and the summary.
+# The last answer of git: about which lab, and the summary.
 _told: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
 
@@ -141,7 +141,7 @@ def _folder_state(entry: str) -> tuple[str, int]:
 
 @functools.lru_cache(64)
 def _packages(place: str, _: int) -> dict[str, str]:
-    """Return the packages that are found in a place, as it was changed last at some time."""
+    """Return the packages in a folder; its time of change is part of the cache's key."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=[place]):
         with contextlib.suppress(Exception):  # an installation half removed has no name

@@ -1,4 +1,4 @@
-"""What the ranks of a run have printed, in its folder: `ranks/1.txt`, ...; that of rank 0 is the run's output."""
+"""The output of each rank of a run, in its folder: `ranks/1.txt`, ...; that of rank 0 is the run's own output."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def graph_event(graph: bytes, time: float) -> bytes:
 def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[bytes]:
     """Yield the events of a medium: one; for a table one more for each column with images, for points with colours two.
 
-    There is none of what TensorBoard does not show: HTML, videos that are no animated images, and kinds unknown here.
+    Media that TensorBoard does not show have none: HTML, videos that are not animated images, and unknown kinds.
 
     Args:
         tag: The tag to use in the place of the entry's name.

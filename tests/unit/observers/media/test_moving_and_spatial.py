@@ -140,6 +140,7 @@ WEBM = b"\x1aE\xdf\xa3\x9fB\x86\x81\x01B\x82\x84webm" + bytes(20)
 
 def test_video_that_was_encoded_elsewhere_is_kept_as_it_is(tmp_path):
     (tmp_path / "a.mp4").write_bytes(MP4)
+    assert Video.from_file(tmp_path / "a.mp4", "mine").caption == "mine"
     content = Video.from_file(tmp_path / "a.mp4", "mine").encode()
     assert (content.data, content.suffix, content.content_type) == (MP4, ".mp4", "video/mp4")
     assert content.meta == {"caption": "mine"}
@@ -239,7 +240,7 @@ def test_point_cloud_that_cannot_be_shown_is_refused_at_once(points, colors, mes
         (b"ply\nformat ascii 1.0\nelement vertex x\n" + bytes(99), "expected a PLY file"),
         (b"ply\nformat ascii 1.0\nelement vertex 1\nproperty float x\nend_header\n1\n", "of another form"),
         (b"ply\n\nelement vertex " + b"9" * 900 + b"\n\n", "expected a PLY file"),
-        (ply_bytes(np.zeros((5, 3)))[:-1], "with 4 points, expected 5, as its head says"),
+        (ply_bytes(np.zeros((5, 3)))[:-1], "with 4 points, expected 5, as its header says"),
         (
             ply_bytes(np.zeros((1, 3))).replace(b"vertex 1", b"vertex 999999999999"),
             "with 1 points, expected 999999999999",
