@@ -149,7 +149,7 @@ def _draw(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
 def check(_run: Any) -> None:
     """Show time and memory of a step with each setting of memory and speed that is set, against none."""
     from ingredients.models.tuned import tune
-    from ingredients.tuning.step_cost import Tuned, measure, measure_validation, print_costs
+    from ingredients.tuning.step_cost import Tuned, describe_copies, measure, measure_validation, print_costs
 
     parts = composed.make_parts(_run, "training.check", pretrained=True, tuned=False, needs=("optimizer", "amp"))
     settings, how = _run.config["model"], _run.config["optimizer"]
@@ -157,30 +157,39 @@ def check(_run: Any) -> None:
 
     flags = {name: _run.config["device"][name] for name in device.SPEED if _run.config["device"][name]}
     is_inference, implementation = _run.config["training"]["inference_mode"], how["implementation"]
+    # Those of bitsandbytes come in twos: Adam8bit is Adam with states of 8 bits.
+    plain = how["name"]
+    if plain.startswith("bitsandbytes."):
+        plain = plain.removesuffix("8bit")
 
     def variant(
-        names: Sequence[str] = (), implementation: str | None = None, flags: Mapping[str, Any] = MappingProxyType({})
+        names: Sequence[str] = (),
+        implementation: str | None = None,
+        flags: Mapping[str, Any] = MappingProxyType({}),
+        name: str = plain,
     ) -> Tuned:
         def tuned(network: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
             device.set_speed(**flags)
             options = {"compile_options": settings["compile_options"]} if "compile" in names else {}
             tune(network, **{name: chosen[name] for name in names}, **options)
             return network, optimizer.build_optimizer(
-                network, **{**how, "implementation": implementation}, loss=parts.loss
+                network, **{**how, "name": name, "implementation": implementation}, loss=parts.loss
             )
 
         return tuned
 
     variants = {"none": variant()} | {f"model.{name}": variant([name]) for name in chosen}
+    if plain != how["name"]:
+        variants["optimizer.name"] = variant(name=how["name"])
     if implementation is not None:
         variants["optimizer.implementation"] = variant(implementation=implementation)
     variants |= {f"device.{name}": variant(flags={name: value}) for name, value in flags.items()}
     if len(variants) > 2:
-        variants["all of them"] = variant([*chosen], implementation, flags)
+        variants["all of them"] = variant([*chosen], implementation, flags, how["name"])
     if len(variants) == 1 and not is_inference:
         print(
             "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation, "
-            "device.matmul_precision or cudnn_benchmark, or training.inference_mode"
+            "an optimizer of 8 bits, device.matmul_precision or cudnn_benchmark, or training.inference_mode"
         )
     precision = amp.make_amp(parts.device)
     try:
@@ -189,6 +198,8 @@ def check(_run: Any) -> None:
         device.set_speed(**flags)
     if is_inference:
         print_costs(measure_validation(parts.model, parts.data, precision))
+    if _run.config["data"]["pin_memory"]:
+        print(describe_copies(parts.data, parts.device))
 
 
 def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:
