@@ -144,6 +144,7 @@ def test_checkpoint_is_evaluated_in_half_the_memory_and_says_so(train, dtype):
         ({"model.gradient_checkpointing": ["x"]}, ModelError, "model.gradient_checkpointing: 'x' matches no module"),
         ({"model.compile_options.backend": "x", **COMPILED}, ModelError, "backend: got 'x', which is unknown"),
         ({"model.compile": "fast"}, ConfigError, "model.compile: got 'fast'"),
+        ({"model.compile": "defualt"}, ConfigError, "did you mean model.compile=default?"),
         ({"optimizer.implementation": "quick"}, ConfigError, "optimizer.implementation: got 'quick'"),
     ],
 )
