@@ -153,6 +153,12 @@ def test_settings_that_cannot_be_are_refused(train, settings, error, message):
         train(**WINE, epochs=1, **settings)
 
 
+def test_unknown_backend_of_a_run_that_is_not_recorded_is_refused_with_the_nearest():
+    settings = WINE | COMPILED | {"model.compile_options.backend": "aot_eagr"}
+    with pytest.raises(ModelError, match=r"backend: got 'aot_eagr', which is unknown; did you mean aot_eager\?"):
+        exp.ex.run(config_updates=settings, options={"--unobserved": True})
+
+
 @pytest.fixture
 def flags():
     """Put the flags of torch that are the process's back."""
