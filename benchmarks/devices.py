@@ -11,8 +11,8 @@ block.
 `model.gradient_checkpointing`, and with `model.compile`, against none, on the GPU if there is one; the same as
 `memory_and_speed.py` has of more settings.
 
-`precision`: microseconds a step of `fit` in float32, float16 (on a GPU alone) and bfloat16, as it is and compiled, on the
-GPU if there is one; there also how often the loop waits for it between logged values, as
+`precision`: microseconds a step of `fit` in float32, float16 (on a GPU alone) and bfloat16, as it is and compiled, on
+the GPU if there is one; there also how often the loop waits for it between logged values, as
 `torch.cuda.set_sync_debug_mode` tells.
 """
 

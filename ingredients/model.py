@@ -169,8 +169,10 @@ def make_model(
 
 
 def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
-    from ingredients.models.tuned import tune
+    from ingredients.models.tuned import check_compile, tune
 
+    if config.compile is not None:  # the settings of a run that is not recorded have not been checked
+        check_compile(config.compile, config.compile_options)
     if config.channels_last and num_dims != 3:
         raise ModelError(
             f"model.channels_last: inputs have {num_dims} dimensions, expected images (channels, height, width)"

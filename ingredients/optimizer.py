@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -188,16 +187,6 @@ def _optimizer_class(name: str) -> type:
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(sorted(known))}"
         raise OptimizerError(f"optimizer.name: got {name!r}, which torch.optim does not have; {hint}")
     return known[name]
-
-
-def with_whole_states(name: str) -> str | None:
-    """Return the name of the optimizer that one with states of 8 bits is a smaller form of; None for all others."""
-    whole = name.removesuffix("8bit")
-    if whole == name or not name.startswith("bitsandbytes."):
-        return None
-    module, _, cls = whole.rpartition(".")
-    _optimizer_class(name)
-    return whole if hasattr(importlib.import_module(module), cls) else None
 
 
 def parameter_groups(

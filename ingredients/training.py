@@ -140,14 +140,7 @@ def find_batch_size(_run: Any) -> None:
 def check(_run: Any) -> None:
     """Show time and memory of a step with each setting of memory and speed that is set, against none."""
     from ingredients.models.tuned import tune
-    from ingredients.tuning.step_cost import (
-        Tuned,
-        measure,
-        measure_copies,
-        measure_validation,
-        print_copies,
-        print_costs,
-    )
+    from ingredients.tuning.step_cost import Tuned, describe_copies, measure, measure_validation, print_costs
 
     parts = composed.make_parts(_run, "training.check", pretrained=True, tuned=False, needs=("optimizer", "amp"))
     settings, how = _run.config["model"], _run.config["optimizer"]
@@ -155,13 +148,16 @@ def check(_run: Any) -> None:
 
     flags = {name: _run.config["device"][name] for name in device.SPEED if _run.config["device"][name]}
     is_inference, implementation = _run.config["training"]["inference_mode"], how["implementation"]
-    whole = optimizer.with_whole_states(how["name"])
+    # Those of bitsandbytes come in twos: Adam8bit is Adam with states of 8 bits.
+    plain = how["name"]
+    if plain.startswith("bitsandbytes."):
+        plain = plain.removesuffix("8bit")
 
     def variant(
         names: Sequence[str] = (),
         implementation: str | None = None,
         flags: Mapping[str, Any] = MappingProxyType({}),
-        name: str = whole or how["name"],
+        name: str = plain,
     ) -> Tuned:
         def tuned(network: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
             device.set_speed(**flags)
@@ -174,17 +170,17 @@ def check(_run: Any) -> None:
         return tuned
 
     variants = {"none": variant()} | {f"model.{name}": variant([name]) for name in chosen}
+    if plain != how["name"]:
+        variants["optimizer.name"] = variant(name=how["name"])
     if implementation is not None:
         variants["optimizer.implementation"] = variant(implementation=implementation)
-    if whole is not None:
-        variants["optimizer.name"] = variant(name=how["name"])
     variants |= {f"device.{name}": variant(flags={name: value}) for name, value in flags.items()}
     if len(variants) > 2:
         variants["all of them"] = variant([*chosen], implementation, flags, how["name"])
     if len(variants) == 1 and not is_inference:
         print(
-            "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation or an "
-            "optimizer.name of 8 bits, device.matmul_precision or cudnn_benchmark, or training.inference_mode"
+            "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation, "
+            "an optimizer of 8 bits, device.matmul_precision or cudnn_benchmark, or training.inference_mode"
         )
     precision = amp.make_amp(parts.device)
     try:
@@ -193,14 +189,8 @@ def check(_run: Any) -> None:
         device.set_speed(**flags)
     if is_inference:
         print_costs(measure_validation(parts.model, parts.data, precision))
-    if not _run.config["data"]["pin_memory"]:
-        return
-    if parts.device.type != "cuda":
-        print(f"data.pin_memory changes nothing on {parts.device.type}: it is for copies to CUDA")
-    elif not parts.data.train.is_read:
-        print("data.pin_memory changes nothing: all samples are in the memory of the GPU")
-    else:
-        print_copies(measure_copies(next(iter(parts.data.train.epoch(0))), parts.device))
+    if _run.config["data"]["pin_memory"]:
+        print(describe_copies(parts.data, parts.device))
 
 
 def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:

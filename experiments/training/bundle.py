@@ -6,15 +6,18 @@ checkpoints/nonfinite-000000120/     named after the step; beside the states of 
     batch.pt         the micro-batches of the step; tensors and plain values, as checkpoints
     state.pt         the state of the training from before the step; a checkpoint
 
-The folder appears as a whole or not at all. What a process that is killed leaves of it ends in `.tmp`, and goes with
-the next session of the run.
+The folder appears as a whole or not at all, and takes the place of another one in one step where the file system can
+exchange two. Linux's own can; elsewhere, as on network file systems, a kill between two renames leaves neither. What a
+process that is killed leaves of a bundle ends in `.tmp`, and goes with the next session of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -34,6 +37,8 @@ FORMAT = 1
 _INCIDENT, _BATCH, _STATE = "incident.json", "batch.pt", "state.pt"
 # The entries of an incident that a replay reads.
 _TOLD = ("training", "epoch", "step", "summary")
+# Of Linux: renameat2(2).
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,10 +114,12 @@ def write_bundle(
         # What holds something that is not loaded again is to be known now.
         read_file(temporary / _BATCH, check=False)
         sync_files(temporary / name for name in files)
-        replaced = temporary.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-        with contextlib.suppress(FileNotFoundError):
-            path.replace(replaced)
-        temporary.replace(path)
+        replaced = temporary
+        if not _exchange(temporary, path):
+            replaced = temporary.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+            with contextlib.suppress(FileNotFoundError):
+                path.replace(replaced)
+            temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             shutil.rmtree(temporary)
@@ -120,6 +127,15 @@ def write_bundle(
     sync_folder(folder)
     shutil.rmtree(replaced, ignore_errors=True)
     return path
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; return whether both are there, and system and file system can do it."""
+    try:
+        renameat2 = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0
 
 
 def read_bundle(path: Path) -> Bundle:

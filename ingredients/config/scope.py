@@ -147,7 +147,7 @@ def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
             f"{entry}: got {value!r}, which cannot be imported: a lambda or local function is recorded by its source, "
             f"and taken from the config scope alone; leave {entry} out, or name a function: {entry}=package.module:name"
         )
-    choices = [choice for choice in get_args(kind) if isinstance(choice, str)]
+    choices = [choice for part in _parts(kind) for choice in get_args(part) if isinstance(choice, str)]
     near = nearest(value, choices) if isinstance(value, str) else None
     if isinstance(default, dict) and default:
         key, inner = next(iter(default.items()))

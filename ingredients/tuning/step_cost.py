@@ -1,11 +1,14 @@
-"""The effect of settings of memory and speed: time and memory of a step, difference of gradients or outputs."""
+"""What settings of memory and speed change: time and memory of a step with each, and gradients or outputs.
+
+Optimizers of 8 bits change the bytes of the optimizer's states, page-locked memory the time of a copy to a GPU.
+"""
 
 from __future__ import annotations
 
 import copy
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,11 +17,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Data
-from ingredients.datasets.structure import map_tensors, to_device
+from ingredients.datasets.loading import LoaderBatches
+from ingredients.datasets.structure import map_tensors, tensors_of
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["measure", "measure_copies", "measure_validation", "print_copies", "print_costs"]
+__all__ = ["describe_copies", "measure", "measure_validation", "print_costs"]
 
 # A change of a model in place, or another optimizer: what one setting does.
 Tuned = Callable[[nn.Module], tuple[nn.Module, torch.optim.Optimizer]]
@@ -46,8 +50,8 @@ def measure(
     Returns:
         `what` was timed, what was `compared`, `batch_size`, and `rows`: per variant `name`, `first_s` (the first step,
         in which a model is compiled), `ms` a step, `speed` against the first, `memory_bytes` (what a step takes at its
-        peak beyond what is there before), `state_bytes` of the optimizer, and `difference`: the largest of a gradient,
-        as a share of the largest gradient.
+        peak beyond what is there before), `state_bytes` (the optimizer's states), and `difference`: the largest of a
+        gradient, as a share of the largest gradient.
     """
     batch = next(iter(data.train.epoch(0)))
     rows: list[dict[str, Any]] = []
@@ -95,32 +99,32 @@ def measure_validation(model: nn.Module, data: Data, amp: MixedPrecision, *, num
     return _compared("validating", "outputs", len(targets), rows)
 
 
-def measure_copies(batch: Any, device: torch.device, *, num_copies: int = 20) -> list[dict[str, Any]]:
-    """Time copies of a batch to a GPU, without and with `data.pin_memory`.
+def describe_copies(data: Data, device: torch.device, *, num_copies: int = 20) -> str:
+    """Say in a line what `data.pin_memory` changes: on a GPU, the time that a batch takes to get there.
 
     Args:
-        batch: Tensors, wherever they are.
-        device: Where they are copied to; CUDA.
+        data: Where the batch comes from.
+        device: Where it is wanted.
         num_copies: How often to time it; the median counts.
-
-    Returns:
-        Rows with `name`, `ms` till the batch is there, and `waited_ms`, in which the training can do nothing else.
     """
-    usual = map_tensors(batch, lambda part: part.cpu())
-    rows = []
-    for name, host in (("none", usual), ("data.pin_memory", map_tensors(usual, lambda part: part.pin_memory()))):
-        times = []
-        for _ in range(1 + num_copies):
+    if device.type != "cuda":
+        return f"data.pin_memory changes nothing: page-locked memory speeds up copies to a GPU, and this is {device}"
+    if not isinstance(data.train, LoaderBatches):
+        return f"data.pin_memory changes nothing: the data lie in memory on {device}, so that no batch is copied"
+    batch = map_tensors(next(iter(data.train.epoch(0))), Tensor.cpu)
+    num_bytes = sum(part.nbytes for part in tensors_of(batch))
+    times = []
+    for host, is_pinned in ((batch, False), (map_tensors(batch, Tensor.pin_memory), True)):
+
+        def copy_there(host: Any = host, is_pinned: bool = is_pinned) -> None:
+            map_tensors(host, lambda part: part.to(device, non_blocking=is_pinned))
             _wait(device)
-            start = time.perf_counter()
-            copied = to_device(host, device)
-            waited = time.perf_counter() - start
-            _wait(device)
-            times.append((time.perf_counter() - start, waited))
-            del copied
-        there, waiting = (1e3 * statistics.median(column) for column in zip(*times[1:], strict=True))
-        rows.append({"name": name, "ms": there, "waited_ms": waiting})
-    return rows
+
+        times.append(_timed(copy_there, device, num_copies)["ms"])
+    return (
+        f"data.pin_memory: copying a batch ({num_bytes / 2**20:.2f} MiB) to {device} takes {times[1]:.2f} ms, beside "
+        f"the computation; without it {times[0]:.2f} ms, which the computation waits for"
+    )
 
 
 def _compared(what: str, compared: str, batch_size: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -161,9 +165,13 @@ def _cost(
     gradients = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
     optimizer.zero_grad()
     step()
-    states = (value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor))
-    kept = {"state_bytes": sum(value.nbytes for value in states)}
-    return {"first_s": first, **kept, **_timed(step, inputs.device, num_steps)}, gradients
+    timed = _timed(step, inputs.device, num_steps)
+    return {"first_s": first, "state_bytes": _state_bytes(optimizer), **timed}, gradients
+
+
+def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 def _timed(step: Callable[[], Any], device: torch.device, num_steps: int) -> dict[str, Any]:
@@ -206,26 +214,20 @@ def _difference(expected: list[Tensor], found: list[Tensor]) -> float:
 def print_costs(found: Mapping[str, Any]) -> None:
     """Print what `measure` or `measure_validation` found."""
     print(f"{found['what']} on {found['batch_size']} samples:")
+    # A validation has no optimizer.
+    has_states = "state_bytes" in found["rows"][0]
     rows = [
         [
             row["name"],
             f"{row['ms']:.2f}",
             f"{row['speed']:.2f}x",
             f"{row['memory_bytes'] / 2**20:.2f}",
-            *([f"{row['state_bytes'] / 2**20:.2f}"] if "state_bytes" in row else []),
+            *([f"{row['state_bytes'] / 2**20:.2f}"] if has_states else []),
             f"{row['first_s']:.2f}",
             f"{row['difference']:.1e}",
         ]
         for row in found["rows"]
     ]
-    kept = ["MiB of the optimizer"] if "state_bytes" in found["rows"][0] else []
-    names = ["settings", "ms", "speed", "MiB at the peak", *kept, "first step, s", f"{found['compared']} differ by"]
-    print_table(names, rows)
-
-
-def print_copies(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print what `measure_copies` found."""
-    print("copying a batch to the GPU:")
-    print_table(
-        ["settings", "ms", "ms waited"], [[row["name"], f"{row['ms']:.3f}", f"{row['waited_ms']:.3f}"] for row in rows]
-    )
+    states = ["MiB of optimizer state"] if has_states else []
+    differ = f"{found['compared']} differ by"
+    print_table(["settings", "ms", "speed", "MiB at the peak", *states, "first step, s", differ], rows)

@@ -17,7 +17,7 @@ from ingredients.errors import CheckpointError
 
 NAME = "nonfinite-000000007"
 # What Python says before it does something to files.
-STEPS = {"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir"}
+STEPS = {"ctypes.dlsym", "open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir"}
 
 
 def write(folder, what, size=2000):
@@ -59,7 +59,7 @@ def write_and_die(folder, at):
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_kill_at_every_step_leaves_a_whole_bundle_or_none_and_the_next_session_clears_the_rest(tmp_path):
+def test_kill_at_every_step_leaves_the_old_bundle_or_the_new_one_and_the_next_session_clears_the_rest(tmp_path):
     write(tmp_path / "before", "old")
     found, at, lives = [], 0, False
     while not lives:
@@ -71,8 +71,8 @@ def test_kill_at_every_step_leaves_a_whole_bundle_or_none_and_the_next_session_c
         CheckpointFolder(folder, 1).clear()
         assert [path.name for path in folder.iterdir()] == ([NAME] if found[-1] else [])
     assert at > 10
-    # Between two renames there is neither.
-    assert found.count(None) <= 1
+    # Where two folders cannot be exchanged, there is neither between two renames.
+    assert found.count(None) <= (sys.platform != "linux")
     assert [what for what in found if what] == ["old"] * found.count("old") + ["new"] * found.count("new")
     assert found.count("old") > 10
     assert found[-1] == "new"
