@@ -263,6 +263,52 @@ def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbro
     assert_same_bits(last_state(lab, "restarted"), unbroken)
 
 
+@contextlib.contextmanager
+def two_nodes(lab, *words, **environ):
+    """Start `torchrun` twice, as on two nodes that share a folder, each with one rank."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--max-restarts=3"]
+    command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=nodes", *words]
+    options = {"cwd": lab, "env": {**os.environ, **environ}, "stderr": PIPE, "text": True, "starts_python": True}
+    with Process(command, **options) as one, Process(command, **options) as other:
+        yield one, other
+
+
+@pytest.mark.nightly
+def test_ranks_of_two_nodes_are_started_anew_and_the_run_resumes_in_its_record(lab, unbroken):
+    with two_nodes(lab, "ranked.py", *DROPPING, "-F", "nodes", FAULT="0:5:SIGKILL") as nodes:
+        ended = [node.communicate(timeout=200)[1] for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], ended
+    assert [path.name for path in (lab / "nodes").glob("[0-9]*")] == ["1"]
+    found = newest(lab / "nodes")
+    assert found.status == "COMPLETED"
+    assert len(found.sessions) >= 2
+    assert_same_bits(last_state(lab, "nodes"), unbroken)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("num_interrupted", [1, 2])
+def test_ctrl_c_at_a_node_after_a_restart_ends_the_run_as_interrupted(lab, num_interrupted):
+    words = ["ranked.py", *DROPPING, "training.epochs=100000", "-F", f"interrupted_nodes_{num_interrupted}"]
+    words.remove("training.epochs=2")
+    where = lab / words[-1]
+    with two_nodes(lab, *words, FAULT="0:5:SIGKILL") as nodes:
+        deadline = time.monotonic() + 100
+        last = where / "1" / "checkpoints" / "last.pt"
+        while not last.exists() or torch.load(last, weights_only=True)["step"] < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        for node in nodes[:num_interrupted]:
+            node.send_signal(signal.SIGINT)
+        for node in nodes[:num_interrupted]:
+            node.communicate(timeout=100)
+            assert node.returncode not in (0, None)
+        found = newest(where)
+        assert (found.status, found["meta.interrupted_by"], len(found.sessions)) == ("INTERRUPTED", "SIGINT", 2)
+
+
 # What Slurm and its users bring along; ranks are warm, as others here.
 STAND_INS = {
     "srun": '#!/bin/sh\nexec "$@"\n',

@@ -18,10 +18,12 @@ def test_every_error_is_under_the_root(name):
 
 
 def test_the_drawing_shows_the_tree():
-    drawn = {}
-    for name, told in re.findall(r"[├└]── (\w+) +(.*)", errors.__doc__):
+    drawn, parents = {}, ["RunsError"]
+    for depth, name, told in re.findall(r"^((?:│   )*)[├└]── (\w+) +(.*)", errors.__doc__, re.MULTILINE):
+        level = 1 + len(depth) // 4
+        parents[level:] = [name]
         builtin = re.search(r"; an? (\w+)$", told)
-        drawn[name] = ("RunsError", *([builtin[1]] if builtin else []))
+        drawn[name] = (parents[level - 1], *([builtin[1]] if builtin else []))
     assert drawn == {name: tuple(base.__name__ for base in getattr(errors, name).__bases__) for name in NAMES}
 
 
