@@ -154,8 +154,10 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
         super().__init__(name, ingredients, **options)
+        self._replay: Any = None
         if "training" in [ingredient.path for ingredient, _ in list(self.traverse_ingredients())]:
-            self.command(commands.make_replay(lambda: self.commands[self.default_command]()), unobserved=True)
+            repeat = commands.make_replay(lambda: self.commands[self.default_command]())
+            self._replay = self.command(repeat, unobserved=True)
         self.all_cli_options = [_OPTIONS.get(option.get_flag(), option) for option in self.all_cli_options]
         # Sacred took the frame above for the experiment's file; the caller's is meant.
         self.doc = caller.get("__doc__") or ""
@@ -309,8 +311,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         strictness.check_scopes(self)
         named_configs = (*self._always, *named_configs)
         updates = strictness.nested(config_updates or {})
-        if command_name == "replay" and "bundle" in updates:
-            named_configs = (config_of_bundle(updates["bundle"]), *named_configs)
+        if self._replay is not None and self.commands.get(command_name) is self._replay:
+            named_configs = (config_of_bundle(updates.get("bundle")), *named_configs)
         force = bool(given.get("--force"))
         strictness.check_updates(self, updates, named_configs, force=force)
         typed = list(updates)

@@ -15,7 +15,10 @@ from typing import Any
 from ingredients.errors import ConfigError
 from observers.record.schema import CONFIG
 
-__all__ = ["Replayed", "bundle_to_replay", "config_of_bundle", "replaying"]
+__all__ = ["INCIDENT", "Replayed", "bundle_to_replay", "config_of_bundle", "replaying"]
+
+# What was not finite, and where; the last file of a bundle to be written.
+INCIDENT = "incident.json"
 
 _bundle: contextvars.ContextVar[Path | None] = contextvars.ContextVar("bundle", default=None)
 
@@ -55,10 +58,10 @@ def config_of_bundle(bundle: Any) -> str:
     Raises:
         ConfigError: If there is none.
     """
-    path = Path(str(bundle)) / CONFIG
-    if not path.is_file():
-        raise ConfigError(
-            f"bundle: got {bundle!r}, which holds no {CONFIG}; expected a folder such as "
-            "my_runs/3/checkpoints/nonfinite-000000120"
-        )
-    return str(path)
+    expected = "a folder such as my_runs/3/checkpoints/nonfinite-000000120"
+    if bundle is None:
+        raise ConfigError(f"replay: got no bundle; write replay with bundle=FOLDER, {expected}")
+    missing = [name for name in (CONFIG, INCIDENT) if not Path(str(bundle), name).is_file()]
+    if missing:
+        raise ConfigError(f"bundle: got {bundle!r}, which holds no {missing[0]}; expected {expected}")
+    return str(Path(str(bundle), CONFIG))

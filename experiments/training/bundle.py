@@ -26,6 +26,7 @@ from typing import Any
 
 from torch import Tensor
 
+from experiments.running.replaying import INCIDENT
 from ingredients.checkpoints.files import load_checkpoint, read_file, save_checkpoint
 from ingredients.errors import CheckpointError
 from observers.record.atomic_file import make_folder, sync_files, sync_folder
@@ -34,7 +35,7 @@ from observers.record.schema import CONFIG
 __all__ = ["Bundle", "like", "plain", "read_bundle", "write_bundle"]
 
 FORMAT = 1
-_INCIDENT, _BATCH, _STATE = "incident.json", "batch.pt", "state.pt"
+_BATCH, _STATE = "batch.pt", "state.pt"
 # The entries of an incident that a replay reads.
 _TOLD = ("training", "epoch", "step", "summary")
 # Of Linux: renameat2(2).
@@ -106,7 +107,7 @@ def write_bundle(
     temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
     temporary.mkdir()
     try:
-        files = {_INCIDENT: {"format": FORMAT, **incident}, CONFIG: config}
+        files = {INCIDENT: {"format": FORMAT, **incident}, CONFIG: config}
         for name, content in files.items():
             (temporary / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
         save_checkpoint(state, temporary / _STATE)
@@ -145,7 +146,7 @@ def read_bundle(path: Path) -> Bundle:
         CheckpointError: If it is none, or it is damaged.
     """
     try:
-        incident = json.loads((path / _INCIDENT).read_text(encoding="utf-8"))
+        incident = json.loads((path / INCIDENT).read_text(encoding="utf-8"))
         if incident["format"] != FORMAT:
             raise CheckpointError(f"{path}: has format {incident['format']}, this version reads {FORMAT}")
         missing = [name for name in _TOLD if name not in incident]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["PHASES", "Profiled", "StepProfile"]
+__all__ = ["PHASES", "Profiled", "StepProfile", "quiet_profile"]
 
 PHASES = ("data", "forward", "backward", "optimizer", "rest")
 # Operations in the table.
@@ -86,12 +86,7 @@ class StepProfile:
 
     def begin(self) -> None:
         """Begin to time; the next thing is that a batch is asked for."""
-        from torch.profiler import ProfilerActivity, profile
-
-        # What records has lines of its own to say of each beginning and end.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._device.type == "cuda" else [])]
-        self._profiler = self._stack.enter_context(profile(activities=activities))
+        self._profiler = self._stack.enter_context(quiet_profile(with_cuda=self._device.type == "cuda"))
         for owner, name, phase in (
             (self._task, "loss", "forward"),
             (self._amp, "backward", "backward"),
@@ -154,6 +149,15 @@ class StepProfile:
                 self._enter(before)
 
         return timed
+
+
+def quiet_profile(*, with_cuda: bool = False, **options: Any) -> torch.profiler.profile:
+    """Return a profile of the CPU, and of CUDA, that prints no lines of its own at each beginning and end."""
+    from torch.profiler import ProfilerActivity, profile
+
+    # Read when the first profile begins. Errors are raised by torch, whatever the level.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    return profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if with_cuda else [])], **options)
 
 
 def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Callable[[], None]:

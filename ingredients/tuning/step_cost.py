@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Data
 from ingredients.datasets.loading import LoaderBatches
 from ingredients.datasets.structure import map_tensors, tensors_of
+from ingredients.inspection.profiling import quiet_profile
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 
@@ -196,7 +196,7 @@ def _peak(step: Callable[[], Any], device: torch.device) -> int:
         torch.cuda.reset_peak_memory_stats(device)
         step()
         return torch.cuda.max_memory_allocated(device) - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as found:
+    with quiet_profile(profile_memory=True, acc_events=True) as found:
         step()
     events = found.profiler.kineto_results.events()
     now = peak = 0

@@ -88,10 +88,13 @@ def test_replay_without_a_bundle_or_a_training_is_refused(failed, tmp_path):
     ex = experiment(failed)
     with pytest.raises(ConfigError, match=r"bundle: got 'nowhere', which holds no config.json; expected a folder such"):
         ex.run("replay", config_updates={"bundle": "nowhere"})
-    with pytest.raises(ConfigError, match="replay: got no value for the argument bundle"):
+    with pytest.raises(ConfigError, match="replay: got no bundle; write replay with bundle=FOLDER, a folder such as"):
         ex.run("replay")
     other = Experiment("other", ingredients=supervised.ingredients(), interactive=True)
     other.main(lambda: logging.getLogger().debug("no training"))
     (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"bundle: got '.*', which holds no incident.json; expected a folder such"):
+        other.run("replay", config_updates={"bundle": str(tmp_path)})
+    (tmp_path / "incident.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"replay: the experiment came to its end without a training by loop\.fit"):
         other.run("replay", config_updates={"bundle": str(tmp_path)})
