@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 # Before torch is loaded, and for the processes that tests start: on tensors this small, threads that wait for each
 # other cost more than they bring, on a busy machine a hundred times more.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the lab sets it where it is imported first
 # Tests leave nothing in the user's home.
 os.environ["SACRISTAN_CACHE"] = ""
 # Python knows stale bytecode by size and second, and tests change sources more quickly than that: processes write none,
@@ -56,9 +55,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_worker:
         for name in ("configs", "experiments", "ingredients", "observers", "runs"):
             compileall.compile_dir(config.rootpath / name, quiet=2)
-    if not is_worker and getattr(config.option, "numprocesses", None):
-        processes.share()
-        config.add_cleanup(processes.shut_down)
     if is_worker or config.option.basetemp or not MEMORY.is_dir():
         return
     for folder in MEMORY.glob("sacristan-tests-*"):

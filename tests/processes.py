@@ -38,7 +38,7 @@ from typing import IO, Any
 
 from tests.warm_python import start_child, starts_others
 
-__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "imported", "launcher", "run", "share", "shut_down", "warm_children"]
+__all__ = ["DEVNULL", "PIPE", "STDOUT", "Process", "imported", "launcher", "run", "shut_down", "warm_children"]
 
 _SERVER = Path(__file__).with_name("warm_python.py")
 # Lets a process of the tests start others by the same server.
@@ -250,12 +250,9 @@ def run(
 
 @contextlib.contextmanager
 def warm_children() -> Iterator[None]:
-    """Let what `subprocess` starts in this process be warm where that is possible, for a `with` block.
-
-    A child comes of a warm process that descends from this one, which costs seconds where that of another is shared.
-    """
+    """Let what `subprocess` starts in this process be warm where that is possible, for a `with` block."""
     original = subprocess._fork_exec
-    subprocess._fork_exec = functools.partial(start_child, _own_server().address, original)
+    subprocess._fork_exec = functools.partial(start_child, _address(), original)
     try:
         yield
     finally:
@@ -294,19 +291,11 @@ def launcher(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _address()}
 
 
-def share() -> None:
-    """Start the warm process now, and let the processes that are started from now on take it for their own."""
-    os.environ[ADDRESS_VARIABLE] = _own_server().address
-
-
 def shut_down() -> None:
-    """End the warm process of this one; processes that were started from it go on, until they are closed."""
-    if _own_server.cache_info().currsize:
-        server = _own_server()
-        _own_server.cache_clear()
-        if os.environ.get(ADDRESS_VARIABLE) == server.address:
-            del os.environ[ADDRESS_VARIABLE]
-        server.end()
+    """End the warm process; processes that were started from it go on, until they are closed."""
+    if _server.cache_info().currsize:
+        _server().end()
+        _server.cache_clear()
 
 
 def _environment() -> dict[str, str]:
@@ -316,9 +305,15 @@ def _environment() -> dict[str, str]:
 
 
 class _Server:
-    """The warm process, as a child of this one."""
+    """The warm process; that of the process which has started this one, where the environment names its address."""
 
     def __init__(self) -> None:
+        self._process = None
+        self.address = os.environ.get(ADDRESS_VARIABLE, "")
+        if not self.address:
+            self._start()
+
+    def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="warm-")
         self.address = f"{self._folder.name}/socket"
         theirs, self._lifetime = os.pipe()
@@ -341,19 +336,19 @@ class _Server:
         return self._process.pid
 
     def end(self) -> None:
-        os.close(self._lifetime)
-        self._process.wait()
-        self._folder.cleanup()
+        if self._process is not None:
+            os.close(self._lifetime)
+            self._process.wait()
+            self._folder.cleanup()
 
 
-_own_server = functools.cache(_Server)
+_server = functools.cache(_Server)
 # The addresses of those that `imported` has started, the innermost one last.
 _lab_servers: list[str] = []
 
 
 def _address() -> str:
-    """Return where the warm process is asked: that of a lab, the one that is shared, or this process's own."""
-    return _lab_servers[-1] if _lab_servers else os.environ.get(ADDRESS_VARIABLE) or _own_server().address
+    return _lab_servers[-1] if _lab_servers else _server().address
 
 
 def _as_text(data: bytes) -> str:

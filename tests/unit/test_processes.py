@@ -370,16 +370,14 @@ def test_tests_that_are_killed_leave_no_process_behind(script):
     nothing += "import_lab = lambda *_: None\n"
     server.write_text((ROOT / "tests" / server.name).read_text().replace("if __name__ ==", f"{nothing}if __name__ =="))
     body = f"""
-import os
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from tests import processes
-from tests.processes import ADDRESS_VARIABLE, PIPE, Process, _own_server
-os.environ.pop(ADDRESS_VARIABLE, None)
+from tests.processes import PIPE, Process, _server
 processes._SERVER = Path({str(server)!r})
 process = Process([sys.executable, {str(path)!r}], stdout=PIPE, text=True)
-print(process.pid, process.stdout.readline().strip(), _own_server().pid, flush=True)
+print(process.pid, process.stdout.readline().strip(), _server().pid, flush=True)
 process.wait()
 """
     with Process([sys.executable, "-c", body], stdout=PIPE, text=True) as tests:
