@@ -81,7 +81,8 @@ def evaluate(_config, _run, seed):
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
     criterion, network, precision = build(batches, where, seed, _config)
     checkpoint.load_model(network, _config, loss=criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    with results.measured_speed(_run, batches.test):
+        measured = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, measured, criterion)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.training.cases import cases_table
@@ -17,10 +19,18 @@ if TYPE_CHECKING:
 
     from experiments.running.lab_run import LabRun
     from experiments.training.speed import Speed
-    from ingredients.datasets.batches import Data
+    from ingredients.datasets.batches import Batches, Data
     from ingredients.losses.building import Loss
 
-__all__ = ["announce", "record_graph", "record_predictions", "report_cases", "report_speed", "report_test"]
+__all__ = [
+    "announce",
+    "measured_speed",
+    "record_graph",
+    "record_predictions",
+    "report_cases",
+    "report_speed",
+    "report_test",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +67,22 @@ def report_speed(run: LabRun, speed: Speed | None) -> None:
     """
     if speed is not None:
         run.info["speed"] = speed.figures
+
+
+@contextlib.contextmanager
+def measured_speed(run: LabRun, batches: Batches) -> Iterator[None]:
+    """Time an evaluation in a `with` block: samples per second, in the log and in `info.speed`.
+
+    Args:
+        run: The run.
+        batches: What is evaluated.
+    """
+    start = time.perf_counter()
+    yield
+    per_s = batches.num_samples / (time.perf_counter() - start)
+    if batches.num_samples:
+        run.info["speed"] = {"samples_per_s": per_s}
+        _log.info("measured at %s samples/s", f"{per_s:,.0f}")
 
 
 def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float | None:

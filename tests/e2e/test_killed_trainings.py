@@ -211,7 +211,7 @@ def check_killed(lab, whole, judge, kinds, chance, *, cold=True):
 @pytest.mark.parametrize(
     ("name", "more", "kinds", "cold"),
     [
-        ("cnn-float16", ("epochs=3", "data.limit=200"), ("saving",), True),
+        pytest.param("cnn-float16", ("epochs=3", "data.limit=200"), ("saving",), True, marks=pytest.mark.nightly),
         ("vit-float16", ("data.limit=240",), ("begin", "validation", "end"), False),
     ],
 )

@@ -133,6 +133,7 @@ def test_checkpoint_is_evaluated_in_half_the_memory_and_says_so(train, dtype):
     assert done.info["test"]["loss"] != plain.info["test"]["loss"]
     assert done.info["test"]["loss"] == pytest.approx(plain.info["test"]["loss"], rel=0.02)
     assert "weights_in" not in plain.info
+    assert all(one.info["speed"]["samples_per_s"] > 0 for one in (done, plain))
     with pytest.raises(ModelError, match=r"export: files are in float32; leave out checkpoint.dtype"):
         exp.ex.run("export", config_updates=settings)
 
