@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from runs.errors import StoreError
 from runs.stores.store import Store
 
 __all__ = ["StorePool"]
@@ -20,10 +21,16 @@ class StorePool:
     Args:
         open_store: Opens the store.
         num_threads: How many questions are answered at once; others wait.
+
+    Attributes:
+        progress: What is read before questions are answered, how much of it was, and of how much; None if nothing.
+        is_closed: Whether what is being read is to be left.
     """
 
     def __init__(self, open_store: Callable[[], Store], num_threads: int = 4) -> None:
+        self.progress: tuple[str, int, int] | None = None
         self._open = open_store
+        self.is_closed = False
         self._workers = [ThreadPoolExecutor(1, f"store-{number}") for number in range(num_threads)]
         self._stores: dict[ThreadPoolExecutor, Store] = {}
         self._free: asyncio.LifoQueue[ThreadPoolExecutor] | None = None
@@ -48,10 +55,20 @@ class StorePool:
     def _answer(self, worker: ThreadPoolExecutor, question: Callable[[Store], Answer]) -> Answer:
         if worker not in self._stores:
             self._stores[worker] = self._open()
-        return question(self._stores[worker])
+            self._stores[worker].on_progress = self._note
+        try:
+            return question(self._stores[worker])
+        finally:
+            self.progress = None
+
+    def _note(self, what: str, done: int, total: int) -> None:
+        if self.is_closed:
+            raise StoreError("the board has been closed")
+        self.progress = (what, done, total) if done < total else None
 
     def close(self) -> None:
-        """Close the stores, when the questions that are being answered are."""
+        """Close the stores when the questions that are being answered are; what was not read yet is left."""
+        self.is_closed = True
         for worker in self._workers:
             if worker in self._stores:
                 worker.submit(self._stores.pop(worker).close)

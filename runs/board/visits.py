@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 import time
@@ -25,6 +26,8 @@ __all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
 _LOOK_S, _SHARE = 2.0, 20
 # When to ask again for a store that is away.
 _RETRY_S = "5"
+# How long a browser waits for a page before it is told what is being read meanwhile, and when it asks again.
+_PATIENCE_S, _RELOAD_S = 1.0, "1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,12 +136,32 @@ def page(path: str, handler: Handler, method: str = "GET") -> Route:
         board: Board = request.app.state.board
         try:
             form = await read_body(request) if method == "POST" else {}
-            return await board.pool.ask(lambda store: handler(Visit(board, store, request, form)))
+            is_looked_at = request.headers.get("sec-fetch-dest") == "document"  # not fetched, saved or framed
+            if is_looked_at and (progress := board.pool.progress):
+                return _reading(board, progress)
+            answer = asyncio.ensure_future(board.pool.ask(lambda store: handler(Visit(board, store, request, form))))
+            while is_looked_at and not (await asyncio.wait({answer}, timeout=_PATIENCE_S))[0]:
+                if progress := board.pool.progress:
+                    answer.add_done_callback(_forget)
+                    return _reading(board, progress)
+            return await answer
         except RunsError as error:
             return _problem(board, request, error)
 
     named: Callable[[Request], Awaitable[Response]] = endpoint
     return Route(path, named, methods=[method])
+
+
+def _forget(answer: asyncio.Future[Response]) -> None:
+    """Take note of the outcome of a visit that is not waited for; whoever asks again sees it."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _reading(board: Board, progress: tuple[str, int, int]) -> Response:
+    """Return the page that somebody sees while a store is read that was never read before, or changed much."""
+    page = render("reading.html", board=board, path="", progress=progress)
+    return HTMLResponse(page, 202, {"refresh": _RELOAD_S, "cache-control": "no-store"})
 
 
 def _problem(board: Board, request: Request, error: RunsError) -> Response:

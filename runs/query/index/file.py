@@ -40,6 +40,8 @@ CREATE TEMP TABLE wanted(number INTEGER NOT NULL, kind INTEGER NOT NULL, value,
 """
 # How long to wait for the lock, which an honest writer holds for half a second.
 _BUSY_S = 60.0
+# The pages that a connection keeps; eight times as many while a new file is filled.
+_CACHE_KIB = 8192
 # The file itself is bad. Everything else that SQLite says is the fault of the place where it lies.
 _DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_MISMATCH}
 _DAMAGED |= {sqlite3.SQLITE_CONSTRAINT}
@@ -59,6 +61,8 @@ class IndexFile:
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._was_remade = False
+        # Whether the open connection made the file, and is about to fill it.
+        self._is_new = False
 
     @property
     def path(self) -> Path | None:
@@ -80,7 +84,10 @@ class IndexFile:
         while True:
             require_folder(self.store)
             try:
-                done = action(self._open())
+                connection = self._open()
+                done = action(connection)
+                if self._is_new:
+                    self._shrink(connection)
                 self._was_remade = False
                 return done
             except sqlite3.Error as error:
@@ -98,6 +105,12 @@ class IndexFile:
                     raise
                 if not self._remove():
                     self._go_elsewhere(None)
+
+    def _shrink(self, connection: sqlite3.Connection) -> None:
+        """Give back the memory that filling a new file took."""
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute("PRAGMA shrink_memory")
+        self._is_new = False
 
     def _is_sound(self) -> bool:
         """Tell whether the tables are there as they were made."""
@@ -157,12 +170,13 @@ class IndexFile:
         connection.execute("PRAGMA secure_delete = OFF")
         connection.execute("PRAGMA temp_store = MEMORY")
         # For questions; the pages of the file are in the system's memory, too. A board has several connections.
-        connection.execute("PRAGMA cache_size = -8192")
+        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         if _version(connection) == (0, 0):
             with transaction(connection):
                 empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if empty and _version(connection) == (0, 0):
-                    connection.execute("PRAGMA cache_size = -65536")  # all runs are about to be written
+                    connection.execute(f"PRAGMA cache_size = -{8 * _CACHE_KIB}")  # all runs are about to be written
+                    self._is_new = True
                     _make_tables(connection)
                     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                     connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -1,13 +1,18 @@
 """The page of all runs."""
 
+import asyncio
 import json
 import re
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from runs.board.pool import StorePool
 from runs.board.runs_view import RunsView
-from runs.errors import StoreAwayError
+from runs.errors import StoreAwayError, StoreError
+from runs.query.index.batch import Batch
 from runs.stores.opening import open_store
 
 
@@ -240,3 +245,66 @@ def test_keys_are_shown(watched, serve, recorded):
     page.goto(serve(recorded))
     page.keyboard.press("?")
     assert "Find runs by words" in page.locator("dialog[open]").text_content()
+
+
+# Reading a store for the first time
+
+
+@pytest.fixture
+def unread(many, tmp_path, monkeypatch):
+    """A folder of 60 runs that has no index, and the event that lets the reading go on after the first 20."""
+    take, go_on, is_first = Batch.take, threading.Event(), [True]
+
+    def take_20(batch, names):
+        if not is_first:
+            assert go_on.wait(60)
+        is_first.clear()
+        return take(batch, names[:20]) + names[20:]
+
+    monkeypatch.setattr(Batch, "take", take_20)
+    folder = shutil.copytree(many, tmp_path / "unread", ignore=shutil.ignore_patterns(".index*"))
+    yield folder, go_on
+    go_on.set()
+
+
+def test_page_tells_how_far_the_first_reading_is_and_comes_by_itself(unread, serve, watched):
+    folder, go_on = unread
+    page = watched().page
+    answer = page.goto(serve(folder))
+    assert (answer.status, answer.headers["refresh"]) == (202, "1")
+    assert page.locator("#reading").inner_text().startswith("Reading runs: 20 of 60.")
+    go_on.set()
+    page.locator("tbody tr").first.wait_for()
+    assert page.locator("tbody tr").count() == 50
+
+
+def test_what_no_person_looks_at_waits_for_the_first_reading(unread, client_of):
+    folder, go_on = unread
+    client = client_of(folder)
+    assert client.get("/runs", headers={"sec-fetch-dest": "document"}).status_code == 202
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(client.get, "/runs")
+        with pytest.raises(TimeoutError):
+            answer.result(0.2)
+        go_on.set()
+        assert len(ids(answer.result(60).text)) == 50
+
+
+def test_board_that_closes_leaves_the_first_reading(unread):
+    folder, go_on = unread
+    pool = StorePool(lambda: open_store(folder))
+
+    async def close_while_it_reads():
+        question = asyncio.ensure_future(pool.ask(lambda store: store.find()))
+        while pool.progress is None:
+            await asyncio.sleep(0.01)
+        closing = asyncio.get_running_loop().run_in_executor(None, pool.close)
+        while not pool.is_closed:
+            await asyncio.sleep(0.01)
+        go_on.set()
+        with pytest.raises(StoreError, match="the board has been closed"):
+            await question
+        await closing
+
+    with ThreadPoolExecutor(1) as thread:  # the browser's tests have a loop of their own in this one
+        thread.submit(asyncio.run, close_while_it_reads()).result(60)
