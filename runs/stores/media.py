@@ -6,13 +6,13 @@ import dataclasses
 import json
 import wave
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
-from observers.media.ply import read_points
 from runs.errors import StoreError
 from runs.stores.content import Content
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Medium"]
 
@@ -64,6 +64,8 @@ class Medium:
         Raises:
             StoreError: If it is none, or cannot be read.
         """
+        import numpy as np
+
         try:
             with self.content.open() as stream, wave.open(stream, "rb") as file:
                 if file.getsampwidth() != 2:
@@ -80,6 +82,8 @@ class Medium:
         Raises:
             StoreError: If it is none, or cannot be read.
         """
+        from observers.media.ply import read_points  # with numpy, which lists of runs do without
+
         try:
             with self.content.open() as stream:
                 return read_points(stream)
