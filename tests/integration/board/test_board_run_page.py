@@ -394,8 +394,14 @@ def test_sounds_videos_points_and_html_are_played_drawn_and_stopped(watched, ser
     page = watched(bypass_csp=True, reduced_motion="reduce").page
     page.goto(f"{serve(rich['folder'])}/runs/1?tab=media")
     scan = page.locator(".medium-series", has=page.locator("h2", has_text="scan"))
-    scan.scroll_into_view_if_needed()
-    scan.locator(".points[data-drawn='9'] canvas").first.wait_for()
+    # What is above it may still grow and move it out of sight, where nothing is drawn.
+    page.wait_for_function(
+        """one => {
+            one.scrollIntoView({ block: "nearest" });
+            return one.querySelector(".points[data-drawn='9'] canvas");
+        }""",
+        arg=scan.element_handle(),
+    )
     eye = "one => one.layout.scene.camera.eye.x"
     before = scan.locator(".points").evaluate(eye)
     scan.locator(".points").press("ArrowLeft")
