@@ -1,9 +1,11 @@
 """The page of all runs."""
 
 import asyncio
+import contextlib
 import json
 import re
 import shutil
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -308,3 +310,5 @@ def test_board_that_closes_leaves_the_first_reading(unread):
 
     with ThreadPoolExecutor(1) as thread:  # the browser's tests have a loop of their own in this one
         thread.submit(asyncio.run, close_while_it_reads()).result(60)
+    with contextlib.closing(sqlite3.connect(folder / ".index.sqlite")) as index:
+        assert index.execute("SELECT count(*) FROM run").fetchone() == (40,)  # what was read is kept
