@@ -181,7 +181,7 @@ class _Cpu:
             with contextlib.suppress(self._psutil.Error):  # it may have just ended
                 times = process.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
-        return total
+        return round(total, 6)  # of the same ticks the same, in whatever order they were added
 
 
 class _Growth:
