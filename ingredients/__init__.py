@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from ingredients.config.importing import import_sacred
+from configs.importing import import_sacred
 from ingredients.config.threads import let_threads_sleep
 
 # Before anything here imports it.

@@ -8,6 +8,11 @@ import os
 import re
 from typing import Any
 
+from configs.importing import import_sacred
+
+# Before anything here imports it.
+import_sacred()
+
 from sacred.commandline_options import cli_option
 
 from observers.record.redaction import redact

@@ -22,6 +22,7 @@ __all__ = [
     "Content",
     "Copied",
     "Difference",
+    "ExperimentLoader",
     "Exported",
     "Fetched",
     "FilterError",
@@ -81,13 +82,14 @@ if TYPE_CHECKING:
         StoreError,
         SweepError,
     )
+    from runs.notebooks.experiment_loader import ExperimentLoader
+    from runs.notebooks.incense_loader import incense
     from runs.query.conditions import Words
     from runs.rerun.reproducing import Reproduction
     from runs.rerun.starting import fork, reproduce, resume
     from runs.rerun.verdict import Tolerance, Verdict
     from runs.stores.adding import Copied
     from runs.stores.content import Content
-    from runs.stores.incense_loader import incense
     from runs.stores.media import Medium
     from runs.stores.opening import open_store
     from runs.stores.removing import Removed
@@ -107,6 +109,7 @@ else:
         "Content": "runs.stores.content",
         "Copied": "runs.stores.adding",
         "Difference": "runs.comparison.difference",
+        "ExperimentLoader": "runs.notebooks.experiment_loader",
         "Exported": "runs.transfer.archives",
         "Fetched": "runs.transfer.fetching",
         "FilterError": "runs.errors",
@@ -138,7 +141,7 @@ else:
         "fetch": "runs.transfer.fetching",
         "fork": "runs.rerun.starting",
         "import_runs": "runs.transfer.archives",
-        "incense": "runs.stores.incense_loader",
+        "incense": "runs.notebooks.incense_loader",
         "open_store": "runs.stores.opening",
         "reap": "runs.transfer.syncing",
         "reproduce": "runs.rerun.starting",

@@ -24,6 +24,7 @@ from observers.record.identity import (
     is_alive,
     read_lease,
 )
+from observers.record.json_text import parse_json
 from observers.record.numbered_folder import as_number
 from observers.record.protocols import ResumableObserver
 from observers.record.regular_file import read_regular
@@ -163,7 +164,7 @@ class _Criteria:
             return False
         content = read_regular(path)
         return all(line in content for line in self._lines) and self._is_same(
-            _with(json.loads(content), self._ignored, None), self._config
+            _with(parse_json(content), self._ignored, None), self._config
         )
 
     def _is_same(self, recorded: Any, ours: Any, name: str = "") -> bool:
@@ -191,7 +192,7 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
         try:
             if not criteria.is_of(folder / CONFIG):
                 continue
-            record = json.loads(read_regular(folder / RUN))
+            record = parse_json(read_regular(folder / RUN))
             theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
             # A run that another one has started, such as a reproduction, is resumed by that one's alone.
             if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
@@ -217,7 +218,7 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
 def recorded_data(folder: Path) -> str | None:
     """Return the fingerprint of the data that the run in `folder` was trained on, if it came so far."""
     try:
-        found = json.loads(read_regular(folder / INFO))["data"]["fingerprint"]
+        found = parse_json(read_regular(folder / INFO))["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, str) else None

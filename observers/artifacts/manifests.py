@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from pathlib import Path
 from observers.artifacts.version import ArtifactVersion, from_manifest
 from observers.errors import ArtifactDamagedError
 from observers.record.atomic_file import make_folder, sync_folder
+from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 
 __all__ = ["Manifests"]
@@ -77,7 +77,7 @@ class Manifests:
         path = self.home / name / f"v{number}.json"
         try:
             raw = read_regular(path)
-            document = json.loads(raw) if raw else None
+            document = parse_json(raw) if raw else None
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:

@@ -27,6 +27,7 @@ from observers.artifacts.intake import Incoming, make_read_only, take_tree
 from observers.artifacts.manifests import Manifests
 from observers.artifacts.version import ArtifactFile, ArtifactVersion, check_name, digest_of, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from observers.record.json_text import parse_json
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 
@@ -291,7 +292,7 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     try:
         text = json.dumps(metadata, default=plain)
-        found = json.loads(text)
+        found = parse_json(text)
         if not isinstance(found, dict):
             raise TypeError(f"it is a {type(metadata).__name__}")
         if len(text) > MAX_METADATA_BYTES or _depth(found) > MAX_METADATA_DEPTH:

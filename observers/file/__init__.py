@@ -1,1 +1,6 @@
 """`FileObserver`, and attaching it."""
+
+import configs.importing
+
+# Before the modules here import it.
+configs.importing.import_sacred()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from observers.file.whereabouts import Whereabouts
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
 from observers.record.journal import Journal
+from observers.record.json_text import parse_json
 from observers.record.media_entry import MediaEntry
 from observers.record.pacing import Pace
 from observers.record.point_files import as_text
@@ -58,7 +58,7 @@ def folder_of(base: Path, uid: str) -> Path | None:
 def uid_in(folder: Path) -> str | None:
     """Return the uid of the run that a folder holds; None if it cannot be read."""
     try:
-        return json.loads(read_regular(folder / RUN))["uid"]
+        return parse_json(read_regular(folder / RUN))["uid"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         _log.debug("%s: passed over, it cannot be read (%s)", folder, error)
         return None

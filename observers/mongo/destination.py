@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from observers.errors import DestinationError
+from observers.record.json_text import parse_json
 from observers.record.redaction import hide_user, redact
 from observers.record.regular_file import read_regular
 from observers.record.schema import DESTINATION
@@ -139,7 +139,7 @@ def _explain_tls(text: str) -> str:
 def read_destination(folder: Path) -> Destination | None:
     """Return where the run in `folder` was to be delivered to, without credentials; None if nowhere."""
     try:
-        return Destination(**json.loads(read_regular(folder / DESTINATION)))
+        return Destination(**parse_json(read_regular(folder / DESTINATION)))
     except FileNotFoundError:
         return None
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import bson
 
+from observers.record.json_text import parse_json
 from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
 
 __all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "stored_key"]
@@ -149,6 +150,9 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
     Args:
         value: The document, or an entry of it.
         read: Returns the content of a file.
+
+    Raises:
+        ValueError: If a file is not JSON; see `parse_json`.
     """
     if isinstance(value, list):
         return [restore(item, read) for item in value]
@@ -156,7 +160,7 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
         return value
     if not bson.ObjectId.is_valid(value.get(_FILE)):
         return {key: restore(item, read) for key, item in value.items()}
-    whole = json.loads(read(bson.ObjectId(value[_FILE])))
+    whole = parse_json(read(bson.ObjectId(value[_FILE])))
     beside = {key: restore(item, read) for key, item in value.items() if key not in (_FILE, "bytes")}
     return {**whole, **beside} if isinstance(whole, dict) else whole
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from observers.artifacts.version import ArtifactVersion, Reference, from_manifes
 from observers.errors import ArtifactDamagedError, ArtifactError
 from observers.mongo.artifacts import content_id
 from observers.mongo.layout import Collections, Document
+from observers.record.json_text import parse_json
 
 __all__ = ["fetch"]
 
@@ -36,7 +36,7 @@ def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersi
         return None
     files = gridfs.GridFS(collections.database)
     try:
-        manifest = json.loads(files.get(document["manifest_id"]).read())
+        manifest = parse_json(files.get(document["manifest_id"]).read())
         version = from_manifest(manifest, document["name"], document["version"], root / "contents")
         if version.digest != document["digest"]:
             raise ValueError("its manifest is that of another content")

@@ -7,7 +7,6 @@ to the content in GridFS; `images` of a table holds `file` and `file_id` of each
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from observers.mongo.contents import Contents
 from observers.mongo.documents import Packer, files_in, object_id
 from observers.mongo.indexes import make_media_indexes
 from observers.mongo.layout import Collections
+from observers.record.json_text import parse_json
 from observers.record.media_record import media_path
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import MEDIA
@@ -88,7 +88,7 @@ class MediaDelivery:
         return []
 
     def _document(self, line: bytes, number: int) -> dict[str, Any]:
-        entry = json.loads(line)
+        entry = parse_json(line)
         images = entry.pop("images", [])
         packer = Packer(_OWNER)
         packed = packer.entry(entry)

@@ -17,6 +17,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from pymongo.errors import PyMongoError
+
+from configs.importing import import_sacred
+
+# Before anything here imports it.
+import_sacred()
+
 from sacred.observers import RunObserver
 
 from observers.artifacts.version import ArtifactVersion

@@ -19,6 +19,7 @@ from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in,
 from observers.mongo.layout import Collections, Document
 from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import is_time
+from observers.record.json_text import parse_json
 from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
 from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, RANKS_FOLDER, SUMMARY, VALUES, read_json
@@ -128,8 +129,8 @@ class RunDocument:
     def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict[bson.ObjectId, bytes], Document | None]:
         packer = Packer(self.packer.uid, limit)
         try:
-            packed = packer.entry(json.loads(raw) or {})
-        except (RecursionError, ValueError):  # more levels or digits than Python reads
+            packed = packer.entry(parse_json(raw) or {})
+        except ValueError:  # more levels or digits than are read
             packed = packer.whole_file(raw)
         exact = None if packer.is_exact else packer.whole_file(raw)
         kept = set(files_in([packed, exact]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from observers.provenance.determinism import read_flags, torch_versions
 from observers.provenance.gpus import load_nvml
 from observers.provenance.libraries import Libraries
 from observers.record.journal import Journal
+from observers.record.json_text import parse_json
 from observers.record.resuming import environment_changes
 from observers.record.schema import PROVENANCE
 
@@ -122,7 +122,7 @@ class Gathering:
     def _write_down(self, document: dict[str, Any]) -> None:
         if self._note_changes is not None:
             try:
-                first = json.loads((self._journal.folder / PROVENANCE).read_bytes())
+                first = parse_json((self._journal.folder / PROVENANCE).read_bytes())
             except (OSError, ValueError):
                 self._note_changes = None  # no earlier session has written it
             else:

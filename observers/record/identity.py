@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from observers.record.json_text import parse_json
 from observers.record.locking import RecordLock, is_locked
 from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, LEASE, RUN
@@ -118,7 +118,7 @@ def read_lease(folder: Path, ours: RecordLock | None = None) -> dict[str, Any] |
         ours: A lock on it that the caller holds, and that says nothing of a writer.
     """
     try:
-        lease = json.loads(read_regular(folder / LEASE))
+        lease = parse_json(read_regular(folder / LEASE))
     except (OSError, ValueError, RecursionError):
         lease = None
     if not isinstance(lease, dict) or not is_time(lease.get("heartbeat")):
@@ -133,7 +133,7 @@ def _last_change(folder: Path) -> float | None:
     """Return when a run's lease was written; without one when its `run.json` was; None of a record without leases."""
     for name in (LEASE, RUN):
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            if name == LEASE or json.loads(read_regular(folder / RUN)).get("format") == FORMAT:
+            if name == LEASE or parse_json(read_regular(folder / RUN)).get("format") == FORMAT:
                 return (folder / name).stat().st_mtime
     return None
 

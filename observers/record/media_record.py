@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from observers.errors import RecordError
+from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
@@ -80,7 +80,7 @@ def read_table(path: Path) -> tuple[list[str], list[list[Any]]]:
     Raises:
         RecordError: If an image's name leads out of the folder.
     """
-    table = json.loads(read_regular(path))
+    table = parse_json(read_regular(path))
 
     def cell(value: Any) -> Any:
         if isinstance(value, dict):

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 from observers.errors import ResumeError
 from observers.record.identity import is_alive, read_lease
 from observers.record.journal import Journal
+from observers.record.json_text import parse_json
 from observers.record.locking import RecordLock
 from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, RUN
@@ -77,7 +77,7 @@ def _taken(folder: Path, lease: Mapping[str, Any] | None) -> str:
 
 def _read(folder: Path) -> dict[str, Any]:
     try:
-        run = json.loads(read_regular(folder / RUN))
+        run = parse_json(read_regular(folder / RUN))
     except FileNotFoundError:
         raise ResumeError(f"{folder} cannot be resumed: there is no run; give a folder that has a {RUN}") from None
     except (OSError, ValueError) as error:

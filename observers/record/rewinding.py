@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from observers.record.json_text import parse_json
 from observers.record.points import TICKS_PER_S, read_intact_points, read_metrics, split_metrics
 from observers.record.regular_file import read_regular
 from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
@@ -192,7 +193,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in lines:
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             row["name"], row["step"]
         except (ValueError, KeyError, TypeError):
             _log.warning("%s: a line of %d bytes is damaged, and left out", path, len(line))

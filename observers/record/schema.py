@@ -57,11 +57,11 @@ pass over it, and the next writer cuts it off.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 
 __all__ = ["read_json", "read_json_lines", "read_names"]
@@ -90,7 +90,7 @@ def read_json(path: Path) -> Any | None:
         ValueError: If it is no JSON.
     """
     try:
-        return json.loads(read_regular(path))
+        return parse_json(read_regular(path))
     except FileNotFoundError:
         return None
 
@@ -102,7 +102,7 @@ def read_json_lines(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         return
     for line in lines[:-1]:
-        yield json.loads(line)
+        yield parse_json(line)
 
 
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:

@@ -9,13 +9,13 @@ Times, captured output and the metrics of the machine (`system/...`) never count
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from observers.record.json_text import parse_json
 from observers.record.points import Series
 from runs.errors import RunsError, StoreError
 from runs.rerun.results import judge_result
@@ -201,7 +201,7 @@ def _of_odd_values(old: Run, new: Run) -> Iterator[str]:
 
 def _without_time(line: bytes) -> Any:
     try:
-        return {key: value for key, value in json.loads(line).items() if key != "time"}
+        return {key: value for key, value in parse_json(line).items() if key != "time"}
     except (ValueError, AttributeError):
         return line
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from pathlib import Path
 
+from observers.record.json_text import parse_json
 from observers.record.schema import RUN
 from observers.record.sealed_zip import check_seal, read_note
 from runs.errors import LaunchError, RunsError
@@ -79,7 +79,7 @@ def states_of(run: Run, *, check: bool = False) -> list[State]:
 
 def _state(path: Path, check: bool) -> State:
     try:
-        note = json.loads(check_seal(path) if check else read_note(path))
+        note = parse_json(check_seal(path) if check else read_note(path))
         return State(path, note.get("step"))
     except (OSError, ValueError, AttributeError) as error:  # SealError is a ValueError
         return State(path, None, str(error))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from observers.record.json_text import parse_json
 from observers.record.locking import claimed, locked
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
@@ -223,7 +223,7 @@ def named_contents(store: Path) -> tuple[set[str], list[str]]:
     unreadable = []
     for folder in (*run_folders(store), *(folder for _, folder in in_trash(store))):
         try:
-            document = json.loads(read_regular(folder / RUN))
+            document = parse_json(read_regular(folder / RUN))
             if not isinstance(document, dict):
                 raise ValueError("it is no object")
         except FileNotFoundError:  # removed since it was listed

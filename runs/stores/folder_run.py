@@ -16,6 +16,7 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import read_lease, true_status
+from observers.record.json_text import parse_json
 from observers.record.media_record import media_path
 from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
@@ -160,7 +161,7 @@ class FolderRun(Run):
 
     def _medium(self, line: bytes) -> Medium | None:
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             fields = {key: entry[key] for key in ("name", "kind", "step", "content_type", "meta")}
             files = [entry["file"], *entry.get("images", ())]
             contents = [self._content(str(file), self.folder, str(file)) for file in files]
@@ -277,7 +278,7 @@ def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
         StoreError: If it cannot be read, or is missing though `required`.
     """
     try:
-        document = json.loads(read_regular(path))
+        document = parse_json(read_regular(path))
     except FileNotFoundError:
         if required:
             raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None

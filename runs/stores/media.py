@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import wave
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from observers.record.json_text import parse_json
 from runs.errors import StoreError
 from runs.stores.content import Content
 
@@ -101,7 +101,7 @@ class Medium:
             StoreError: If it is none of them, or cannot be read.
         """
         try:
-            return json.loads(self.content.read())
+            return parse_json(self.content.read())
         except (ValueError, RecursionError) as error:
             self._refuse("JSON", error)
 

@@ -9,6 +9,7 @@ from typing import Any
 from observers.mongo.delivery import Delivery
 from observers.mongo.documents import Packer
 from observers.record.checkpoint_files import checkpoint_files
+from observers.record.json_text import parse_json
 from observers.record.rank_files import rank_files
 from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OWN_FILES, RUN, read_json_lines
 from runs.errors import StoreError
@@ -30,7 +31,7 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
         StoreError: If the database cannot be written, or others deliver the run at the same time.
     """
     path = staged.folder / RUN
-    record = json.loads(path.read_bytes())
+    record = parse_json(path.read_bytes())
     with mongo.errors():
         Remover(mongo).forget(staged.uid)
         path.write_text(json.dumps({**record, "status": COPYING}))
@@ -66,7 +67,7 @@ def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
 
 def unnamed_files(folder: Path) -> tuple[str, ...]:
     """Return a sentence on the files of a run's folder that only a folder can hold; none if there are none."""
-    record = json.loads((folder / RUN).read_bytes())
+    record = parse_json((folder / RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
     known = {*OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in checkpoint_files(folder))}
@@ -80,7 +81,7 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
 
 def changed_entries(folder: Path) -> tuple[str, ...]:
     """Return a sentence for each entry of a run that a database holds in another form, and has no place for its own."""
-    record = json.loads((folder / RUN).read_bytes())
+    record = parse_json((folder / RUN).read_bytes())
     details = record.get("artifact_details", {})
     entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}
     entries |= {f"media entry {n}": entry for n, entry in enumerate(read_json_lines(folder / MEDIA), 1)}

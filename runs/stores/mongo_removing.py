@@ -8,7 +8,6 @@ that are about to go.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,6 +16,7 @@ import bson
 
 from observers.mongo.documents import object_id
 from observers.mongo.layout import may_name_files
+from observers.record.json_text import parse_json
 from runs.errors import StoreError
 from runs.stores.mongo_database import MongoDatabase
 from runs.stores.removing import Removed
@@ -220,7 +220,7 @@ class Remover:
                 named.update(_ids(document))
                 for listed in _cut_off(document):
                     try:
-                        named.update(_ids(json.loads(self.mongo.fs.get(listed).read())))
+                        named.update(_ids(parse_json(self.mongo.fs.get(listed).read())))
                     except Exception:  # whatever it is, the list may name anything
                         unreadable.append(str(document["_id"]))
         return named, unreadable

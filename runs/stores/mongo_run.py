@@ -102,8 +102,15 @@ class MongoRun(Run):
         }
 
     def _whole(self, value: Any) -> Any:
-        """Return a value with what is too large for a document put back in its place."""
-        return restore(value, lambda key: self._content("a large entry", key).read())
+        """Return a value with what is too large for a document put back in its place.
+
+        Raises:
+            StoreError: If what is kept outside of the document is gone, or cannot be read as JSON.
+        """
+        try:
+            return restore(value, lambda key: self._content("a large entry", key).read())
+        except ValueError as error:
+            raise StoreError(f"a large entry of run {self.id} is no JSON ({error})") from error
 
     def _whole_list(self, document: Mapping[str, Any], name: str) -> list[Any]:
         """Return a list of the document, all of it where it was cut off."""

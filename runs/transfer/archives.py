@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from observers.record.atomic_file import replacing
+from observers.record.json_text import parse_json
 from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
 from runs.errors import ArchiveError, RunsError, StoreError
@@ -255,7 +256,7 @@ def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.Z
         _refuse(path, f"its {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
     try:
         with archive.open(info) as stream:
-            manifest = json.loads(stream.read(MAX_MANIFEST_BYTES))
+            manifest = parse_json(stream.read(MAX_MANIFEST_BYTES))
         if manifest["format"] != FORMAT:
             raise ValueError(f"its format is {manifest['format']!r}")
         for expected in manifest["files"].values():

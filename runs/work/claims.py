@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from observers.record.identity import is_alive, lease
 from observers.record.journal import Journal
+from observers.record.json_text import parse_json
 from observers.record.locking import locked
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
@@ -88,7 +89,7 @@ class FolderClaims:
     def fail(self, reason: list[str]) -> None:
         """See `Claims`."""
         with contextlib.suppress(BlockingIOError), locked(self._run, wait=False):
-            run = json.loads(read_regular(self._run / RUN))
+            run = parse_json(read_regular(self._run / RUN))
             if run["status"] == "QUEUED":
                 journal = Journal(self._run)
                 at = datetime.now(UTC).replace(tzinfo=None).isoformat()
@@ -176,7 +177,7 @@ def _claim() -> dict[str, Any]:
 def _parsed(data: bytes | str) -> Mapping[str, Any]:
     """Return a claim; one that is damaged tells nothing, and holds nobody up."""
     with contextlib.suppress(ValueError):
-        found = json.loads(data)
+        found = parse_json(data)
         if isinstance(found, dict):
             return found
     return {}

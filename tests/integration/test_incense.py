@@ -2,7 +2,7 @@
 
 import pytest
 
-incense = pytest.importorskip("incense")
+incense = pytest.importorskip("incense", reason="incense 0.0.15 installs on Python 3.11 only")
 
 
 @pytest.fixture

@@ -634,6 +634,7 @@ def test_incense_reads_the_same_database(store):
         with pytest.raises(StoreError, match=r"incense reads MongoDB only: got '/.*', expected a mongodb:// URL"):
             runs.incense(store.where)
         return
+    pytest.importorskip("incense", reason="incense 0.0.15 installs on Python 3.11 only")
     loader = runs.incense(store.where)
     experiment = loader.find_by_id(2)
     assert experiment.config.lr == 0.01

@@ -25,7 +25,7 @@ MAY_IMPORT = {
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "configs.map configs.yaml_text",
+    "configs.importing configs.map configs.yaml_text",
     "configs",
     "observers.errors",
     "observers.record",
@@ -38,7 +38,7 @@ FLOORS = [
     "runs.query",
     "runs.query.index runs.drawing",
     "runs.stores",
-    "runs.transfer runs.comparison",
+    "runs.comparison runs.notebooks runs.transfer",
     "runs.rerun",
     "runs.work",
     "runs.work.sweeps",
@@ -71,7 +71,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # Folders and files at the top of a package.
-MOST_AT_TOP = {"runs": 12, "observers": 10}
+MOST_AT_TOP = {"runs": 13, "observers": 10}
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from observers.record.schema import CONFIG, INFO, NOTES, RUN, SACRED_METRICS, SUMMARY
 from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
@@ -174,11 +175,9 @@ def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, An
     if content is None:
         return None
     try:
-        document = json.loads(content)
+        document = parse_json(content)
     except ValueError as error:
         problems.append(f"{name} is no JSON ({error})")
-    except RecursionError:
-        problems.append(f"{name} is nested too deeply")
     else:
         if isinstance(document, dict):
             return document
@@ -277,7 +276,7 @@ def decode(kind: int, value: Any) -> Any:
     if kind in (NUMBER, TEXT, NULL):
         return value
     if kind == JSON:
-        return json.loads(value)
+        return parse_json(value)
     if kind == NAN:
         return math.nan
     if kind == BOOL:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreAwayError, StoreError
@@ -61,6 +61,6 @@ def require_folder(store: Path) -> None:
 def read_json(path: Path) -> Any:
     """Return the document in `path`; None if there is none, or it cannot be read as JSON."""
     try:
-        return json.loads(read_regular(path))
+        return parse_json(read_regular(path))
     except (OSError, ValueError, RecursionError):
         return None

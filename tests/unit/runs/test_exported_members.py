@@ -28,6 +28,7 @@ def test_exported_members():
         "Content",
         "Copied",
         "Difference",
+        "ExperimentLoader",
         "Exported",
         "Fetched",
         "FilterError",
@@ -132,7 +133,7 @@ RECORDS = [
     if dataclasses.is_dataclass(getattr(runs, name)) or hasattr(getattr(runs, name), "_fields")
 ]
 # What people make or begin with.
-WITH_EXAMPLE = [*FUNCTIONS, "Content", "Medium", "Mongod", "Run", "Series", "Store", "Tolerance"]
+WITH_EXAMPLE = [*FUNCTIONS, "Content", "ExperimentLoader", "Medium", "Mongod", "Run", "Series", "Store", "Tolerance"]
 # Their examples start experiments or servers; `tests/integration/test_starting.py` and others do what they show.
 STARTING_PROCESSES = ["Mongod", "Tolerance", "fork", "incense", "reproduce", "resume"]
 

@@ -1,4 +1,4 @@
-"""incense's loader on the same database, for notebooks."""
+"""The loader of incense itself, where it is installed: Python 3.11."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pymongo
 
-from runs.errors import StoreError
+from runs.errors import MissingExtraError, StoreError
 
 if TYPE_CHECKING:
     from incense import ExperimentLoader
@@ -17,7 +17,7 @@ __all__ = ["incense"]
 
 
 def incense(where: str | None = None) -> ExperimentLoader:
-    """Return an incense loader on a database of runs.
+    """Return a loader of incense 0.0.15 on a database of runs; `ExperimentLoader` is the same on every Python.
 
     It reads what `MongoObserver` writes: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key`, and
     of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric with more
@@ -32,6 +32,7 @@ def incense(where: str | None = None) -> ExperimentLoader:
 
     Raises:
         StoreError: If it is no such URL.
+        MissingExtraError: If incense is not installed.
 
     Example:
         loader = incense("mongodb://localhost:27017/lab")
@@ -41,7 +42,12 @@ def incense(where: str | None = None) -> ExperimentLoader:
     where = where or os.environ.get("SACRISTAN_STORE") or ""
     if not where.startswith(("mongodb://", "mongodb+srv://")):
         raise StoreError(f"incense reads MongoDB only: got {where or 'no store'!r}, expected a mongodb:// URL")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of its imports
-        from incense import ExperimentLoader
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its imports
+            from incense import ExperimentLoader
+    except ImportError as error:
+        raise MissingExtraError(
+            f"incense is not installed ({error}); runs.ExperimentLoader has the same interface"
+        ) from error
     return ExperimentLoader(where, pymongo.uri_parser.parse_uri(where)["database"] or "sacred", unpickle=False)

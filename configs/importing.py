@@ -1,0 +1,71 @@
+"""`import_sacred`: the guard through which every package of the lab imports Sacred 0.8.7.
+
+It does three things that Sacred leaves to its users:
+
+* It gives Sacred `pkgutil.find_loader`, which is deprecated since Python 3.12 and gone in 3.14.
+* It silences the deprecation warning of `pkg_resources`.
+* It puts off the import of pandas, which takes as long as all the rest together. Sacred needs pandas only to teach
+  jsonpickle about data frames and series, and that can wait until somebody else imports pandas.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import pkgutil
+import sys
+import warnings
+from collections.abc import Iterator
+from types import ModuleType
+
+import wrapt
+
+__all__ = ["import_sacred"]
+
+
+def import_sacred() -> None:
+    """Import Sacred, unless it is imported already; a later import of pandas does what was put off."""
+    if "sacred" in sys.modules:
+        return
+    with warnings.catch_warnings(), _find_loader_given(), _pandas_put_off():
+        # Sacred imports pkg_resources, whose deprecation is no news to its users.
+        warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
+        import sacred  # noqa: F401
+
+
+@contextlib.contextmanager
+def _find_loader_given() -> Iterator[None]:
+    """Let `pkgutil.find_loader`, with which Sacred looks for optional packages, be `importlib.util.find_spec`."""
+    given = vars(pkgutil).get("find_loader")
+    pkgutil.find_loader = importlib.util.find_spec  # type: ignore[assignment]  # Sacred compares what it returns with None
+    try:
+        yield
+    finally:
+        if given is None:
+            del pkgutil.find_loader
+        else:
+            pkgutil.find_loader = given
+
+
+@contextlib.contextmanager
+def _pandas_put_off() -> Iterator[None]:
+    """Let imports of pandas fail meanwhile, as if it were not installed; later ones catch up."""
+    # Sacred's TinyDB observer makes classes from it at once, and must have it.
+    if {"sacred", "pandas"} & sys.modules.keys() or importlib.util.find_spec("tinydb") is not None:
+        yield
+        return
+    sys.modules["pandas"] = None  # type: ignore[assignment]  # documented: such an import raises ModuleNotFoundError
+    try:
+        yield
+    finally:
+        del sys.modules["pandas"]
+    wrapt.register_post_import_hook(_catch_up, "pandas")
+
+
+def _catch_up(pandas: ModuleType) -> None:
+    """Do what sacred.optional and sacred.serializer do where pandas is installed."""
+    import jsonpickle.ext.pandas
+    import sacred.optional
+
+    sacred.optional.has_pandas, sacred.optional.pandas = True, pandas
+    jsonpickle.ext.pandas.register_handlers()

@@ -1,0 +1,160 @@
+"""`ExperimentLoader`: incense's interface to past runs, over every store and on every Python."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from runs.errors import FilterError, StoreError
+from runs.notebooks.found_experiments import PAGE, Experiment, Page, QuerySet
+from runs.stores.opening import open_store
+from runs.stores.run import Run
+
+if TYPE_CHECKING:
+    from runs.stores.store import Store
+
+__all__ = ["ExperimentLoader"]
+
+
+class ExperimentLoader:
+    """Finds past runs with the methods of incense's loader, in a database or a folder.
+
+    Notebooks written for incense 0.0.15 run with `from runs import ExperimentLoader` in place of its import. What
+    differs: folders can be read, metrics have all their points, nothing is unpickled, fields are fetched when they are
+    asked for, results are not cached, and a field that no run has is refused with the nearest name.
+
+    Example:
+        from runs import ExperimentLoader
+
+        with ExperimentLoader("my_runs") as loader:
+            experiment = loader.find_latest()
+            print(experiment.config.optimizer.lr, experiment.metrics["train/loss"].min())
+            table = loader.find_by_config_key("optimizer.name", "Adam").project(
+                on=["config.optimizer.lr", "result", {"metrics.val/loss": min}]
+            )
+            print(table)
+    """
+
+    def __init__(
+        self,
+        mongo_uri: str | Path | None = None,
+        db_name: str | None = None,
+        unpickle: bool = False,
+    ) -> None:
+        """Open a store.
+
+        Args:
+            mongo_uri: A `mongodb://` URL, or a folder of runs; by default what `SACRISTAN_STORE` names, else `my_runs`.
+            db_name: The database, if the URL names none.
+            unpickle: False; stored objects are not decoded, because decoding them runs code.
+
+        Raises:
+            StoreError: If the store cannot be opened, or `unpickle` is set.
+        """
+        if unpickle:
+            raise StoreError("got unpickle=True, expected False: decoding stored objects runs code")
+        self.store: Store = open_store(mongo_uri if db_name is None else _with_database(str(mongo_uri), db_name))
+
+    def __repr__(self) -> str:
+        return f"ExperimentLoader({self.store.where!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    def cache_clear(self) -> None:
+        """Do nothing, as nothing is cached; incense's notebooks call it."""
+
+    def find_by_id(self, experiment_id: int | str) -> Experiment:
+        """Return the experiment with an id, or a uid.
+
+        Raises:
+            RunNotFoundError: If there is none.
+        """
+        return self._query_set([self.store.get(experiment_id)])[0]
+
+    def find_by_ids(self, experiment_ids: Iterable[int | str]) -> QuerySet:
+        """Return the experiments with these ids, in their order.
+
+        Raises:
+            RunNotFoundError: If there is none with one of them.
+        """
+        return self._query_set([self.store.get(one) for one in experiment_ids])
+
+    def find_by_name(self, name: str) -> QuerySet:
+        """Return experiments in whose name a regular expression is found.
+
+        Raises:
+            FilterError: If it is no regular expression.
+        """
+        return self.find_by_key("experiment.name", name)
+
+    def find_by_config_key(self, key: str, value: str | numbers.Real) -> QuerySet:
+        """Return experiments by an entry of their config: a text is a regular expression, a number is equal to it.
+
+        Raises:
+            FilterError: If no run has the entry, or the value is neither.
+        """
+        return self.find_by_key(f"config.{key}", value)
+
+    def find_by_key(self, key: str, value: str | numbers.Real) -> QuerySet:
+        """Return experiments by a field: a text is a regular expression, a number is equal to it.
+
+        Raises:
+            FilterError: If no run has the field, or the value is neither.
+        """
+        if isinstance(value, str):
+            return self.find({key: {"$regex": value}})
+        if isinstance(value, numbers.Real):
+            return self.find({key: value})
+        raise FilterError(
+            f"{key}: got the value {value!r}, expected a text, which is a regular expression, or a number"
+        )
+
+    def find_all(self) -> QuerySet:
+        """Return all experiments, in the order of their ids."""
+        return self._query_set(self.store.find(sort=None))
+
+    def find_latest(self, n: int = 1, attr: str = "start_time") -> Experiment | QuerySet:
+        """Return the newest experiment, or a query set of `n` of them.
+
+        Args:
+            n: How many at most.
+            attr: The field to sort by, the greatest first.
+
+        Raises:
+            FilterError: If no run has the field.
+        """
+        found = self._query_set(self.store.find(sort=f"-{attr}", limit=n))
+        return found[0] if len(found) == 1 else found
+
+    def find(self, query: Any) -> QuerySet:
+        """Return experiments by a query as in MongoDB, or any other filter of `Store.find`.
+
+        Raises:
+            FilterError: If the query makes no sense.
+        """
+        return self._query_set(self.store.find(query, sort=None))
+
+    def _query_set(self, runs: Sequence[Run]) -> QuerySet:
+        pages = [Page(self.store, runs[start : start + PAGE]) for start in range(0, len(runs), PAGE)]
+        return QuerySet([Experiment(run, page) for page in pages for run in page.runs])
+
+
+def _with_database(url: str, name: str) -> str:
+    """Return a URL of a server with the name of a database in it."""
+    address, mark, options = url.partition("?")
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        raise StoreError(f"got db_name={name!r} with {url!r}, expected a mongodb:// URL for a database")
+    return f"{scheme}://{rest.partition('/')[0]}/{quote(name)}{mark}{options}"

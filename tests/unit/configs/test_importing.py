@@ -1,0 +1,110 @@
+"""Sacred through its guard, in processes of their own: without pandas, and on a Python that removed names."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+# The names that Python 3.14 removed, and its start method. On 3.14 there is nothing left to take; Python 3.11 itself
+# needs those of `ast`.
+AS_PYTHON_3_14 = """
+import ast, asyncio, importlib.abc, multiprocessing, pkgutil, pty, sqlite3, sys, urllib.parse, urllib.request
+REMOVED = {
+    ast: "Bytes Ellipsis NameConstant Num Str" if sys.version_info >= (3, 12) else "",
+    asyncio: "AbstractChildWatcher FastChildWatcher MultiLoopChildWatcher PidfdChildWatcher SafeChildWatcher"
+    " ThreadedChildWatcher get_child_watcher set_child_watcher",
+    importlib.abc: "ResourceReader Traversable TraversableResources",
+    pkgutil: "find_loader get_loader",
+    pty: "master_open slave_open",
+    sqlite3: "version version_info",
+    urllib.parse: "Quoter",
+    urllib.request: "FancyURLopener URLopener",
+}
+for module, names in REMOVED.items():
+    module.__dict__.pop("__getattr__", None)
+    for name in names.split():
+        module.__dict__.pop(name, None)
+multiprocessing.set_start_method("forkserver", force=True)
+"""
+FLATTEN = """
+import json, pandas
+import sacred.optional
+from sacred.serializer import flatten, restore
+frame = pandas.DataFrame({"step": [1, 2], "loss": [0.5, 0.25]})
+flat = flatten({"frame": frame, "losses": frame["loss"], "at": pandas.Timestamp(0)})
+assert restore(flat)["frame"].equals(frame)
+del flat["frame"]["meta"]["dtypes_rle"]  # jsonpickle's names of types change from process to process
+print(sacred.optional.has_pandas, sacred.optional.pandas is pandas, json.dumps(flat, sort_keys=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def by_sacred_alone():
+    return run(FLATTEN)
+
+
+def run(script, **environment):
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_pandas_is_not_imported_and_its_objects_are_serialized_as_by_sacred_alone(by_sacred_alone):
+    asked = "import sys, ingredients, experiments; print('pandas' in sys.modules)"
+    assert run(asked + FLATTEN) == "False\n" + by_sacred_alone
+
+
+def test_pandas_that_is_imported_before_stays(by_sacred_alone):
+    assert run("import pandas, ingredients" + FLATTEN) == by_sacred_alone
+
+
+def test_pandas_is_imported_at_once_where_sacreds_tinydb_observer_needs_it(tmp_path):
+    (tmp_path / "tinydb.py").touch()
+    asked = "import sys, ingredients; print('pandas' in sys.modules)"
+    assert run(asked, PYTHONPATH=str(tmp_path)) == "True\n"
+
+
+def test_python_has_the_names_that_sacred_had_before_its_import():
+    script = "import pkgutil; before = dict(vars(pkgutil)); import ingredients; print(vars(pkgutil) == before)"
+    assert run(script) == "True\n"
+    assert run(f"{AS_PYTHON_3_14}import ingredients; print(hasattr(pkgutil, 'find_loader'))") == "False\n"
+
+
+@pytest.mark.parametrize(
+    "first", ["ingredients", "experiments", "observers.file.observer", "observers.mongo.observer", "observers.options"]
+)
+def test_sacred_is_imported_where_its_names_are_gone_whatever_comes_first(first):
+    script = (
+        f"{AS_PYTHON_3_14}import {first}, sacred.optional as found; print(found.has_sqlalchemy, found.has_tensorflow)"
+    )
+    known = [importlib.util.find_spec(name) is not None for name in ("sqlalchemy", "tensorflow")]
+    assert run(script) == "{} {}\n".format(*known)
+
+
+def test_all_of_sacred_and_what_it_needs_is_imported_where_names_are_gone():
+    script = f"""{AS_PYTHON_3_14}
+import ingredients, docopt, importlib, munch, jsonpickle, sacred
+needing = ("sacred.observers.sql", "sacred.observers.tinydb_hashfs", "sacred.stflow")  # packages
+names = [module.name for module in pkgutil.walk_packages(sacred.__path__, "sacred.")]
+for name in names:
+    if not name.startswith(needing):
+        importlib.import_module(name)
+print(len(names) > 30)
+"""
+    assert run(script) == "True\n"
+
+
+def test_experiment_trains_where_names_are_gone_and_workers_are_not_forked(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(AS_PYTHON_3_14)
+    settings = ["data.fast", "epochs=1", "data.num_workers=1", "data.in_memory=False", "data.augment.flip=True"]
+    command = [sys.executable, str(ROOT / "exp.py"), "with", *settings]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "my_runs" / "1" / "run.json").read_text())["status"] == "COMPLETED"
