@@ -1,7 +1,8 @@
-"""Optuna storages that a sweep names for its study, opened to be read and never written.
+"""Optuna storages that a sweep names for its study: `shared_storage` for agents, `own_storage` for readers.
 
-A record may come from anybody, and so may the name of a storage in it. So only a file is opened that lies among the
-runs, beside them or below the folder that the reader was started in, and no connection is made to another machine.
+A reader never writes. A record may come from anybody, and so may the name of a storage in it. So a reader opens only a
+file that lies among the runs, beside them or below the folder that it was started in, and never connects to another
+machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from runs.work.sweeps.extras import needing_extra
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["own_storage"]
+__all__ = ["own_storage", "shared_storage"]
+
+
+def shared_storage(url: str) -> BaseStorage | str:
+    """Return the storage of a URL as agents open it: of a file of SQLite without connections that stay open."""
+    from optuna.storages import RDBStorage
+    from sqlalchemy.pool import NullPool
+
+    is_file = url.startswith("sqlite") and not url.endswith((":memory:", "://"))
+    return RDBStorage(url, {"poolclass": NullPool}) if is_file else url
 
 
 @contextlib.contextmanager

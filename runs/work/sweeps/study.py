@@ -19,6 +19,7 @@ from runs.work.sweeps.constraints import violations
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.extras import needing_extra
 from runs.work.sweeps.home import Home
+from runs.work.sweeps.own_storage import shared_storage
 from runs.work.sweeps.points import suggest
 from runs.work.sweeps.pruners import make_pruner
 from runs.work.sweeps.samplers import make_sampler
@@ -130,16 +131,18 @@ class Study:
         spec: Spec,
         *,
         is_read_only: bool = False,
-        storage: BaseStorage | None = None,
+        storage: BaseStorage | str | None = None,
     ) -> None:
         with needing_extra("sweeps", "a sweep"):
             import optuna
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._home, self._spec, self._seed = home, spec, definition.seed
+        if storage is None:
+            storage = shared_storage(definition.storage) if definition.storage else home.storage()
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
         common: dict[str, Any] = {
-            "storage": storage or definition.storage or home.storage(),
+            "storage": storage,
             "study_name": definition.id,
             "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
             "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),
