@@ -28,6 +28,11 @@ import hypothesis
 import pymongo
 import pytest
 
+from configs.importing import import_sacred
+
+# Before a test module imports it.
+import_sacred()
+
 from runs.work.mongod import Mongod
 from tests import processes
 

@@ -192,7 +192,7 @@ def check_every_step(stride, error, numbers):
     before = {name: signal.getsignal(signal.Signals[name]) for name in (*NAMES, "SIGCHLD")}
     ex, whole = make_experiment(error), Tracer(0, numbers)
     run_traced(ex, whole)
-    assert whole.count > 300
+    assert whole.count > 200  # 3.12 has fewer opcodes than 3.11
     for at in range(1, whole.count + 1, stride):
         tracer = Tracer(at, numbers)
         events, raised = run_traced(ex, tracer)
