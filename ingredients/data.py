@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 ingredient = Ingredient("data")
 
 # Settings of how a source is read.
-_OF_COLUMNS = ("columns", "categorical", "encoding", "missing", "dtype", "task", "weights")
+_OF_COLUMNS = ("columns", "categorical", "encoding", "missing", "na_values", "dtype", "task", "weights")
 
 
 @ingredient.config
@@ -53,6 +53,8 @@ def config() -> None:
     encoding: Literal["one_hot", "codes"] = "one_hot"
     # gaps of a csv: refuse, or fill: numbers take the training part's mean, and an input that tells; categories a value
     missing: Literal["refuse", "fill"] = "refuse"
+    # texts of a csv that stand for a missing value, such as ["NA", "?"]; an empty cell always does
+    na_values: list[str] = []
     # what inputs become: float32; int64 keeps whole numbers, such as ids of words, as they are and not normalised
     dtype: Literal["float32", "int64"] = "float32"
     # arguments of the factory or of torchvision's class
@@ -99,6 +101,7 @@ def config() -> None:
         categorical=categorical,
         encoding=encoding,
         missing=missing,
+        na_values=na_values,
         dtype=dtype,
         options=options,
         image_size=image_size,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from ingredients.config.nearest import nearest
+from ingredients.datasets.csv_cells import GAPS_OF_PANDAS, as_numbers, read_cells, refuse_strays, typed
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
 from ingredients.datasets.table_columns import TableColumns
@@ -21,7 +21,7 @@ from ingredients.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["read_csv", "read_frame", "read_targets", "refuse_column"]
+__all__ = ["read_csv", "read_targets", "refuse_column"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ def read_csv(
     categorical: str | Sequence[str] | None = None,
     encoding: str = "one_hot",
     missing: str = "refuse",
+    na_values: Sequence[str] = (),
     dtype: str = "float32",
     weights: str | None = None,
     needs_targets: bool = True,
@@ -48,10 +49,11 @@ def read_csv(
         path: The file.
         target: Target column or columns; None takes those that the model was trained on, else the last one.
         trained: What the data of the model were prepared by: its columns are put into their order, and its categories
-            encoded as they were; `columns`, `categorical`, `encoding` and `missing` do not count then.
+            encoded as they were; `columns`, `categorical`, `encoding`, `missing` and `na_values` do not count then.
         columns: Columns to take for inputs; None takes all but the targets.
         categorical: Columns of categories, `auto` for those of text.
         encoding, missing: What becomes of categories, and of missing values; see `TableColumns`.
+        na_values: Texts that stand for a missing value, beside an empty cell.
         dtype: `float32`, or `int64` for whole numbers.
         weights: Column of the weights of the samples, which is no input; it may be missing where nothing is trained.
         needs_targets: Whether the target columns have to be there, and full.
@@ -60,7 +62,13 @@ def read_csv(
         DataError: If it is no table of numbers and categories, or columns are missing.
     """
     where = f"data.path={path}"
-    frame = _without_index(read_frame(path), trained, path)
+    table = None if trained is None else trained.table
+    if table is not None:
+        na_values, as_text = table.na_values, set(table.categories) if table.verbatim else set()
+    else:
+        na_values, as_text = na_values if trained is None else GAPS_OF_PANDAS, _named(categorical)
+    cells = _without_index(read_cells(path, na_values), trained, path)
+    frame = typed(cells, as_text)
     weighed = None
     if weights is not None and (weights in frame.columns or trained is None):
         if weights not in frame.columns:
@@ -77,7 +85,6 @@ def read_csv(
     names = next((names for names in candidates if all(name in frame.columns for name in names)), None)
     if names is None and needs_targets:
         refuse_column("data.target", path, candidates[0], list(frame.columns))
-    table = None if trained is None else trained.table
     named = {name for names in candidates for name in names}
     if table is None:
         chosen = [columns] if isinstance(columns, str) else columns
@@ -88,8 +95,13 @@ def read_csv(
     if trained is not None and (table is not None or trained.features):
         inputs = inputs.iloc[:, trained.column_order(list(inputs.columns), where, of_table=True)]
     if table is None:
+        for name in inputs.columns:
+            if frame[name].dtype.kind not in "biuf" and name not in as_text:
+                refuse_strays(frame[name], where, "take the column for categories by name, with data.categorical")
         # What a checkpoint of an earlier version was trained on has no categories.
-        how = {} if trained is not None else {"encoding": encoding, "missing": missing}
+        how: dict[str, Any] = {}
+        if trained is None:
+            how = {"encoding": encoding, "missing": missing, "verbatim": True, "na_values": tuple(na_values)}
         table = TableColumns.fitted(
             inputs,
             None if trained is not None else categorical,
@@ -98,30 +110,46 @@ def read_csv(
             **how,
         )
     encoded = table.encode(inputs, dtype, where, strict=needs_targets)
-    targets = None if names is None else read_targets(frame, names, path, needs_targets=needs_targets)
+    targets = None
+    if names is not None and trained is not None and trained.task == "classification" and len(names) == 1:
+        targets = _labels(cells[names[0]], trained.classes, path, needs_targets=needs_targets)
+    elif names is not None:
+        targets = read_targets(frame, names, path, needs_targets=needs_targets)
     target_names = None if names is None else tuple(names)
     return Source(encoded, targets, features=table.features, target_names=target_names, table=table, weights=weighed)
 
 
-def read_frame(path: Path) -> pandas.DataFrame:
-    """Return a CSV file as it is, its columns named by text.
+def _named(categorical: str | Sequence[str] | None) -> set[str]:
+    """Return the columns that were named as categories."""
+    if categorical is None or categorical == "auto":
+        return set()
+    return {categorical} if isinstance(categorical, str) else set(categorical)
+
+
+def _labels(cells: pandas.Series, classes: Sequence[str], path: Path, *, needs_targets: bool) -> np.ndarray:
+    """Return labels as objects, NaN where one is missing: the text of a class, or the number that a cell holds.
+
+    A cell is one class whatever stands in the others.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If values are missing, and needed.
     """
+    _require_targets(int(cells.isna().sum()), [str(cells.name)], path, needed=needs_targets)
+    known = set(classes)
+    distinct = {text: text if text in known else _number_or_text(text) for text in cells.dropna().unique()}
+    return np.array([distinct.get(text, np.nan) for text in cells.tolist()], object)
+
+
+def _number_or_text(text: str) -> object:
     import pandas
 
-    try:
-        frame = pandas.read_csv(path, skipinitialspace=True)
-        if frame.shape[1] and frame.iloc[:, -1].isna().all():
-            # Where each row ends with a comma, pandas takes the first column for names of the rows.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", pandas.errors.ParserWarning)
-                frame = pandas.read_csv(path, skipinitialspace=True, index_col=False)
-    except (ValueError, OSError) as error:
-        raise DataError(f"data.path: {path} cannot be read as CSV: {error}") from error
-    frame.columns = list(map(str, frame.columns))
-    return frame
+    found = as_numbers(pandas.Series([text]))
+    return text if found is None else found.item()
+
+
+def _require_targets(num_missing: int, names: list[str], path: Path, *, needed: bool) -> None:
+    if num_missing and needed:
+        raise DataError(f"data.target: {path} lacks {num_missing} values of {names}; remove those rows")
 
 
 def _without_index(frame: pandas.DataFrame, trained: Preparation | None, path: Path) -> pandas.DataFrame:
@@ -189,12 +217,14 @@ def read_targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs
     """Return the columns of targets of a table; those that may be missing are of objects.
 
     Raises:
-        DataError: If values are missing, and needed.
+        DataError: If values are missing, and needed, or a column is text but nearly all of it numbers.
     """
+    for name in names:
+        if frame[name].dtype.kind not in "biuf":
+            refuse_strays(frame[name].astype(str).where(frame[name].notna()), "data.target", "leave them out")
     targets = frame[names[0]] if len(names) == 1 else frame[names]
     num_missing = int(targets.isna().to_numpy().sum())
-    if num_missing and needs_targets:
-        raise DataError(f"data.target: {path} lacks {num_missing} values of {names}; remove those rows")
+    _require_targets(num_missing, names, path, needed=needs_targets)
     kinds = [frame[name].dtype for name in names]
     if all(kind.kind in "biuf" for kind in kinds):
         return targets.to_numpy(np.result_type(*kinds))

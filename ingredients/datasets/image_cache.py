@@ -29,7 +29,7 @@ __all__ = ["ImageCache", "ImageFacts"]
 _log = logging.getLogger(__name__)
 
 _VARIABLE = "SACRISTAN_CACHE"
-_FORMAT = 1
+_FORMAT = 2
 _MAX_BYTES = 256 * 2**20
 # Clocks of file systems tick every 2 seconds at worst.
 _SETTLED_NS = 3_000_000_000

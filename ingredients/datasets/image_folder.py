@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,13 @@ from ingredients.datasets.image_cache import ImageCache, ImageFacts
 from ingredients.datasets.moments import Moments, moments_of
 from ingredients.errors import DataError
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 __all__ = ["ImageFolder", "image_files"]
+
+# The EXIF tag that says how a camera was held, and its values for a quarter turn.
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
 
 _log = logging.getLogger(__name__)
 
@@ -174,18 +180,20 @@ class ImageFolder:
         return pixels if pixels.ndim == 3 else pixels[:, :, None]
 
     def _decoded(self, index: int) -> tuple[Any, bool]:
-        """Return an image of PIL in the mode and size that is wanted, and whether it has more than 8 bits."""
-        from PIL import Image
+        """Return an image of PIL, upright, in the mode and size that is wanted, and whether it has more than 8 bits."""
+        from PIL import Image, ImageOps
 
         image: Image.Image
-        with Image.open(self.files[index]) as opened:
+        with _opened(self.files[index]) as opened:
             # 16 bits of grey go through F, since L would clip them at 255.
             deep = opened.mode.startswith("I")
             mode = "F" if deep else "L" if self._grey else "RGB"
             try:
+                is_upright = _orientation(opened) == 1
                 opened.load()
                 # A conversion to the same mode would copy it.
-                image = opened if opened.mode == mode else opened.convert(mode)
+                image = opened if is_upright else ImageOps.exif_transpose(opened)
+                image = image if image.mode == mode else image.convert(mode)
             except (OSError, SyntaxError) as error:
                 raise DataError(f"data.path: {self.files[index]} cannot be read as an image: {error}") from error
             if self.image_size is not None:
@@ -194,14 +202,33 @@ class ImageFolder:
 
 
 def _facts_of(file: Path) -> ImageFacts:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise DataError(f"data.path: {file} cannot be read as an image: {error}") from error
+    with _opened(io.BytesIO(content), file) as image:
+        width, height = image.size
+        size = (height, width) if _orientation(image) in _TURNED else (width, height)
+        return ImageFacts(hashlib.sha256(content).hexdigest(), size, image.mode)
+
+
+def _orientation(image: Image.Image) -> int:
+    """Return how the camera was held, as EXIF has it, without reading pixels: those of a PNG may come before it."""
+    return 1 if image.format == "PNG" and "exif" not in image.info else image.getexif().get(_ORIENTATION, 1)
+
+
+def _opened(content: Path | io.BytesIO, file: Path | None = None) -> Image.Image:
+    """Open an image, without its pixels.
+
+    Raises:
+        DataError: If it is none, or so large that PIL takes it for an attack; the message names `file`.
+    """
     from PIL import Image
 
     try:
-        content = file.read_bytes()
-        with Image.open(io.BytesIO(content)) as image:
-            return ImageFacts(hashlib.sha256(content).hexdigest(), image.size, image.mode)
-    except OSError as error:
-        raise DataError(f"data.path: {file} cannot be read as an image: {error}") from error
+        return Image.open(content)
+    except (OSError, Image.DecompressionBombError) as error:
+        raise DataError(f"data.path: {file or content} cannot be read as an image: {error}") from error
 
 
 def _folders(top: Path) -> list[Path]:

@@ -37,7 +37,7 @@ FILES = ("npz", "csv", "idx", "image_folder", "tar", "parquet", "text")
 # Settings that only some kinds of data read.
 _READ = {
     "npz": ("path", "dtype", "weights"),
-    "csv": ("path", "target", "columns", "categorical", "encoding", "missing", "dtype", "weights"),
+    "csv": ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "dtype", "weights"),
     "text": ("path", "target", "columns", "options"),
     "idx": ("path", "dtype"),
     "image_folder": ("path", "image_size"),
@@ -79,8 +79,8 @@ def check_options(name: str, **given: Any) -> None:
 
     Args:
         name: As in the config of the data ingredient.
-        **given: `path`, `target`, `columns`, `categorical`, `encoding`, `missing`, `dtype`, `options`, `image_size`,
-            `collate` and `weights`.
+        **given: `path`, `target`, `columns`, `categorical`, `encoding`, `missing`, `na_values`, `dtype`, `options`,
+            `image_size`, `collate` and `weights`.
 
     Raises:
         DataError: If one of them is set in vain.
@@ -116,6 +116,7 @@ def load_source(
     categorical: str | Sequence[str] | None = None,
     encoding: str = "one_hot",
     missing: str = "refuse",
+    na_values: Sequence[str] = (),
     dtype: str = "float32",
     task: str = "auto",
     collate: Callable[[list], Any] | None = None,
@@ -130,8 +131,8 @@ def load_source(
         name, path, target, image_size, options: As in the config of the data ingredient.
         seed: Seed of the experiment.
         trained: What the data of a model were prepared by that these are for, too.
-        columns, categorical, encoding, missing, dtype, task, weights: As in the config; those of `trained` go before
-            them.
+        columns, categorical, encoding, missing, na_values, dtype, task, weights: As in the config; those of `trained`
+            go before them.
         collate: What makes a batch of samples of any structure, if it is given.
         needs_targets: Whether files have to hold targets.
 
@@ -158,6 +159,7 @@ def load_source(
                 categorical=categorical,
                 encoding=encoding,
                 missing=missing,
+                na_values=na_values,
                 dtype=dtype,
                 weights=weights,
                 needs_targets=needs_targets,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ingredients.config.construct import require
-from ingredients.datasets.csv_table import read_frame
+from ingredients.datasets.csv_cells import read_cells, typed
 from ingredients.datasets.files import load_arrays, read_idx_array
 from ingredients.datasets.image_folder import image_files
 
@@ -39,7 +39,7 @@ def survey(name: str, path: str) -> list[list[Any]] | None:
     """
     where = Path(path).expanduser()
     if name == "csv":
-        frame = read_frame(where)
+        frame = typed(read_cells(where))
         return [_HEADER, *(_of_column(frame[column]) for column in frame.columns)]
     if name == "npz":
         return [_HEADER, *(_of_array(key, array) for key, array in load_arrays(where).items())]
@@ -89,7 +89,7 @@ def _of_folders(top: Path) -> Iterator[list[Any]]:
             try:
                 with image.open(file) as opened:
                     sizes["x".join(map(str, opened.size))] += 1
-            except OSError:
+            except (OSError, image.DecompressionBombError):
                 sizes["unreadable"] += 1
         shown = ", ".join(f"{size} ({count})" for size, count in sizes.most_common(3))
         yield [folder, len(files), shown + (", ..." if len(sizes) > 3 else "")]

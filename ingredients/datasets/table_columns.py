@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from ingredients.datasets.csv_cells import GAPS_OF_PANDAS
 from ingredients.datasets.whole_numbers import tell_merged
 from ingredients.errors import DataError
 
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 # More values than these are names or free text, and no categories.
 _MAX_CATEGORIES = 1000
+# In fewer rows, categories may well be all different.
+_MIN_ROWS = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +39,9 @@ class TableColumns:
         missing: `refuse`, or `fill`: missing numbers are left NaN, to be filled with the mean, and missing categories
             are a value of their own.
         gaps: Columns of numbers with missing values that are filled; each has a further input that is 1 there.
+        verbatim: Whether a category is the text that stands in a file; in tables of earlier versions, numbers among
+            them are named as such.
+        na_values: Texts of a file that stand for a missing value, beside an empty cell.
     """
 
     columns: tuple[str, ...]
@@ -44,6 +50,8 @@ class TableColumns:
     encoding: str = "one_hot"
     missing: str = "refuse"
     gaps: tuple[str, ...] = ()
+    verbatim: bool = False
+    na_values: tuple[str, ...] = GAPS_OF_PANDAS
 
     @classmethod
     def fitted(
@@ -55,6 +63,8 @@ class TableColumns:
         chosen: bool,
         encoding: str = "one_hot",
         missing: str = "refuse",
+        verbatim: bool = False,
+        na_values: tuple[str, ...] = GAPS_OF_PANDAS,
     ) -> TableColumns:
         """Return how to encode the columns of a frame.
 
@@ -63,7 +73,7 @@ class TableColumns:
             categorical: Columns of categories; `auto` takes those of text.
             where: The setting that names the table, for messages.
             chosen: Whether the columns were chosen by name.
-            encoding, missing: See the class.
+            encoding, missing, verbatim, na_values: See the class.
 
         Raises:
             DataError: If a column of text is not among the categories, or they are too many.
@@ -82,6 +92,7 @@ class TableColumns:
             )
         filled = [name for name in columns if missing == "fill" and frame[name].isna().any()]
         categories = {name: tuple(map(_value_name, _distinct(frame[name]))) for name in names}
+        _tell_unique(frame, categories, where)
         categories |= {name: ("", *values) for name, values in categories.items() if name in filled}
         many = next((name for name, values in categories.items() if len(values) > _MAX_CATEGORIES), None)
         if many is not None:
@@ -90,7 +101,7 @@ class TableColumns:
                 f"{_MAX_CATEGORIES:,}; leave it out with data.columns, or group its values"
             )
         gaps = tuple(name for name in filled if name not in categories)
-        return cls(columns, categories, chosen, encoding, missing, gaps)
+        return cls(columns, categories, chosen, encoding, missing, gaps, verbatim, na_values)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -168,7 +179,28 @@ class TableColumns:
 
 
 def _distinct(column: pandas.Series) -> list[Any]:
-    return sorted(column.dropna().unique().tolist())
+    """Return the values of a column in order; texts that are all numbers in the order of those."""
+    import pandas
+
+    values = sorted(column.dropna().unique().tolist())
+    numbers = pandas.to_numeric(pandas.Series(values, dtype=object), errors="coerce")
+    return values if numbers.isna().any() else [values[place] for place in numbers.argsort(kind="stable")]
+
+
+def _tell_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[str]], where: str) -> None:
+    """Warn of categories that hardly any two rows share: names, dates, or numbers in a form that is not read."""
+    for name, values in categories.items():
+        count = int(frame[name].notna().sum())
+        if count >= _MIN_ROWS and len(values) > count / 2:
+            _log.warning(
+                "%s: the column %s has %d categories in %d rows, such as %s; names, dates, and numbers such as '3,14' "
+                "tell a model nothing as categories: leave the column out with data.columns, or correct it",
+                where,
+                name,
+                len(values),
+                count,
+                _listed(list(map(repr, values[:3]))),
+            )
 
 
 def _value_name(value: Any) -> str:

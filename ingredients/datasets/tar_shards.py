@@ -132,8 +132,14 @@ def decode(ending: str, content: bytes) -> Any:
 
 def _image(content: bytes) -> np.ndarray:
     image = require("PIL.Image", "images", "data.name=tar")
-    with image.open(io.BytesIO(content)) as opened:
-        return np.array(opened if opened.mode in ("L", "RGB") else opened.convert("RGB"))
+    from PIL import ImageOps
+
+    try:
+        with image.open(io.BytesIO(content)) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            return np.array(upright if upright.mode in ("L", "RGB") else upright.convert("RGB"))
+    except image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_tar(path: Path, fields: str | Sequence[str] | None = None) -> dict[int | None, TarShards]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ingredients.config.construct import build
-from ingredients.datasets.csv_table import read_frame, read_targets, refuse_column
+from ingredients.datasets.csv_cells import read_cells, typed
+from ingredients.datasets.csv_table import read_targets, refuse_column
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.samples import Source
 from ingredients.datasets.vocabulary import PADDING, Vocabulary
@@ -118,8 +119,10 @@ def read_texts(
     elif path.suffix.lower() == ".txt":
         texts = [line for line in _read(path).splitlines() if line.strip()]
     else:
-        frame = _read_lines(path) if path.suffix.lower() == ".jsonl" else read_frame(path)
+        is_csv = path.suffix.lower() != ".jsonl"
+        frame = read_cells(path) if is_csv else _read_lines(path)
         column_names = _columns_of(list(frame.columns), target, column, trained, path)
+        frame = typed(frame, as_text=column_names[:1]) if is_csv else frame
         texts = _texts_of(frame, column_names[0], path)
         if column_names[1] is not None:
             targets = read_targets(frame, [column_names[1]], path, needs_targets=needs_targets)

@@ -1,6 +1,7 @@
 """Tables in CSV files: chosen columns, categories, numbers of rows; and the same columns for a trained model."""
 
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -212,7 +213,8 @@ def test_text_in_a_column_of_numbers_of_a_model_is_refused(tmp_path):
 
 def test_checkpoint_of_an_earlier_version_knows_its_columns(tmp_path):
     state = trained_on(tmp_path, "a,b,y", "1,2,0", "3,4,1").state_dict()
-    assert TableColumns(**state.pop("table")) == TableColumns(("a", "b"), {})
+    table = {"columns": ("a", "b"), "categories": {}, "verbatim": True, "na_values": ()}
+    assert TableColumns(**state.pop("table")) == TableColumns(**table)
     del state["dtype"]
     old = preparation_of({"preparation": state}, "x.pt")
     assert read(tmp_path, "b,y,a", "5,0,6", trained=old).inputs.tolist() == [[6, 5]]
@@ -224,3 +226,99 @@ def test_preparation_of_a_table_holds_plain_values(tmp_path):
     state = trained_on(tmp_path, *TOWNS[:3], categorical="auto").state_dict()
     torch.save(state, tmp_path / "state.pt")
     assert torch.load(tmp_path / "state.pt", weights_only=True)["table"]["categories"] == {"town": ("Bern", "Rom")}
+
+
+# cells: a category is its text, a column has one kind, a gap is what the setting names
+
+ZIPS = ["zip,y", "01234,a", "94110,b", "01234,a", "94110,b"]
+
+
+@pytest.mark.parametrize("encoding", ["one_hot", "codes"])
+def test_row_is_encoded_alike_whatever_else_stands_in_the_file(encoding, tmp_path, caplog):
+    trained = trained_on(tmp_path, *ZIPS, categorical="zip", encoding=encoding)
+    assert trained.table.categories == {"zip": ("01234", "94110")}
+    alone = read(tmp_path, "zip", "01234", "94110", trained=trained, needs_targets=False)
+    assert "holds" not in caplog.text
+    beside = read(tmp_path, "zip", "01234", "94110", "K1A", "", trained=trained, needs_targets=False)
+    assert beside.inputs[:2].tolist() == alone.inputs.tolist()
+    assert "the column zip holds K1A, which" in caplog.text
+
+
+def test_categories_of_a_long_file_are_not_guessed_part_by_part(tmp_path):
+    lines = [f"{number % 7},0" for number in range(300_000)] + ["K,1"] * 10
+    assert read(tmp_path, "a,y", *lines, categorical="a").features == (*(f"a={n}" for n in range(7)), "a=K")[-8:]
+
+
+@pytest.mark.parametrize(
+    ("labels", "others", "expected"),
+    [
+        (["01", "02", "K"], ["01", "02"], [0, 1]),
+        (["1.0", "2.0", "top"], ["1.0", "2.0"], [0, 1]),
+        (["1", "2", "3"], ["1.0", "3", ""], [0, 2, -1]),
+        (["True", "False", "True"], ["True", "", "False"], [1, -1, 0]),
+    ],
+)
+def test_label_is_one_class_whatever_else_stands_in_the_file(labels, others, expected, tmp_path):
+    lines = ["a,y", *(f"{number},{label}" for number, label in enumerate(labels * 2))]
+    trained = trained_on(tmp_path, *lines)
+    config = {**DEFAULTS, "name": "csv", "path": "other.csv"}
+    other = read(
+        tmp_path, "a,y", *(f"{n},{label}" for n, label in enumerate(others)), trained=trained, needs_targets=False
+    )
+    assert prepare_alike(other, trained, config, 0, needs_targets=False).targets.tolist() == expected
+
+
+AGES = [f"{20 + number % 40}.5,{number % 2}" for number in range(200)]
+
+
+@pytest.mark.parametrize("categorical", ["auto", None])
+@pytest.mark.parametrize("stray", ["?", "-", "n.a."])
+def test_column_that_is_nearly_all_numbers_is_refused_with_the_values_to_blame(categorical, stray, tmp_path):
+    lines = ["age,y", *AGES, f"{stray},1", f"{stray},0"]
+    message = rf"the column age holds numbers in 200 rows, and '{re.escape(stray)}' in 2; correct those rows, name what"
+    with pytest.raises(DataError, match=rf"{message}.*data.na_values='\[\"{re.escape(stray)}\"\]'"):
+        read(tmp_path, *lines, categorical=categorical)
+    source = read(tmp_path, *lines, categorical=categorical, missing="fill", na_values=[stray])
+    assert source.features == ("age", "age=missing")
+    assert source.inputs[-1].tolist()[1] == 1
+    assert read(tmp_path, *lines, categorical="age").features[0].startswith("age=")
+
+
+def test_target_that_is_nearly_all_numbers_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"data.target: the column y holds numbers in 200 rows, and '\?' in 1; correct"):
+        read(tmp_path, "a,y", *(f"1,{number}.5" for number in range(200)), "1,?")
+
+
+def test_few_numbers_beside_a_text_are_categories(tmp_path):
+    assert read(tmp_path, "a,y", *["1,0", "2,1"] * 50, "more,1", categorical="auto").features == (
+        "a=1",
+        "a=2",
+        "a=more",
+    )
+
+
+@pytest.mark.parametrize("form", ["3,{:02}", "1,{:03}.0", "2026-01-{:02}T00:00"])
+def test_column_of_text_that_differs_in_nearly_every_row_is_told(form, tmp_path, caplog):
+    read(tmp_path, "a,y", *(f'"{form.format(number)}",{number % 2}' for number in range(60)), categorical="auto")
+    assert "the column a has 60 categories in 60 rows, such as '" in caplog.text
+    assert "leave the column out with data.columns" in caplog.text
+
+
+def test_gap_is_an_empty_cell_and_what_the_setting_names(tmp_path):
+    lines = ["a,y", "NA,1", "None,0", ",1", "null,0"]
+    assert read(tmp_path, *lines, categorical="a").features == ("a=NA", "a=None", "a=null")
+    trained = trained_on(tmp_path, *lines, categorical="a", missing="fill", na_values=["null"])
+    assert trained.table.categories == {"a": ("", "NA", "None")}
+    again = read(tmp_path, "a,y", "null,1", "None,0", trained=trained)
+    assert again.inputs.tolist() == [[1, 0, 0], [0, 0, 1]]
+
+
+def test_csv_without_a_header_is_noticed(tmp_path):
+    with pytest.raises(DataError, match=r"the first row of .* holds only numbers \(5.1, 3.5, 1\), expected the names"):
+        read(tmp_path, "5.1,3.5,1", "4.9,3.0,0")
+    assert read(tmp_path, "0,1,2", "5,6,1", "7,8,0").features == ("0", "1")
+
+
+def test_texts_of_a_csv_stay_as_they_stand(tmp_path):
+    path = write_csv(tmp_path, "text,label", "NA,a", "None,b", "007,a")
+    assert load_source("text", path).inputs.words == [["na"], ["none"], ["007"]]

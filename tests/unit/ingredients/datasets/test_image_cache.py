@@ -155,7 +155,7 @@ def test_entry_that_lacks_a_part_is_read_again(part, animals, cache, looks):
     (file,) = cache.iterdir()
     images = content(cache)
     del images["cat/0.png"][part]
-    file.write_text(json.dumps({"format": 1, "images": images}))
+    file.write_text(json.dumps({"format": 2, "images": images}))
     looks["facts"].clear()
     assert (prepared(animals), looks["facts"]) == (first, ["0.png"])
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ingredients.data import ingredient
 from ingredients.datasets.preparation import fingerprint, prepare
@@ -231,3 +231,23 @@ def test_images_have_the_size_and_channels_of_the_training(animals, tmp_path, ca
     write_image(tmp_path / "new" / "0.png", grey())
     values, _ = unlabelled(tmp_path / "new", trained).inputs[0]
     np.testing.assert_allclose(values, np.stack([grey() / 255] * 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photo_is_turned_as_the_camera_was_held(orientation, tmp_path):
+    (tmp_path / "a").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(grey()).save(tmp_path / "a" / "0.png", exif=exif)
+    upright = np.array(ImageOps.exif_transpose(Image.open(tmp_path / "a" / "0.png")))
+    assert upright.shape == ((8, 6) if orientation >= 5 else (6, 8))
+    source = read(tmp_path)
+    np.testing.assert_allclose(source.inputs[0][0][0], upright / 255, rtol=1e-6)
+    write_image(tmp_path / "a" / "1.png", upright)
+    assert read(tmp_path).inputs[1][0].shape == read(tmp_path).inputs[0][0].shape
+
+
+def test_image_that_is_too_large_to_decode_is_refused_by_name(animals, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
+    with pytest.raises(DataError, match=r"cat/0.png cannot be read as an image: Image size \(48 pixels\) exceeds"):
+        read(animals)
