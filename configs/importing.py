@@ -1,9 +1,10 @@
 """`import_sacred`: the guard through which every package of the lab imports Sacred 0.8.7.
 
-It does three things that Sacred leaves to its users:
+It does four things that Sacred leaves to its users:
 
 * It gives Sacred `pkgutil.find_loader`, which is deprecated since Python 3.12 and gone in 3.14.
 * It silences the deprecation warning of `pkg_resources`.
+* It lets PyYAML write a `Map` as the dict that it is.
 * It puts off the import of pandas, which takes as long as all the rest together. Sacred needs pandas only to teach
   jsonpickle about data frames and series, and that can wait until somebody else imports pandas.
 """
@@ -20,6 +21,8 @@ from types import ModuleType
 
 import wrapt
 
+from configs.map import FrozenList, Map, MutableMap
+
 __all__ = ["import_sacred"]
 
 
@@ -31,6 +34,7 @@ def import_sacred() -> None:
         # Sacred imports pkg_resources, whose deprecation is no news to its users.
         warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
         import sacred  # noqa: F401
+    wrapt.register_post_import_hook(_write_maps_as_dicts, "yaml")
 
 
 @contextlib.contextmanager
@@ -60,6 +64,14 @@ def _pandas_put_off() -> Iterator[None]:
     finally:
         del sys.modules["pandas"]
     wrapt.register_post_import_hook(_catch_up, "pandas")
+
+
+def _write_maps_as_dicts(yaml: ModuleType) -> None:
+    """Let every dumper of PyYAML write the config of a run as plain mappings and lists, which any loader reads."""
+    for dumper in (yaml.Dumper, yaml.SafeDumper):
+        for kind in (Map, MutableMap, FrozenList):
+            represent = dumper.represent_list if kind is FrozenList else dumper.represent_dict
+            yaml.add_representer(kind, represent, dumper)
 
 
 def _catch_up(pandas: ModuleType) -> None:

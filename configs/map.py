@@ -10,7 +10,8 @@
 methods of `dict` keep their meaning: `cfg.items` is always the method, also when a key is called
 `items`; such a key is read as `cfg["items"]`. Lists inside a config are `FrozenList`, read-only too.
 
-`MutableMap` is the same to be changed: what config hooks are given, and what `copy.deepcopy(cfg)` returns.
+`copy.deepcopy(cfg)` and `to_plain(cfg)` are plain dicts and lists at every depth, to be changed or saved.
+`MutableMap` is the same as `Map`, to be changed: what config hooks are given.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class FrozenList(list):
         return FrozenList, (to_plain(self),)
 
     def __deepcopy__(self, memo: dict) -> list:
-        return _thaw(copy.deepcopy(to_plain(self), memo))
+        return copy.deepcopy(to_plain(self), memo)
 
 
 class _Dotted(dict):
@@ -120,8 +121,8 @@ class _Dotted(dict):
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return type(self), (to_plain(self),)
 
-    def __deepcopy__(self, memo: dict) -> MutableMap:
-        return MutableMap(copy.deepcopy(to_plain(self), memo))
+    def __deepcopy__(self, memo: dict) -> dict:
+        return copy.deepcopy(to_plain(self), memo)
 
 
 class Map(_Dotted):
@@ -173,6 +174,9 @@ class MutableMap(_Dotted):
     def __init__(self, mapping: Any = (), /, **entries: Any) -> None:
         super().__init__()
         self.update(mapping, **entries)
+
+    def __deepcopy__(self, memo: dict) -> MutableMap:
+        return MutableMap(copy.deepcopy(to_plain(self), memo))
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, _thaw(value))

@@ -6,10 +6,12 @@ import multiprocessing
 import pickle
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from configs import FrozenList, Map, MutableMap, freeze, to_plain
+from configs.importing import import_sacred
 
 PLAIN = {"model": {"name": "mlp", "options": {"hidden": [64, 32]}}, "groups": [{"match": "*.bias"}, [{"deep": 1}]]}
 
@@ -221,17 +223,29 @@ def test_map_pickle_keeps_values_and_types(cfg, protocol):
     assert [type(value) for value in depths(again)] == [type(value) for value in depths(cfg)]
 
 
-def test_map_deepcopy_can_be_changed_at_every_depth(cfg):
+def test_map_deepcopy_is_plain_at_every_depth_and_can_be_changed(cfg):
     again = copy.deepcopy(cfg)
     assert again == cfg
-    again.model.options.new = {"a": 1}
+    assert {type(value) for value in depths(again)}.isdisjoint({Map, FrozenList, MutableMap})
+    again["model"]["options"]["new"] = {"a": 1}
     again["groups"].append("another")
-    del again.model.name
-    assert (again.model.options.new.a, again.groups[-1]) == (1, "another")
+    del again["model"]["name"]
     assert "new" not in cfg.model.options
     assert "name" in cfg.model
-    assert len(again.groups) == len(cfg.groups) + 1
+    assert len(again["groups"]) == len(cfg.groups) + 1
     assert type(copy.deepcopy(cfg.groups)) is list
+
+
+def test_copies_of_a_config_are_written_and_read_without_the_lab(cfg, tmp_path):
+    import torch
+
+    torch.save({"config": copy.deepcopy(cfg)}, tmp_path / "saved.pt")
+    assert torch.load(tmp_path / "saved.pt", weights_only=True)["config"] == cfg
+    import_sacred()
+    for copied in (cfg, dict(cfg), cfg.copy(), copy.deepcopy(cfg), MutableMap(cfg)):
+        for dump in (yaml.dump, yaml.safe_dump):
+            assert yaml.safe_load(dump(copied)) == to_plain(cfg)
+        assert json.loads(json.dumps(copied)) == to_plain(cfg)
 
 
 def test_mutable_map_takes_dicts_in_every_way_as_such_ones():
@@ -256,7 +270,7 @@ def test_mutable_map_without_the_name_says_which_there_are():
 
 def test_map_deepcopy_copies_the_objects_in_it():
     cfg = Map(value={1, 2})
-    assert copy.deepcopy(cfg).value is not cfg.value
+    assert copy.deepcopy(cfg)["value"] is not cfg.value
 
 
 @pytest.mark.parametrize("make", [copy.copy, lambda value: value.copy()])
@@ -332,6 +346,6 @@ def test_freeze_and_to_plain_are_inverse(plain):
 @given(json_dicts)
 def test_pickle_and_deepcopy_return_an_equal_map(plain):
     cfg = Map(plain)
-    for again, kind in (pickle.loads(pickle.dumps(cfg)), Map), (copy.deepcopy(cfg), MutableMap):
+    for again, kind in (pickle.loads(pickle.dumps(cfg)), Map), (copy.deepcopy(cfg), dict):
         assert type(again) is kind
         assert again == cfg
