@@ -45,7 +45,7 @@ def config() -> None:
     name = kind_of(path)
     # target column or columns of a csv, None the last; of other tables, and samples that are dicts, None takes label
     target: str | list[str] | None = None
-    # columns of a table to take for inputs, None all but the targets; of tar, endings of members to make tuples of
+    # columns of a table to take for inputs, None all but the targets; of tar, endings of members that make up a sample
     columns: str | list[str] | None = None
     # columns of a csv that hold categories, which become an input of 0 or 1 for each value; auto takes those of text
     categorical: str | list[str] | None = None

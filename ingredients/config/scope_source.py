@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import itertools
 import re
 import textwrap
 import tokenize
@@ -110,7 +111,7 @@ def _imported(tree: ast.FunctionDef) -> frozenset[str]:
 
 
 def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
-    """Return the comment that belongs to each entry, by dotted name."""
+    """Return the comment that belongs to each entry, by dotted name: the one behind it, or all lines right above it."""
     comments, whole_line = _comments(source)
     docs: dict[str, str] = {}
 
@@ -118,8 +119,8 @@ def _documentation(tree: ast.FunctionDef, source: str) -> dict[str, str]:
         behind = last_line if last_line in comments and last_line not in whole_line else line
         if behind in comments and behind not in whole_line:
             docs.setdefault(name, comments[behind])
-        elif line - 1 in whole_line:
-            docs.setdefault(name, comments[line - 1])
+        elif above := list(itertools.takewhile(whole_line.__contains__, range(line - 1, 0, -1))):
+            docs.setdefault(name, " ".join(comments[number] for number in reversed(above)))
         for key, inner in _literal_items(value):
             end = inner.end_lineno or inner.lineno
             if (inner.lineno, end) != (line, last_line):

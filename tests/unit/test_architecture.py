@@ -286,6 +286,10 @@ def test_every_entry_has_a_description(experiment, capsys, model):
     heads = [f"{part.path}:" for part, depth in experiment.traverse_ingredients() if depth]
     assert set(heads) <= set(lines)
     assert [line for line in lines if line not in heads and not re.search(r"  # \w", line)] == []
+    # One that is cut begins or ends within a sentence.
+    docs = [line.partition("  # ")[2] for line in lines if line not in heads]
+    cut = re.compile(r"^[^({\[]*[)}\]]|[({\[][^)}\]]*$|(,|:|;| a| an| the| of| or| and)$")
+    assert [doc for doc in docs if cut.search(doc)] == []
 
 
 def test_every_named_config_and_command_has_a_description(experiment):

@@ -318,7 +318,7 @@ def documented():
 @pytest.mark.parametrize(
     ("name", "doc"),
     [
-        ("two", "the last one counts"),
+        ("two", "two lines, of which the last one counts"),
         ("behind", "behind it"),
         ("bare", None),
         ("both", "behind wins"),
