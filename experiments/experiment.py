@@ -37,6 +37,7 @@ from experiments.running.terminal import remember_terminal
 from experiments.running.trial import Pruned, take_trial
 from ingredients.config.files import guard_sacred
 from ingredients.config.ingredient import LabFunctions, look_once_at_sources, make_writable
+from ingredients.config.named_values import gathering
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import lenient
 from ingredients.errors import ConfigError, LabError
@@ -326,7 +327,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         without = {**given, "--force": True, **dict.fromkeys(ours)}
 
         def create() -> Any:
-            with lenient(force), self._aliases.named_as_typed(typed):
+            with lenient(force), gathering(), self._aliases.named_as_typed(typed):
                 return super(Experiment, self)._create_run(
                     command_name, updates, named_configs, info, meta_info, without
                 )

@@ -12,7 +12,6 @@ from typing import Any
 
 import sacred
 from sacred import SETTINGS, dependencies
-from sacred.config import ConfigDict
 from sacred.config.signature import Signature
 from sacred.utils import MissingConfigError, optional_kwargs_decorator
 
@@ -20,7 +19,7 @@ from configs import Map, MutableMap, freeze, to_plain
 from ingredients.config.files import read_config_file
 from ingredients.config.hooks import ConfigHook
 from ingredients.config.nearest import nearest
-from ingredients.config.scope import DeclaredDict, Scope
+from ingredients.config.scope import DeclaredDict, NamedDict, Scope
 from ingredients.errors import ConfigError, MissingEntryError
 
 __all__ = ["Ingredient", "LabFunctions", "MapSignature", "look_once_at_sources", "make_writable"]
@@ -163,7 +162,8 @@ class LabFunctions(sacred.Ingredient):
 
     def add_named_config(self, name: str, cfg_or_file: Any = None, **entries: Any) -> None:
         """Add a named config from a dict, a JSON or YAML file, or keywords."""
-        self._add_named_config(name, ConfigDict(_entries("add_named_config", cfg_or_file, entries)))
+        given = _entries("add_named_config", cfg_or_file, entries)
+        self._add_named_config(name, NamedDict(given, name, self._config_path))
 
     def config_hook(self, function: Callable) -> Callable:
         """Add a config hook, `(config, command_name, logger) -> updates`; see `ingredients.config.hooks`."""
@@ -235,7 +235,7 @@ class Ingredient(LabFunctions):
         """
         twin = type(self)(path, self.ingredients, _caller_globals=self._globals, base_dir=self.base_dir)
         twin.configurations = [scope.at(path) for scope in self.configurations]
-        twin.named_configs = dict(self.named_configs)
+        twin.named_configs = {name: config.at(path) for name, config in self.named_configs.items()}
         twin.config_hooks = [hook.at(twin, path) for hook in self.config_hooks]
         twin.checks.extend(self.checks)
         twin.added_sources.extend(self.added_sources)

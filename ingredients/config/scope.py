@@ -7,7 +7,8 @@ On top of Sacred's rules:
 * a comment above or behind an entry documents it, at every depth of a literal dict;
 * a docstring and what is imported inside the scope are no entries;
 * classes, functions and modules are entries, which an update gives by their dotted names;
-* an update whose type does not fit is refused at once, before any entry that depends on it is computed.
+* an update whose type does not fit is refused at once, before any entry that depends on it is computed; named configs
+  of the same script widen what its entries take (`ingredients.config.named_values`).
 
 A dict that is empty by default is free-form: its keys are checked by whoever receives them.
 """
@@ -30,12 +31,13 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
 from configs import to_plain
 from ingredients.config.entry_types import conform, describe, infer
+from ingredients.config.named_values import kinds_of, named_config_of, note
 from ingredients.config.nearest import nearest
 from ingredients.config.scope_source import ScopeSource, read_scope
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["DeclaredDict", "Scope", "lenient", "misfit"]
+__all__ = ["DeclaredDict", "NamedDict", "Scope", "lenient", "misfit"]
 
 _lenient = contextvars.ContextVar("lenient", default=False)
 
@@ -53,10 +55,13 @@ def lenient(active: bool) -> Iterator[None]:
 class _Checked(DogmaticDict):
     """Sacred's dict of fixed entries, which also holds each of them to its default's type."""
 
-    def __init__(self, updates: dict, path: str = "", declared: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, updates: dict, path: str = "", declared: dict[str, Any] | None = None, owner: str | None = None
+    ) -> None:
         super().__init__(dict(updates))
         self._updates = updates
         self._path = path
+        self._owner = path if owner is None else owner
         self._declared = declared or {}
         self._met: set[str] = set()
 
@@ -72,17 +77,32 @@ class _Checked(DogmaticDict):
     def _fit(self, key: str, value: Any, kind: Any, default: Any) -> Any:
         name = join_paths(self._path, key)
         try:
-            # A lambda is not found by importing.
-            value = default if _is_recorded_as(value, default) else conform(value, kind, name)
+            value = self._conformed(name, value, kind, default, widens=key not in self._declared)
             if key in self._updates:
                 # Sacred applies the updates once more after the config hooks: as the type they have now.
                 self._updates[key] = value
         except TypeError:
             if not _lenient.get():
-                raise ConfigError(misfit(name, value, kind, default)) from None
+                by = named_config_of(name, value)
+                told = f" (the named config {by} sets it)" if by else ""
+                raise ConfigError(f"{misfit(name, value, kind, default)}{told}") from None
         if isinstance(value, dict):
-            return _Checked(value, name) if isinstance(default, dict) and default else value
+            is_group = isinstance(default, dict) and default
+            return _Checked(value, name, owner=self._owner) if is_group else value
         return dogmatize(value)
+
+    def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool) -> Any:
+        """Return a value as what an entry takes: by its default, or else by named configs of the same script.
+
+        Raises:
+            TypeError: If it is none of these.
+        """
+        if _is_recorded_as(value, default):
+            return default  # a lambda is not found by importing
+        for one in (kind, *(kinds_of(name, self._owner) if widens else ())):
+            with contextlib.suppress(TypeError):
+                return conform(value, one, name)
+        raise TypeError
 
     def take_over(self, key: str, value: Any) -> None:
         """Set an entry that an earlier scope has computed; the updates that are in it met no default here."""
@@ -167,6 +187,38 @@ def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
     return f"{entry}: got {got}, expected {describe(kind)}; {hint}"
 
 
+class _Noted(DogmaticDict):
+    """Sacred's dict of fixed entries, which also remembers what a named config sets them to."""
+
+    def __init__(self, fixed: dict) -> None:
+        super().__init__({key: dogmatize(value) for key, value in fixed.items()})
+        self.assigned: dict[str, Any] = {}
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.assigned[key] = value
+        super().__setitem__(key, value)
+
+    def take_over(self, key: str, value: Any) -> None:
+        """Set an entry that was computed before."""
+        super().__setitem__(key, value)
+
+
+class NamedDict(ConfigDict):
+    """A named config given as a dict or a file."""
+
+    def __init__(self, entries: dict, name: str, path: str) -> None:
+        super().__init__(entries)
+        self._name, self._path = name, path
+
+    def at(self, path: str) -> NamedDict:
+        """Return these entries as those of an ingredient called `path`."""
+        return NamedDict(self._conf, self._name, path)
+
+    def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
+        note(self._name, self._path, self._conf)
+        return super().__call__(fixed, preset, fallback)
+
+
 class DeclaredDict(ConfigDict):
     """A config given as a dict or a file, held to the same types as a scope."""
 
@@ -240,12 +292,11 @@ class Scope(ConfigScope):
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         self.check()
         preset, fallback = preset or {}, fallback or {}
-        entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else dogmatize(fixed or {})
-        take_over = entries.take_over if self._strict else entries.__setitem__
+        entries = _Checked(fixed or {}, self._path, self._declared) if self._strict else _Noted(fixed or {})
         visible = {}
         for name in self.args:
             if name in preset:
-                take_over(name, preset[name])
+                entries.take_over(name, preset[name])
             elif name in fallback:
                 visible[name] = fallback[name]
             else:
@@ -268,6 +319,9 @@ class Scope(ConfigScope):
                 f"whose entries are computed before: the assignment would have no effect; set {taken[0]}.ENTRY in a "
                 "named config, in a config file or on the command line"
             )
+        if isinstance(entries, _Noted):
+            assigned = {key: undogmatize(value) for key, value in entries.assigned.items() if key in entries}
+            note(self._func.__name__, self._path, assigned)
         self.has_set = frozenset(
             entry for entry, value in iterate_flattened(dict(entries)) if not _is_given(entry, value, self.args, preset)
         )

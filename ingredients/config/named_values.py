@@ -1,0 +1,77 @@
+"""What the named configs of a script say of its entries: they are the author's word on what an entry takes.
+
+    @ex.config
+    def config():
+        max_steps = 25000
+
+    @ex.named_config
+    def endless():
+        max_steps = None  # so an int or None, where this named config is asked for
+
+It holds for entries of the same experiment or ingredient that have no annotation. A config file has no such say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sacred.utils import join_paths
+
+from ingredients.config.entry_types import infer
+
+__all__ = ["gathering", "kinds_of", "named_config_of", "note"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _NamedValue:
+    config: str
+    owner: str
+    value: Any
+
+
+_values: contextvars.ContextVar[dict[str, list[_NamedValue]] | None] = contextvars.ContextVar("values", default=None)
+
+
+@contextlib.contextmanager
+def gathering() -> Iterator[None]:
+    """Remember, while a config is computed, what the named configs set that are asked for."""
+    token = _values.set({})
+    try:
+        yield
+    finally:
+        _values.reset(token)
+
+
+def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None = None) -> None:
+    """Remember the entries that a named config sets.
+
+    Args:
+        config: Its name.
+        owner: Dotted path of its ingredient; empty for the experiment.
+        entries: Nested.
+        path: Where they stand in the whole config, by default at `owner`.
+    """
+    known = _values.get()
+    if known is None:
+        return
+    for key, value in entries.items():
+        name = join_paths(owner if path is None else path, str(key))
+        known.setdefault(name, []).append(_NamedValue(config, owner, value))
+        if isinstance(value, Mapping):
+            note(config, owner, value, name)
+
+
+def kinds_of(entry: str, owner: str) -> list[Any]:
+    """Return the types of what named configs of `owner` set an entry to."""
+    found = [one.value for one in (_values.get() or {}).get(entry, ()) if one.owner == owner]
+    return [type(None) if value is None else infer(value) for value in found]
+
+
+def named_config_of(entry: str, value: Any) -> str | None:
+    """Return the named config that set an entry to a value; None if none did."""
+    found = (_values.get() or {}).get(entry, ())
+    return next((one.config for one in reversed(found) if type(one.value) is type(value) and one.value == value), None)
