@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+import wrapt
 from sacred.run import Run
 
 from experiments.running import artifacts as run_artifacts
@@ -225,6 +226,7 @@ class LabRun(RecordedRun):
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
         self._signals.is_patient = self.notices is not None
+        self._seed_torch_later()
         main = ending_together(self.notices, self._freeing(self.main_function))
         self.main_function = self._signals.interruptible(ending_children(main))
         has_ended_well = False
@@ -244,6 +246,17 @@ class LabRun(RecordedRun):
                 " give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
             )
         return result
+
+    def _seed_torch_later(self) -> None:
+        """Seed torch when the run imports it, as Sacred seeds what is imported before the run."""
+        if "torch" in sys.modules:
+            return
+
+        def seed(torch: Any) -> None:
+            if self.stop_time is None:
+                torch.manual_seed(self.config["seed"])
+
+        wrapt.register_post_import_hook(seed, "torch")
 
     def _freeing(self, function: Callable) -> Callable:
         """Return a function that lets go of its variables where it fails, but for a debugger.

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
+from pathlib import Path
 
 import pytest
+import torch
 
 from experiments import Experiment
 from ingredients import Ingredient
 from ingredients.errors import ConcurrentRunError
 from observers import FileObserver
+from tests.processes import PIPE, run
 
+ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"--capture": "no"}
 
 
@@ -119,3 +124,22 @@ def test_forked_child_runs_an_experiment_of_its_own(tmp_path):
     make(tmp_path, main).run(options=OPTIONS)
     child = load(tmp_path, "child")
     assert (child["status"], child["parent"]) == ("COMPLETED", load(tmp_path, "outer")["uid"])
+
+
+LATE = """
+from experiments import Experiment
+ex = Experiment("late", record_to=None, save_git_info=False)
+
+@ex.automain
+def main():
+    import torch
+    print(torch.rand(3).tolist())
+"""
+
+
+def test_torch_that_is_imported_within_the_run_is_seeded(tmp_path):
+    (tmp_path / "late.py").write_text(LATE)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "late.py", "with", "seed=7"]
+    done = run(command, cwd=tmp_path, env=environment, stdout=PIPE, text=True, cold=True)
+    assert json.loads(done.stdout) == torch.rand(3, generator=torch.Generator().manual_seed(7)).tolist()
