@@ -16,6 +16,7 @@ Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import weakref
 from collections.abc import Callable
@@ -41,6 +42,27 @@ def auto_dtype(device: torch.device) -> str:
     return "off"
 
 
+class _Autocast:
+    """`torch.autocast` that can be entered within itself.
+
+    An object of torch keeps what was before its last entry, and one of them a step is what a step can afford: the
+    others are made where entries are nested.
+    """
+
+    def __init__(self, device_type: str, dtype: torch.dtype | None) -> None:
+        self._make = functools.partial(torch.autocast, device_type, dtype)
+        self._outermost = self._make()
+        self._entered: list[torch.autocast] = []
+
+    def __enter__(self) -> None:
+        one = self._make() if self._entered else self._outermost
+        one.__enter__()
+        self._entered.append(one)
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._entered.pop().__exit__(*error)
+
+
 class MixedPrecision:
     """Autocast, loss scaling, clipping and accumulation for one device.
 
@@ -55,7 +77,7 @@ class MixedPrecision:
     Attributes:
         num_skipped: Optimizer steps skipped so far, because a gradient overflowed.
         scaler: The gradient scaler; disabled without float16.
-        context: What `autocast` returns; it can be entered again and again.
+        context: What `autocast` returns; it can be entered again and again, within itself, too.
 
     Raises:
         PrecisionError: If a value is out of range.
@@ -105,7 +127,7 @@ class MixedPrecision:
         self._plain = not self._scaling and clip_norm is None and clip_value is None
         self.context: Any = contextlib.nullcontext()
         if DTYPES[self.dtype] is not None:
-            self.context = torch.autocast(device.type, DTYPES[self.dtype])
+            self.context = _Autocast(device.type, DTYPES[self.dtype])
         self._norms: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self._watched: weakref.WeakSet = weakref.WeakSet()
         self._found_inf: list[Tensor | None] = []

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -262,3 +264,16 @@ def test_state_of_another_dtype_leaves_the_scale(saved, loaded):
     scale = amp.scale()
     amp.load_state_dict(MixedPrecision(CPU, saved, init_scale=8.0).state_dict())
     assert amp.scale() == scale
+
+
+def test_autocast_within_itself_ends_where_it_began():
+    amp = MixedPrecision(torch.device("cpu"), "bfloat16")
+    for _ in range(2):
+        with contextlib.suppress(ZeroDivisionError), amp.autocast():
+            with amp.autocast():
+                assert torch.is_autocast_enabled("cpu")
+                with torch.autocast("cpu", enabled=False), amp.autocast():
+                    assert torch.is_autocast_enabled("cpu")
+            assert torch.is_autocast_enabled("cpu")
+            1 / 0  # noqa: B018
+        assert not torch.is_autocast_enabled("cpu")
