@@ -134,6 +134,8 @@ class RankedSteps:
         task, amp, trainer = self._trainer.task, self._trainer.amp, self._trainer
         weights = [task.weight(batch) for batch in group]
         total = self._total(sum(weights))
+        # The loss of a sum is divided by this rank's samples where it is logged; what is beside it adds up.
+        share_of_all = self._ranks.size * sum(weights) / total
         whole: Tensor | None = None
         beside: dict[str, Any] = {}
         for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
@@ -151,10 +153,11 @@ class RankedSteps:
                     own = parts["loss"] if "loss" in parts else trainer.note(parts)
                     loss = own * (self._ranks.size if task.is_sum else share)
                 amp.backward(loss)
-            counted = _counted(own.detach() * share, weight)
+            counted = _counted(own.detach() * (share_of_all if task.is_sum else share), weight)
             whole = counted if whole is None else whole + counted
+            factor = self._ranks.size if task.is_sum else share
             for name, value in parts.items():
-                beside[name] = beside.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * share, weight)
+                beside[name] = beside.get(name, 0.0) + _counted(torch.as_tensor(value).detach() * factor, weight)
         if len(beside) > 1:
             trainer.note(beside)
         return whole, amp.step(optimizer)
