@@ -74,8 +74,8 @@ class Visit:
         except ValueError:
             return default
 
-    def bound(self, name: str) -> float | None:
-        """Return a step or a time of the URL; None where there is none.
+    def bound(self, name: str, expected: str = "a step or a time in seconds") -> float | None:
+        """Return a number of the URL, by default a step or a time; None where there is none.
 
         Raises:
             FilterError: If it is something else.
@@ -88,7 +88,7 @@ class Visit:
         except ValueError:
             found = math.nan
         if not math.isfinite(found):
-            raise FilterError(f"{name}: got {text[:40]!r}, expected a step or a time in seconds")
+            raise FilterError(f"{name}: got {text[:40]!r}, expected {expected}")
         return found
 
     def given(self, name: str) -> str:

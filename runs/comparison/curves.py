@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from runs.comparison.inference import mean_interval
 from runs.drawing.curve import Curve, curve_of, thin
 from runs.errors import PlotError
 
-__all__ = ["BANDS", "Curve", "curve_of", "mean_curve", "smooth", "thin"]
+__all__ = ["BANDS", "Curve", "curve_of", "mean_curve", "smooth", "smoothed", "thin"]
 
 BANDS = ("interval", "range", "none")
 # Numbers in the table of a mean, which has a row a run and a column a position: 80 MB.
@@ -19,12 +20,7 @@ _MAX_CELLS = 10_000_000
 
 
 def smooth(curve: Curve, weight: float) -> Curve:
-    """Return a curve whose values are exponential moving averages, freed of the bias towards where they start.
-
-    `weight` is what TensorBoard calls smoothing, and the curve is TensorBoard's; gaps stay and are passed over.
-    Sources: `resmoothDataset` in
-    https://github.com/tensorflow/tensorboard/blob/34877f15/tensorboard/components/vz_line_chart2/line-chart.ts,
-    the correction is Adam's, Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, section 3.
+    """Return a curve with smoothed values; see `smoothed`.
 
     Args:
         curve: Without a band.
@@ -33,19 +29,40 @@ def smooth(curve: Curve, weight: float) -> Curve:
     Raises:
         PlotError: If `weight` is none.
     """
+    values = smoothed(curve.y, weight)
+    return curve if weight == 0 else dataclasses.replace(curve, y=values, raw=curve.y)
+
+
+def smoothed(values: np.ndarray, weight: float) -> np.ndarray:
+    """Return exponential moving averages, freed of the bias towards where they start.
+
+    `weight` is what TensorBoard calls smoothing, and the curve is TensorBoard's; gaps stay and are passed over.
+    1,000,000 values take about 0.2 s. Give all of them: an average over chosen points is another curve.
+    Sources: `resmoothDataset` in
+    https://github.com/tensorflow/tensorboard/blob/34877f15/tensorboard/components/vz_line_chart2/line-chart.ts,
+    the correction is Adam's, Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, section 3.
+
+    Args:
+        values: (n,) in the order of the curve.
+        weight: Of what came before, from 0 (nothing changes) to below 1.
+
+    Raises:
+        PlotError: If `weight` is none.
+    """
     if not 0 <= weight < 1:
         raise PlotError(f"smoothing: got {weight}, expected a number from 0 to below 1, such as 0.6")
     if weight == 0:
-        return curve
-    smoothed = curve.y.copy()
-    is_finite = np.isfinite(curve.y)
-    average, rest, averages = 0.0, 1.0, []
-    for value in curve.y[is_finite].tolist():
-        average = weight * average + (1 - weight) * value
-        rest *= weight
-        averages.append(average / (1 - rest))
-    smoothed[is_finite] = averages
-    return dataclasses.replace(curve, y=smoothed, raw=curve.y)
+        return values
+    found = values.astype(np.float64)
+    is_finite = np.isfinite(found)
+    share = 1 - weight
+    averages = itertools.accumulate(
+        found[is_finite].tolist(), lambda average, value: weight * average + share * value, initial=0.0
+    )
+    num_values = int(is_finite.sum())
+    sums = np.fromiter(itertools.islice(averages, 1, None), np.float64, num_values)
+    found[is_finite] = sums / (1 - weight ** np.arange(1.0, num_values + 1))
+    return found
 
 
 def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval", confidence: float = 0.95) -> Curve:

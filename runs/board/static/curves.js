@@ -8,18 +8,6 @@ const axis = document.getElementById("x-axis");
 const smoothing = document.getElementById("smoothing");
 const isLog = document.getElementById("log-scale");
 
-/** Return values as an exponential moving average shows them; gaps stay. */
-export function smoothed(values, weight) {
-  if (!weight) return values;
-  let [mean, norm] = [0, 0];
-  return values.map((value) => {
-    if (value === null) return null;
-    mean = weight * mean + (1 - weight) * value;
-    norm = weight * norm + (1 - weight);
-    return mean / norm;
-  });
-}
-
 /** Return the range of an axis for a curve of one value, which plotly.js would show between its -1 and its +1. */
 function aroundConstant(values) {
   const first = values.find((value) => value !== null);
@@ -35,6 +23,7 @@ class Chart {
     this.place = section.querySelector(".plot");
     this.range = rangeInAddress(this.zoomed);
     this.found = null;
+    this.numAsked = 0;
   }
 
   /** The word of the address that says which range is shown. */
@@ -50,10 +39,13 @@ class Chart {
 
   async load() {
     const pixels = Math.max(100, Math.round(this.place.clientWidth));
-    const asked = fetchJson(this.url("/series", { pixels }));
+    const asked = fetchJson(this.url("/series", { pixels, smoothing: smoothing.value }));
+    const number = (this.numAsked += 1);
     plotly().catch(() => {});
     try {
-      this.found = await asked;
+      const found = await asked;
+      if (number < this.numAsked) return found; // what was asked for later is drawn
+      this.found = found;
     } catch (error) {
       // A curve that is drawn stays.
       if (this.found) throw error;
@@ -66,14 +58,13 @@ class Chart {
   }
 
   async draw() {
-    const { steps, times, values } = this.found;
-    const weight = Number(smoothing.value);
+    const { steps, times, values, smoothed } = this.found;
     const x = axis.value === "times" ? times : steps;
     const line = { color: lineColour(0), width: 1.6 };
     const isFew = values.length < 3;
     const common = { type: "scatter", mode: isFew ? "lines+markers" : "lines", x, connectgaps: false };
-    const data = [{ ...common, name: this.metric, y: smoothed(values, weight), line, hovertemplate: "%{y:.6g}<extra></extra>" }];
-    if (weight) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
+    const data = [{ ...common, name: this.metric, y: smoothed ?? values, line, hovertemplate: "%{y:.6g}<extra></extra>" }];
+    if (smoothed) data.unshift({ ...common, name: "as logged", y: values, opacity: 0.3, line, hoverinfo: "skip" });
     const layout = layoutOf({
       height: 240,
       xaxis: {
@@ -127,7 +118,10 @@ if (charts) {
   }, { rootMargin: "200px" });
   for (const section of charts.querySelectorAll(".chart")) observer.observe(section);
   const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
-  for (const control of [smoothing, isLog]) control.addEventListener("input", redraw);
+  isLog.addEventListener("input", redraw);
+  smoothing.addEventListener("input", () => {
+    for (const chart of seen.values()) chart.load().catch((error) => announce(error.message));
+  });
   axis.addEventListener("input", () => {
     for (const chart of seen.values()) {
       chart.range = null;

@@ -14,6 +14,8 @@ from experiments import Experiment
 from observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
 from observers.media.kinds import Media
 from observers.record.media_entry import Content
+from observers.record.points import POINT
+from runs.comparison.curves import smoothed
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 from tests.processes import PIPE, Process
@@ -160,6 +162,34 @@ def test_curve_has_the_points_of_its_pixels_or_of_a_part(client_of, store):
     assert part["values"] == pytest.approx([0.1 / (step + 1) for step in range(9, 14)])
 
 
+@pytest.mark.parametrize("count", [1_000, 100_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("weight", [0.6, 0.99])
+def test_smoothed_curve_is_that_of_all_points_in_whatever_part_is_shown(client_of, tmp_path, count, weight):
+    random = np.random.default_rng(count)
+    points = np.zeros(count, POINT)
+    points["step"] = np.arange(count) * 2
+    points["value"] = random.standard_normal(count) + np.where(random.random(count) < 0.01, 400, 0)  # spikes
+    points["value"][[3, count // 2]] = np.nan
+    folder = tmp_path / "store" / "1"
+    folder.mkdir(parents=True)
+    (folder / "metrics.bin").write_bytes(points.tobytes())
+    (folder / "metrics.names.jsonl").write_text('{"id": 0, "name": "spiky"}\n')
+    (folder / "run.json").write_text(json.dumps({"uid": "0" * 32, "status": "COMPLETED", "format": "sacristan-1"}))
+    average, norm, expected = 0.0, 0.0, []
+    for value in points["value"].tolist():  # the formula as it stands in the literature
+        if value == value:
+            average, norm = weight * average + (1 - weight) * value, weight * norm + (1 - weight)
+        expected.append(average / norm if value == value else None)
+    client, query = client_of(folder.parent), {"run": "1", "metric": "spiky", "pixels": 300, "smoothing": weight}
+    for part in ({}, {"from": count * 1.5, "to": count * 1.6}):
+        found = client.get("/series", params={**query, **part}).json()
+        assert found["smoothed"] == pytest.approx([expected[step // 2] for step in found["steps"]], nan_ok=True)
+    shown = [value for value in client.get("/series", params=query).json()["smoothed"] if value is not None]
+    known = [value for value in expected if value is not None]
+    assert (min(shown), max(shown), shown[-1]) == pytest.approx((min(known), max(known), known[-1]))
+    assert client.get("/series", params={**query, "smoothing": 0}).json()["smoothed"] is None
+
+
 def test_all_points_of_a_range_are_saved(client_of, store, monkeypatch):
     client = client_of(store)
     query = {"run": "1", "metric": "train/loss"}
@@ -181,6 +211,8 @@ def test_all_points_of_a_range_are_saved(client_of, store, monkeypatch):
     [
         ({"metric": "none"}, 409, "has no metric 'none'"),
         ({"metric": "train/loss", "from": "x"}, 400, "from: got 'x', expected a step"),
+        ({"metric": "train/loss", "smoothing": "x"}, 400, "smoothing: got 'x', expected a number from 0 to below 1"),
+        ({"metric": "train/loss", "smoothing": "1"}, 409, "smoothing: got 1.0, expected a number from 0 to below 1"),
         ({"metric": "train/loss", "run": "77"}, 404, "there is no run '77'"),
     ],
 )
@@ -367,6 +399,13 @@ def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
     page.locator("#log-scale").check()
     page.locator("#x-axis").select_option("times")
     assert page.url.endswith("?tab=curves&log=1&x=times")
+    page.locator("#smoothing").fill("0.9")
+    page.wait_for_function("plot => plot.data.length === 2", arg=plot.element_handle())
+    loss = 0.1 / np.arange(1.0, 41)
+    ends = page.evaluate("plot => plot.data.map((line) => line.y.at(-1))", plot.element_handle())
+    assert ends == pytest.approx([loss[-1], smoothed(loss, 0.9)[-1]])
+    page.locator("#smoothing").fill("0")
+    page.wait_for_function("plot => plot.data.length === 1", arg=plot.element_handle())
     page.goto(f"{page.url}&zoom.train%2Floss=-1..1000")
     page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40']")
     page.wait_for_function("plot => plot.layout.xaxis.range?.[1] === 1000", arg=plot.element_handle())
