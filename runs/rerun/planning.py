@@ -19,7 +19,7 @@ from observers.record.identity import (
 )
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
-from runs.errors import LaunchError, StoreError
+from runs.errors import DamagedError, LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
 from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from runs.rerun.libraries import with_libraries
@@ -239,6 +239,8 @@ def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[
         found = [path for path in there if path.is_file()]
         try:
             recorded = content.sha256()
+        except DamagedError as error:
+            raise LaunchError(f"run {record.run.id}: its resource {error}") from error
         except (StoreError, OSError):
             notes.append(
                 f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"
