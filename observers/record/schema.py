@@ -25,6 +25,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
     ranks/               of a run of several processes what each but rank 0 printed, as `NUMBER.txt`; each written by
                          that process, append-only
+    claims/              which workers have taken a run of a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
@@ -76,7 +77,7 @@ SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
-RANKS_FOLDER = "ranks"
+RANKS_FOLDER, CLAIMS = "ranks", "claims"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))

@@ -27,7 +27,7 @@ from runs.rerun.record import RESUME_SETTING, Record, read_record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
 from runs.stores.content import Content
-from runs.stores.run import Run
+from runs.stores.run import HELD, Run
 from runs.stores.store import Store
 
 __all__ = ["IN_PLACE", "RESTORED", "Plan", "planned"]
@@ -148,8 +148,10 @@ def _is_writable(folder: Path) -> bool:
 def _refuse(run: Run) -> None:
     if run.is_living:
         raise LaunchError(f"run {run.id} is running; reproduce it when it has ended")
-    if run.status == "QUEUED":
-        raise LaunchError(f"run {run.id} is queued and was never started: there is nothing to compare with")
+    if run.status in ("QUEUED", HELD):
+        raise LaunchError(
+            f"run {run.id} is {run.status.lower()} and was never started: there is nothing to compare with"
+        )
     if not run.is_whole:
         raise LaunchError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
 

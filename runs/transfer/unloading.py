@@ -25,6 +25,7 @@ from observers.record.points import has_latest_points
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
+    CLAIMS,
     CONFIG,
     DELIVERED,
     DESTINATION,
@@ -47,14 +48,14 @@ from runs.errors import DamagedError, StoreError
 from runs.stores.adding import StagedRun
 from runs.stores.content import Content
 from runs.stores.folder_adding import RELATIONS
-from runs.stores.run import Run
+from runs.stores.run import HELD, Run
 from runs.transfer.metric_files import write_metrics
 from runs.transfer.uids import uid_of
 
 __all__ = ["unload"]
 
-# What says where a run was delivered to is the folder's own.
-_LEFT = {DELIVERED, DESTINATION}
+# What says where a run was delivered to, and which workers took it, is the folder's own.
+_LEFT = {DELIVERED, DESTINATION, CLAIMS}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that have files of their own here, or are the database's.
 _ELSEWHERE = frozenset(
@@ -67,20 +68,21 @@ _ELSEWHERE = frozenset(
 _CHUNK_BYTES = 2**20
 
 
-def unload(run: Run, base: Path, name: str = "1") -> StagedRun:
+def unload(run: Run, base: Path, name: str = "1", *, stays_queued: bool = False) -> StagedRun:
     """Write a run into the folder `name` of `base`, and what it names beside it.
 
     Args:
         run: Of any store.
         base: A folder, such as `Store.staging` gives.
         name: Of the run's folder, which must not be there.
+        stays_queued: Whether a worker may start it where it goes; by default one that is QUEUED arrives as HELD.
 
     Raises:
         DamagedError: If a content is not what its record says.
         StoreError: If its record cannot be read, or `base` cannot be written.
     """
     try:
-        return _Unloading(run, base, name).unload()
+        return _Unloading(run, base, name, stays_queued=stays_queued).unload()
     except DamagedError as error:
         raise DamagedError(f"run {run.id}: {error}, or remove that content to take the run over without it") from error
     except OSError as error:
@@ -90,7 +92,8 @@ def unload(run: Run, base: Path, name: str = "1") -> StagedRun:
 
 
 class _Unloading:
-    def __init__(self, run: Run, base: Path, name: str) -> None:
+    def __init__(self, run: Run, base: Path, name: str, *, stays_queued: bool) -> None:
+        self.stays_queued = stays_queued
         self.run = run
         self.base = base
         self.folder = base / name
@@ -166,7 +169,11 @@ class _Unloading:
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
-        return is_unfinished or (len(name.parts) == 1 and name.name in {*_LEFT, RUN, NOTES, LOCK})
+        return (
+            is_unfinished
+            or name.parts[0] == CLAIMS
+            or (len(name.parts) == 1 and name.name in _LEFT | {RUN, NOTES, LOCK})
+        )
 
     # ------------------------------------------------------------------ anything else, part by part
 
@@ -249,6 +256,12 @@ class _Unloading:
             entry["copied_from"] = {"store": self.run.store.where, "id": self.run.id, "by": "sacred"}
         if not isinstance(entry.get("status"), str):
             entry["status"] = str(entry.get("status"))
+        if entry["status"] in ("QUEUED", HELD) and not self.stays_queued:
+            entry["status"] = HELD
+            self.left_out.append(
+                "its place in the queue: it brings its own code, and is HELD until you have looked at it and start it "
+                "with: python -m runs work --held ID"
+            )
         for key in _TIMES:
             try:
                 datetime.fromisoformat(entry[key])
