@@ -47,6 +47,9 @@ The `kind` of a medium says what its content is. Readers take one that they do n
 Of a run of several processes `meta.ranks` in `run.json` has their number as `size`, how many of them were `per_node`,
 and what named their `launch`; `ranks` in `info.json` lists host, pid and device of each.
 
+`better` in `info.json` says of metrics, and of `result`, whether `max` or `min` is better, by name (see
+`observers.record.directions`). Of what is not in it, as in earlier records, nothing is known.
+
 `metrics.live` has two halves. Each begins with the number of points in `metrics.bin` that come before its first one,
 and a stamp (u8 each, and 8 unused bytes); slots follow (see `SLOT`). A slot is a point if its tag has the half's stamp,
 which is never 0, in the upper 8 bits; the lower ones are the metric's id plus one. A reader who finds more points in

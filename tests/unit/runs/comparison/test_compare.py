@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from runs.comparison.compare import compare, is_larger_better
+from runs.comparison.compare import compare
+from runs.comparison.direction import direction_of
 from runs.comparison.grouping import group_runs
 from runs.comparison.reporting import (
     as_document,
@@ -125,7 +126,7 @@ def test_every_run_counts_or_is_named(write_store):
     ],
 )
 def test_result_that_is_no_number_is_excluded(write_store, value, reason):
-    found = of(write_store({"a": 1, "result": 0.5}, {"a": 1, "result": value}), "a", None, "result")
+    found = of(write_store({"a": 1, "result": 0.5}, {"a": 1, "result": value}), "a", None, "result", mode="max")
     assert [entry.reason for entry in found.excluded] == [reason]
 
 
@@ -232,17 +233,38 @@ def test_winner_may_be_the_second_where_pairs_say_so(write_store):
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"),
+    ("metric", "entries", "expected"),
     [
-        ("val/accuracy.max", True),
-        ("info.test.accuracy", True),
-        ("val/r2.last", True),
-        ("val/loss.min", False),
-        ("result", False),
+        ("val/accuracy.max", {}, "max"),
+        ("info.test.accuracy", {}, "max"),
+        ("val/loss.min", {}, "min"),
+        ("duration", {}, "min"),
+        ("result", {"info": {"better": {"result": "max"}}}, "max"),
+        ("result", {"info": {"better": {"result": "min"}}}, "min"),
+        ("info.test.f1", {"info": {"better": {"f1": "max"}}}, "max"),
+        ("val/f1/cat.last", {"info": {"better": {"f1": "max"}}}, "max"),
+        ("val/wer.last", {"training": {"monitor": "val/wer", "mode": "min"}}, "min"),
+        ("val/top3_accuracy.last", {"training": {"monitor": "val/top3_accuracy", "mode": "auto"}}, "max"),
     ],
 )
-def test_mode_auto_follows_the_name(metric, expected):
-    assert is_larger_better(metric) is expected
+def test_direction_is_what_the_runs_recorded(write_store, metric, entries, expected):
+    assert direction_of(write_store({"a": 1}, {"a": 2, **entries}).find(), metric) == expected
+
+
+def test_direction_that_nobody_recorded_is_not_guessed(write_store):
+    store = write_store(*({"a": a, "result": a, "metrics": {"val/f1": [a]}} for a in (0.5, 0.6)))
+    for metric in ("result", "val/f1.last", "lr_of_accuracy"):
+        with pytest.raises(
+            ComparisonError, match="no run records whether more or less of it is better; say which: --max"
+        ):
+            direction_of(store.find(), metric)
+    with pytest.raises(ComparisonError, match="result: no run records"):
+        of(store, "a", None, "result")
+    best = of(store, "a", None, "result", mode="max")
+    assert ([group.name for group in best.groups], best.better) == (["0.6", "0.5"], "greater is better")
+    noted = ({"a": a, "result": a, "info": {"better": {"result": mode}}} for a, mode in ((1, "max"), (2, "min")))
+    with pytest.raises(ComparisonError, match="run 1 records that more is better, run 2 that less is; say which"):
+        of(write_store(*noted, name="noted"), "a", None, "result")
 
 
 @pytest.mark.parametrize(
