@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.comparison.reporting import as_document, as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
-    columns = (*by, *over, arguments.metric, "status", "config")
+    columns = (*by, *over, arguments.metric, "status", "command", "config")
     with open_given(arguments) as store:
         comparison = compare(
             find_chosen(store, arguments, columns),

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 
 from runs.comparison.direction import better_text, direction_of
-from runs.comparison.grouping import ExcludedRun, Group, group_runs
+from runs.comparison.grouping import ExcludedRun, Group, differences_between, differences_within, group_runs
 from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
 from runs.stores.run import Run
-from runs.stores.settings import differing
 
 __all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
 
@@ -175,7 +174,8 @@ def compare(
     if not runs:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
     groups, excluded = group_runs(runs, by, over)
-    numbered = [run for run in runs if not _number(run, metric, any_status)[1]]
+    counted = [run for group in groups for run in group.runs]
+    numbered = [run for run in counted if not _number(run, metric, any_status)[1]]
     larger_is_better = bool(numbered) and direction_of(numbered, metric, mode) == "max"
     measured = [_measure(group, metric, confidence, larger_is_better, any_status, excluded) for group in groups]
     if not any(part.values for part in measured):
@@ -312,9 +312,12 @@ def _cautions(
         twice = [part.group.names[key] for key, runs in part.group.repetitions.items() if len(runs) > 1]
         if twice:
             yield f"{part.result.label}: more than one run of {', '.join(twice)}; their mean counts once"
-        mixed = differing(part.group.runs, asked)
+        mixed = differences_within(part.group, asked)
         if mixed:
-            yield f"{part.result.label}: its runs differ in {', '.join(mixed[:5])} too"
+            yield f"{part.result.label}: its runs differ in {mixed} too"
+    mixed = differences_between([part.group for part in measured], asked)
+    if mixed:
+        yield f"the groups differ in {mixed} too"
     num_tests = sum(pair.test.p is not None for pair in pairs)
     if num_tests > 1:
         yield f"p is corrected for {num_tests} tests (Holm); the intervals of the differences are not"

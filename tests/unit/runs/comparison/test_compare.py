@@ -203,6 +203,40 @@ def test_mixed_groups_are_named(write_store):
     assert "opt.name=adam: its runs differ in lr too" in of(store).cautions
 
 
+def test_runs_of_other_commands_are_excluded(write_store):
+    made = {"opt": {"name": "adam"}, "seed": 0, "result": 270, "command": "predict"}
+    store = write_store(*rows("adam", ADAM), *rows("sgd", SGD), made, {**made, "seed": 1})
+    found = of(store)
+    assert [(group.name, group.sample.n) for group in found.groups] == [("adam", 5), ("sgd", 5)]
+    assert [(entry.run.id, entry.group, entry.reason) for entry in found.excluded] == [
+        (id, "opt.name=adam", "is of the command predict, not main; for those: --where command=predict")
+        for id in ("11", "12")
+    ]
+    assert of(store, metric="result", where="command=predict", mode="max").groups[0].sample.mean == 270
+    assert {group.name for group in of(store, by="command", metric="seed", mode="max").groups} == {"main", "predict"}
+
+
+def test_what_makes_another_task_is_named_first(write_store):
+    others = [
+        {"a": n, "b": n, "c": n, "d": n, "z": n, "loss": {"name": f"l{n}"}, "data": {"name": f"d{n}"}} for n in (1, 2)
+    ]
+    store = write_store(*({"opt": "x", "result": n, **other} for n, other in enumerate(others)))
+    [caution] = [one for one in of(store, "opt", None, "result", mode="max").cautions if "differ" in one]
+    assert caution == "opt=x: its runs differ in data.name, loss.name, a, b, c and 2 other settings too"
+
+
+def test_other_contents_of_the_data_are_named(write_store):
+    runs = [{"opt": "x", "result": n, "info": {"data": {"fingerprint": f"{n}" * 8}}} for n in (1, 2)]
+    cautions = of(write_store(*runs), "opt", None, "result", mode="max").cautions
+    assert "opt=x: its runs differ in data (its content) too" in cautions
+
+
+def test_groups_of_other_data_are_named(write_store):
+    sgd = rows("sgd", SGD, data={"name": "wine"})
+    found = of(write_store(*rows("adam", ADAM, data={"name": "iris"}), *sgd))
+    assert found.cautions == ("the groups differ in data.name too",)
+
+
 def test_where_chooses_runs(write_store):
     store = write_store(*rows("adam", ADAM), *rows("sgd", SGD))
     found = of(store, where="seed<3")
