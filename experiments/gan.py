@@ -271,5 +271,6 @@ def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     supervised.train(_run, _config, networks, batches, task, precision, opts, callbacks)
     metrics: Mapping[str, float] = loop.evaluate(networks, batches.test, task, precision)
     _run.info["test"] = dict(metrics)
+    _run.note_better({"result": "min"})
     _run.log_media("test/samples", picture(networks["generator"], where, batches.preparation))
     return metrics.get("loss")

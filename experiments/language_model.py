@@ -229,4 +229,5 @@ def main(_config: Map, _run: LabRun, seed: int, sample: Map) -> float | None:
     _run.log_media("sample", Text(write(network, sample)))
     metrics = loop.evaluate(network, batches.test, task, precision)
     _run.info["test"] = metrics
+    _run.note_better({"result": "min", "bits_per_character": "min"})
     return metrics.get("bits_per_character")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs import Map
 from ingredients.config.ingredient import Ingredient
+from observers.record.directions import note_better
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ def config() -> None:
 
 
 @ingredient.capture
-def add_metrics(loss: Loss, data: Data, _config: Map, device: torch.device | str = "cpu") -> Loss:
+def add_metrics(loss: Loss, data: Data, _config: Map, _run: Any, device: torch.device | str = "cpu") -> Loss:
     """Return a loss beside which the configured metrics are measured, wherever it is evaluated; without any, itself.
 
     Args:
@@ -48,4 +49,6 @@ def add_metrics(loss: Loss, data: Data, _config: Map, device: torch.device | str
     from ingredients.losses.measures import build_measures
 
     measures = build_measures(_config.use, loss, data.classes, device)
+    if _run is not None:
+        note_better(_run.info, measures.directions)
     return dataclasses.replace(loss, measures=measures, measures_training=_config.on_train)

@@ -21,6 +21,7 @@ __all__ = [
     "ComparisonError",
     "Content",
     "Copied",
+    "DamagedError",
     "Difference",
     "ExperimentLoader",
     "Exported",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from runs.errors import (
         ArchiveError,
         ComparisonError,
+        DamagedError,
         FilterError,
         LaunchError,
         MissingExtraError,
@@ -108,6 +110,7 @@ else:
         "ComparisonError": "runs.errors",
         "Content": "runs.stores.content",
         "Copied": "runs.stores.adding",
+        "DamagedError": "runs.errors",
         "Difference": "runs.comparison.difference",
         "ExperimentLoader": "runs.notebooks.experiment_loader",
         "Exported": "runs.transfer.archives",

@@ -30,6 +30,7 @@ from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
 from observers.file.recording import recording_of
 from observers.file.sacred_form import plain
 from observers.media.kinds import Media
+from observers.record.directions import note_better
 from observers.record.protocols import GraphObserver, HasPlace, LeasedObserver, ResumableObserver
 
 __all__ = ["LabRun"]
@@ -87,6 +88,7 @@ class LabRun(RecordedRun):
         adopted._trial = trial
         if trial is not None and trial.note is not None:
             adopted.meta_info["sweep"] = trial.note
+            note_better(adopted.info, trial.goals)
         adopted.is_resumed = resumed is not None
         adopted.expected_data = None
         adopted.launch_options, adopted.recorders, adopted.notices = {}, (), None
@@ -178,6 +180,19 @@ class LabRun(RecordedRun):
         """
         self._refuse_in_child("use artifacts", ArtifactError)
         return run_artifacts.use_artifact(self, reference)
+
+    def note_better(self, directions: Mapping[str, str]) -> None:
+        """Record which way metrics, or the run's `result`, are better, for those that compare runs.
+
+            _run.note_better({"result": "max", "val/f1": "max"})
+
+        Args:
+            directions: `max` or `min` by name; a metric's holds for `train/`, `val/` and `test/` alike.
+
+        Raises:
+            ValueError: If a direction is neither.
+        """
+        note_better(self.info, directions)
 
     def log_graph(self, model: Any, inputs: Any) -> None:
         """Give a model to the observers that draw its graph, such as a TensorBoardObserver; without any it is free.

@@ -108,6 +108,7 @@ class SacristanLogger(Logger):
         self._outside = {Path(path) for path in found.values() if path and self._below_the_run(path) is None}
         noted = {name: self._below_the_run(path) or path for name, path in found.items() if path}
         if checkpoint_callback.monitor is not None:
+            self.run.note_better({checkpoint_callback.monitor: checkpoint_callback.mode})
             noted |= {"monitor": checkpoint_callback.monitor, "score": plain(checkpoint_callback.best_model_score)}
         self.run.info["checkpoints"] = noted
 

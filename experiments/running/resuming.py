@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
 # These have nothing to resume, or another process is at work on them.
-_NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "COPYING", "REMOVING")
+_NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD", "COPYING", "REMOVING")
 # Ingredients that the ready experiments of earlier versions lack; at their defaults they change nothing.
 _LATER = ("distributed", "export", "probe")
 

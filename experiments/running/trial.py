@@ -39,16 +39,19 @@ class Trial:
 
     Args:
         line: The socket to the agent.
-        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric` and `prunes`, or nothing of a queue.
+        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals` and `prunes`, or nothing of a
+            queue.
 
     Attributes:
         metric: Name of the metric that is reported; None if none is.
         note: What the run's record tells of the sweep; None if it belongs to none.
+        goals: `max` or `min` by the sweep's metrics.
     """
 
     def __init__(self, line: socket.socket, given: Mapping[str, Any]) -> None:
         self.metric: str | None = given.get("metric")
         self.note: dict[str, Any] | None = None
+        self.goals: dict[str, str] = given.get("goals") or {}
         if given.get("sweep") is not None:
             self.note = {"id": given["sweep"], **{name: given.get(name) for name in ("trial", "attempt", "parameters")}}
         self._prunes = bool(given.get("prunes"))

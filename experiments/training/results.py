@@ -12,6 +12,7 @@ from experiments.training.cases import cases_table
 from experiments.training.predictions import record_predictions
 from observers.media.kinds import Image
 from observers.media.table import Table
+from observers.record.directions import note_better
 
 if TYPE_CHECKING:
     import torch
@@ -94,6 +95,7 @@ def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float 
         _log.warning("there is no test part to measure; train with data.test_fraction above 0")
         return None
     run.info["test"] = dict(metrics)
+    note_better(run.info, {"result": "max", loss.metric: "max"})
     _log.info("test  %s", "  ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     if loss.measures is not None:
         for name, matrix in loss.measures.matrices().items():

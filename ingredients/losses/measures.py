@@ -120,6 +120,12 @@ class Measures:
         }
 
     @property
+    def directions(self) -> dict[str, str]:
+        """`max` or `min` by name, of the metrics of which torchmetrics says which way is better."""
+        said = {name: getattr(metric, "higher_is_better", None) for name, metric in self.metrics.items()}
+        return {name: "max" if higher else "min" for name, higher in said.items() if higher is not None}
+
+    @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes."""
         return self._classes

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import logging
 import mimetypes
 from collections.abc import Collection, Container
 from datetime import UTC, datetime, timedelta
@@ -25,8 +26,11 @@ from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections
 from observers.record.regular_file import open_regular
 from observers.record.storable import storable_text
+from observers.record.stored_files import md5_in
 
 __all__ = ["Contents", "incomplete_files"]
+
+_log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 255 * 1024
 _BATCH_FILES = 10_000
@@ -43,7 +47,7 @@ class Contents:
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
-        self._ids: dict[str, bson.ObjectId] = {}
+        self._ids: dict[str, bson.ObjectId | None] = {}
         self._stored: set[bson.ObjectId] = set()
         # Those that are to be sent whatever the database says that it has.
         self._incomplete: set[Any] = set()
@@ -59,13 +63,17 @@ class Contents:
         self._stored.clear()
         self._incomplete |= set(incomplete)
 
-    def store(self, path: Path, name: str, *, owner: str | None = None, **fields: Any) -> bson.ObjectId | None:
+    def store(
+        self, path: Path, name: str, *, owner: str | None = None, kept_as: str = "", **fields: Any
+    ) -> bson.ObjectId | None:
         """Store the content of a file, unless it is there, and return its id; None if there is no file to be read.
 
         Args:
             path: The file; one that did not change since is not read again.
             name: Its name in GridFS; of a content shared by runs the first one counts.
             owner: The uid of the run that it belongs to; None shares it.
+            kept_as: The name that says which MD5 a source or resource has. One that has another is damaged, and is not
+                stored, as it would have a valid MD5 there.
             **fields: Further entries of the file's document.
         """
         try:
@@ -73,16 +81,21 @@ class Contents:
             key = f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}"
             if key not in self._ids:
                 with open_regular(path) as stream:
-                    self._ids[key] = self._store(stream, name, owner, fields)
+                    self._ids[key] = self._store(stream, name, owner, md5_in(kept_as), fields)
         except OSError:  # removed, a folder, or not ours to read
             return None
         return self._ids[key]
 
-    def _store(self, stream: io.BufferedReader, name: str, owner: str | None, fields: dict[str, Any]) -> bson.ObjectId:
+    def _store(
+        self, stream: io.BufferedReader, name: str, owner: str | None, expected: str | None, fields: dict[str, Any]
+    ) -> bson.ObjectId | None:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         stream.seek(0)
         md5 = hashlib.file_digest(stream, "md5").hexdigest()
         stream.seek(0)
+        if expected is not None and md5 != expected:
+            _log.error("%r is not delivered to MongoDB: its MD5 is %s, recorded was %s", name, md5, expected)
+            return None
         file_id = object_id("sha256", sha256) if owner is None else object_id("file", owner, name, sha256)
         fields = {"filename": storable_text(name), "md5": md5, "sha256": sha256, **fields}
         fields.setdefault("contentType", mimetypes.guess_type(name)[0])

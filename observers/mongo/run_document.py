@@ -396,7 +396,7 @@ class DocumentDelivery:
                 self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
 
     def _shared(self, named: Iterable[Sequence[str]]) -> list[list[Any]]:
-        stored = [[name, self.contents.store(self.base / where, name)] for name, where in named]
+        stored = [[name, self.contents.store(self.base / where, name, kept_as=where)] for name, where in named]
         # Omniboard ends with an error where a file has no id.
         return [[name, file_id] for name, file_id in stored if file_id is not None]
 

@@ -25,6 +25,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     earlier/             artifacts whose name was given to another file later, for that database; see `run.json`
     ranks/               of a run of several processes what each but rank 0 printed, as `NUMBER.txt`; each written by
                          that process, append-only
+    claims/              which workers have taken a run of a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note and verdicts on reproductions, which come later; replaced as a whole
 
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
@@ -45,6 +46,9 @@ The `kind` of a medium says what its content is. Readers take one that they do n
 
 Of a run of several processes `meta.ranks` in `run.json` has their number as `size`, how many of them were `per_node`,
 and what named their `launch`; `ranks` in `info.json` lists host, pid and device of each.
+
+`better` in `info.json` says of metrics, and of `result`, whether `max` or `min` is better, by name (see
+`observers.record.directions`). Of what is not in it, as in earlier records, nothing is known.
 
 `metrics.live` has two halves. Each begins with the number of points in `metrics.bin` that come before its first one,
 and a stamp (u8 each, and 8 unused bytes); slots follow (see `SLOT`). A slot is a point if its tag has the half's stamp,
@@ -76,7 +80,7 @@ SUMS = "metrics.sums"
 SUMMARY, LEASE, SACRED_METRICS = "summary.json", "lease.json", "metrics.json"
 NOTES, PROVENANCE, LOCK = "notes.json", "provenance.json", "lease.lock"
 DESTINATION, DELIVERED, EARLIER_FOLDER = "destination.json", "delivered.json", "earlier"
-RANKS_FOLDER = "ranks"
+RANKS_FOLDER, CLAIMS = "ranks", "claims"
 MEDIA, MEDIA_FOLDER = "media.jsonl", "media"
 # What a run's folder has of itself, and no artifact may be called.
 OWN_FILES = frozenset((RUN, CONFIG, INFO, OUTPUT, POINTS, NAMES, VALUES, SUMMARY, MEDIA, LEASE, NOTES, PROVENANCE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +14,7 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.regular_file import open_regular
 
-__all__ = ["copy_file", "keep", "open_file"]
+__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,22 +40,42 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
         ArtifactError: If `path` is no file that can be read.
         OSError: If the store cannot be written.
     """
-    digest = hashlib.md5(usedforsecurity=False)
+    digest = _md5()
     with open_file(path) as stream:
         while chunk := stream.read(2**20):
             digest.update(chunk)
     target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
-    try:
-        # `runs gc` keeps what was touched lately, whether or not a run names it yet.
-        os.utime(target)
-    except FileNotFoundError:
+    if is_as_named(target):
+        try:
+            # `runs gc` keeps what was touched lately, whether or not a run names it yet.
+            os.utime(target)
+        except OSError:
+            _log.debug("%s: its time cannot be set; it belongs to another user", target)
+    else:
         store.mkdir(parents=True, exist_ok=True)
         copy_file(path, target)
-    except OSError:
-        _log.debug("%s: its time cannot be set; it belongs to another user", target)
     below = os.path.join(base, "")  # noqa: PTH118
     name = str(target)
     return name[len(below) :] if name.startswith(below) else os.path.relpath(target, base)
+
+
+def md5_in(name: str) -> str | None:
+    """Return the MD5 that is in the name under which a source or resource is kept, by us or by Sacred."""
+    match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", name)
+    return match[1] if match else None
+
+
+def is_as_named(path: Path) -> bool:
+    """Tell whether a kept content is there, and has the MD5 that is in its name."""
+    try:
+        with open_regular(path) as stream:
+            return hashlib.file_digest(stream, _md5).hexdigest() == md5_in(path.name)
+    except OSError:
+        return False
+
+
+def _md5() -> hashlib._Hash:
+    return hashlib.md5(usedforsecurity=False)
 
 
 def copy_file(path: Path, target: Path) -> None:

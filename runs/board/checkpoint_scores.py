@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from runs.comparison.compare import is_larger_better
+from runs.comparison.direction import better_text, monitored_direction
 from runs.errors import StoreError
 from runs.query.texts import is_number
 from runs.stores.run import Run
@@ -26,12 +26,14 @@ class CheckpointScore:
 
     Attributes:
         metric: The metric that the training monitored; empty where the record does not tell.
+        better: Which way the training took it to be better, in words.
         value: Its value; None where there is none of just these weights.
         step: Optimizer steps before the checkpoint; None where the record does not tell.
         epoch: Epochs before it, with their fraction; None where the record does not tell.
     """
 
     metric: str = ""
+    better: str = ""
     value: float | None = None
     step: int | None = None
     epoch: float | None = None
@@ -51,17 +53,22 @@ def checkpoint_scores(run: Run, names: Iterable[str]) -> Iterator[CheckpointScor
     """
     metric = run.get("config.training.monitor")
     metric = metric if isinstance(metric, str) and metric in run.summary else ""
+    direction = monitored_direction(run, metric)
     points = _Validations(run, metric)
     for name in names:
-        match = _NAME.fullmatch(name)
-        if match is None:
-            yield CheckpointScore()
-        elif match["step"] is not None:
-            yield points.at_step(int(match["step"]))
-        elif match["epoch"] is not None:
-            yield points.at_epoch(int(match["epoch"]))
-        else:
-            yield points.best() if name.endswith("best.pt") else points.last()
+        score = _score(points, name, direction)
+        yield dataclasses.replace(score, better=better_text(direction)) if score.metric else score
+
+
+def _score(points: _Validations, name: str, direction: str) -> CheckpointScore:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return CheckpointScore()
+    if match["step"] is not None:
+        return points.at_step(int(match["step"]))
+    if match["epoch"] is not None:
+        return points.at_epoch(int(match["epoch"]))
+    return points.of_summary(direction if name.endswith("best.pt") else "last")
 
 
 class _Validations:
@@ -71,25 +78,17 @@ class _Validations:
         self._run, self._metric = run, metric
         self._summary = run.summary.get(metric, {})
 
-    def best(self) -> CheckpointScore:
-        mode = self._run.get("config.training.mode")
-        larger = is_larger_better(self._metric, mode if mode in ("min", "max") else "auto")
-        return self._of_summary("max" if larger else "min")
-
-    def last(self) -> CheckpointScore:
-        return self._of_summary("last")
-
-    def _of_summary(self, statistic: str) -> CheckpointScore:
+    def of_summary(self, statistic: str) -> CheckpointScore:
         value, step = self._summary.get(statistic), self._summary.get(f"{statistic}_step")
         if not is_number(value) or not is_number(step):
-            return CheckpointScore(self._metric, value if is_number(value) else None)
-        return CheckpointScore(self._metric, value, int(step), self._epoch(int(step)))
+            return CheckpointScore(self._metric, value=value if is_number(value) else None)
+        return CheckpointScore(self._metric, value=value, step=int(step), epoch=self._epoch(int(step)))
 
     def at_step(self, step: int) -> CheckpointScore:
         steps, values = self._points()
         found = np.flatnonzero(steps == step)
         value = float(values[found[-1]]) if len(found) else None
-        return CheckpointScore(self._metric if found.size else "", value, step, self._epoch(step))
+        return CheckpointScore(self._metric if found.size else "", value=value, step=step, epoch=self._epoch(step))
 
     def at_epoch(self, epoch: int) -> CheckpointScore:
         steps, values = self._points()
@@ -97,7 +96,8 @@ class _Validations:
             epochs = self._run.epochs_at(steps)
             found = np.flatnonzero(np.abs(epochs - epoch) < 1e-6) if epochs is not None else np.empty(0, np.intp)
             if len(found):
-                return CheckpointScore(self._metric, float(values[found[-1]]), int(steps[found[-1]]), epoch)
+                value, step = float(values[found[-1]]), int(steps[found[-1]])
+                return CheckpointScore(self._metric, value=value, step=step, epoch=epoch)
         return CheckpointScore(epoch=epoch)
 
     def _points(self) -> tuple[np.ndarray, np.ndarray]:

@@ -235,7 +235,7 @@ def _statistics(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[st
     choices = {"fields": ["result", "duration", *(name for name in names if not name.startswith("system/"))]}
     if not view.by or not view.field:
         return {**choices, "comparison": None}
-    found = compare(runs, view.fields_by, view.fields_over, view.field)
+    found = compare(runs, view.fields_by, view.fields_over, view.field, mode=view.mode or "auto")
     return {
         **choices,
         "comparison": found,

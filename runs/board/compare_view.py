@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from observers.record.directions import DIRECTIONS
 from runs.comparison.curves import BANDS
 from runs.comparison.panels import View
 from runs.drawing.curve import X_AXES
@@ -32,6 +33,7 @@ class CompareView:
         by, over: Fields that make groups, and fields of a repetition, with commas between.
         band: Around the means of groups; see `runs.comparison.curves.mean_curve`.
         field: What groups are compared by.
+        mode: Which way that is better: `max`, `min`, or empty for what the runs record.
         first, second: The two runs whose sources are compared; empty for the first two.
         file: The source that is compared.
         everything: Whether entries of the config that are equal are shown, too.
@@ -50,6 +52,7 @@ class CompareView:
     over: str = ""
     band: str = BANDS[0]
     field: str = ""
+    mode: str = ""
     first: str = ""
     second: str = ""
     file: str = ""
@@ -72,7 +75,7 @@ class CompareView:
                 found[field.name] = _weight(given[-1])
             else:
                 found[field.name] = given[-1]
-        for name, choices in (("tab", TABS), ("x", X_AXES), ("band", BANDS)):
+        for name, choices in (("tab", TABS), ("x", X_AXES), ("band", BANDS), ("mode", DIRECTIONS)):
             if found.get(name) not in choices:
                 found.pop(name, None)
         return cls(**found)

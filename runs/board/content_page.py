@@ -85,6 +85,9 @@ def _of_run(run: Run, kind: str, name: str) -> Content:
     found = files[kind]().get(name) if kind in files else None
     if found is None:
         raise RunNotFoundError(f"run {run.id} has no {kind} {name!r}")
+    if kind in ("source", "resource"):
+        for _ in found.pieces():
+            pass  # a damaged one is told before any of it is sent
     return found
 
 

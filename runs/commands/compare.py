@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.selection import add_conditions, find_chosen, names_in
+from runs.commands.terminal.selection import add_conditions, add_direction, find_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
@@ -22,7 +22,7 @@ Welch's t-test. Effects: d_z (paired) and Hedges' g, both corrected for few valu
 that completed count; excluded runs are named. docs/comparing.md cites each method."""
 _METRIC_HELP = "field to compare by, such as val/accuracy.max, result or duration"
 _OVER_HELP = "field that settings were repeated over, such as seed; runs that share it count once; without, each counts"
-_MODE_HELP = "what is better; auto: max of what ends in accuracy or r2, else min"
+_MODE_HELP = "what is better; auto: as the runs record it (auto)"
 _MAX_EXCLUDED = 20
 
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=_OVER_HELP)
     parser.add_argument("--metric", required=True, metavar="FIELD", help=_METRIC_HELP)
     add_conditions(parser)
-    parser.add_argument("--mode", choices=("auto", "max", "min"), default="auto", help=_MODE_HELP)
+    add_direction(parser, _MODE_HELP)
     parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="take this test (auto)")
     parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (0.95)")
     parser.add_argument("--any-status", action="store_true", help="count runs too that did not complete")
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     from runs.comparison.reporting import as_document, as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
-    columns = (*by, *over, arguments.metric, "status", "config")
+    columns = (*by, *over, arguments.metric, "status", "command", "config")
     with open_given(arguments) as store:
         comparison = compare(
             find_chosen(store, arguments, columns),
@@ -73,8 +73,7 @@ def _print(comparison: Comparison) -> None:
     from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
-    better = "greater is better" if comparison.larger_is_better else "less is better"
-    print_text(f"{comparison.metric} by {', '.join(comparison.by)}{over} ({better})", "bold")
+    print_text(f"{comparison.metric} by {', '.join(comparison.by)}{over} ({comparison.better})", "bold")
     print_table(_columns(group_head(comparison)), [list(map(Cell, row)) for row in group_rows(comparison)])
     if comparison.pairs:
         print()

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from runs.commands.terminal.arguments import add_runs, open_given
-from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
+from runs.commands.terminal.selection import add_direction, add_selection, find_named_or_chosen, names_in
 from runs.commands.terminal.text import print_text
 from runs.errors import RunsError
 from runs.query.texts import size_text
@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
     help = "with --by: field to compare the groups by, such as val/accuracy.max"
     parser.add_argument("--compare", metavar="FIELD", help=help)
+    add_direction(parser, "with --compare: what is better; auto: as the runs record it (auto)")
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
     parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
     parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help="horizontal axis (step)")
@@ -61,6 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
             by=by,
             over=names_in(*arguments.over),
             compared=arguments.compare,
+            mode=arguments.mode,
             x=arguments.x,
             smoothing=arguments.smoothing,
             log_y=arguments.log_y,

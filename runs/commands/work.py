@@ -18,7 +18,9 @@ passwords behind with."""
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments."""
-    parser.usage = "%(prog)s [--store WHERE] [--workers N] [--until-empty] [with SETTING ...] [-- OPTION ...]"
+    parser.usage = (
+        "%(prog)s [--store WHERE] [--workers N] [--until-empty] [--held ID] [with SETTING ...] [-- OPTION ...]"
+    )
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
     help = "how many runs at a time (1); they share CPU threads and GPUs"
@@ -27,6 +29,8 @@ def add_arguments(parser: Parser) -> None:
     help = "how often a run is resumed that was cut off, but by Ctrl-C (3)"
     parser.add_argument("--retries", type=_number_or_0, default=3, metavar="N", help=help)
     parser.add_argument("--any-sources", action="store_true", help="start runs whose sources have changed since, too")
+    help = "start this run, too, which was queued elsewhere and copied or imported; it brings its own code"
+    parser.add_argument("--held", action="append", default=[], metavar="ID", help=help)
     help = "folder for runs of a database that have none on this machine (my_runs)"
     parser.add_argument("--record-to", type=Path, default=Path("my_runs"), metavar="FOLDER", help=help)
 
@@ -60,6 +64,9 @@ def main(arguments: argparse.Namespace) -> int:
             settings=settings,
             options=options,
         )
+        for key in arguments.held:
+            queue.enqueue(store.get(key))
+        queue.tell_held()
         worker = Worker(queue, print_to_stderr, num_places=arguments.workers)
         try:
             worker.work(until_empty=arguments.until_empty)

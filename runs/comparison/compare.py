@@ -13,19 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.grouping import ExcludedRun, Group, group_runs
+from runs.comparison.direction import better_text, direction_of
+from runs.comparison.grouping import ExcludedRun, Group, differences_between, differences_within, group_runs
 from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
-from runs.query.names import STATISTICS
 from runs.stores.run import Run
-from runs.stores.settings import differing
 
-__all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare", "is_larger_better"]
+__all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
 
 # Below it an interval rests on hardly any knowledge of the spread: with 4 values Student's factor is 3.2, not 2.
 FEW = 5
-MODES = ("auto", "max", "min")
 TESTS = ("auto", "paired", "welch")
 _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS")
 
@@ -102,6 +100,11 @@ class Comparison:
     excluded: tuple[ExcludedRun, ...]
     cautions: tuple[str, ...]
 
+    @property
+    def better(self) -> str:
+        """Which way is better, in words."""
+        return better_text("max" if self.larger_is_better else "min")
+
 
 @dataclasses.dataclass(frozen=True)
 class _Measured:
@@ -136,7 +139,8 @@ def compare(
         metric: Field with the number, such as `val/accuracy.max` or `result`; or `duration`, in seconds.
         confidence: Of the intervals, between 0 and 1.
         where: A filter that the runs must meet, as `Store.find` takes it.
-        mode: `max`, `min`, or `auto`: max for what ends in accuracy or r2, else min.
+        mode: Which way is better: `max`, `min`, or `auto`: as the runs record it, see
+            `runs.comparison.direction.direction_of`.
         test: `paired`, `welch`, or `auto`: paired where two groups share at least two repetitions, and at least half
             of those of either.
         any_status: Whether runs count, too, that did not complete; the value of a run that stopped early is not what
@@ -146,7 +150,8 @@ def compare(
         The groups, best mean first, all pairs of them, the excluded runs, and what weakens the comparison.
 
     Raises:
-        ComparisonError: If no run has such a field or number, or an argument makes no sense.
+        ComparisonError: If no run has such a field or number, none records which way it is better, or an argument makes
+            no sense.
         FilterError: If `where` makes no sense.
 
     Example:
@@ -158,7 +163,6 @@ def compare(
             print(pair.first.name, pair.second.name, pair.verdict, pair.p_holm)
     """
     by, over = _names(by), _names(over)
-    larger_is_better = is_larger_better(metric, mode)
     if not 0 < confidence < 1:
         raise ComparisonError(f"confidence: got {confidence}, expected a number between 0 and 1, such as 0.95")
     if test not in TESTS:
@@ -170,6 +174,9 @@ def compare(
     if not runs:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
     groups, excluded = group_runs(runs, by, over)
+    counted = [run for group in groups for run in group.runs]
+    numbered = [run for run in counted if not _number(run, metric, any_status)[1]]
+    larger_is_better = bool(numbered) and direction_of(numbered, metric, mode) == "max"
     measured = [_measure(group, metric, confidence, larger_is_better, any_status, excluded) for group in groups]
     if not any(part.values for part in measured):
         raise ComparisonError(_nothing(metric, runs, excluded))
@@ -178,19 +185,6 @@ def compare(
     cautions = tuple(_cautions(measured, pairs, excluded, (*by, *over)))
     results = tuple(part.result for part in measured)
     return Comparison(metric, by, over, confidence, larger_is_better, results, pairs, tuple(excluded), cautions)
-
-
-def is_larger_better(metric: str, mode: str = "auto") -> bool:
-    """Tell whether a larger value of a field is the better one.
-
-    Raises:
-        ComparisonError: If there is no such mode.
-    """
-    if mode not in MODES:
-        raise ComparisonError(f"mode: got {mode!r}, expected one of {', '.join(MODES)}")
-    head, _, statistic = metric.rpartition(".")
-    name = head if statistic in STATISTICS else metric
-    return mode == "max" or (mode == "auto" and name.endswith(("accuracy", "r2")))
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -318,9 +312,12 @@ def _cautions(
         twice = [part.group.names[key] for key, runs in part.group.repetitions.items() if len(runs) > 1]
         if twice:
             yield f"{part.result.label}: more than one run of {', '.join(twice)}; their mean counts once"
-        mixed = differing(part.group.runs, asked)
+        mixed = differences_within(part.group, asked)
         if mixed:
-            yield f"{part.result.label}: its runs differ in {', '.join(mixed[:5])} too"
+            yield f"{part.result.label}: its runs differ in {mixed} too"
+    mixed = differences_between([part.group for part in measured], asked)
+    if mixed:
+        yield f"the groups differ in {mixed} too"
     num_tests = sum(pair.test.p is not None for pair in pairs)
     if num_tests > 1:
         yield f"p is corrected for {num_tests} tests (Holm); the intervals of the differences are not"

@@ -10,15 +10,23 @@ from __future__ import annotations
 import collections
 import dataclasses
 import difflib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import ComparisonError
 from runs.query.flattening import dotted
+from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
-from runs.stores.settings import identity, show
+from runs.stores.settings import differing, identity, show
 
-__all__ = ["ExcludedRun", "Group", "group_runs"]
+__all__ = ["ExcludedRun", "Group", "differences_between", "differences_within", "group_runs"]
+
+# What a training is called, where an experiment has runs of several commands; else the most frequent one is taken.
+_TRAININGS = ("main", "train")
+# Settings that make another task of a run, or another model.
+_WEIGHTY = ("data", "model", "loss")
+_MAX_NAMED = 5
+_CONTENT = "data (its content)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +71,10 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that lack a field of `over`.
+    """Return the groups, sorted by their values, and the runs that lack a field of `over`, or are of another command.
+
+    What an experiment's commands return are different things: of each experiment the runs of one command count,
+    those of `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
 
     The order of `runs` changes nothing.
 
@@ -77,6 +88,7 @@ def group_runs(
         ComparisonError: If no run has a field of `by` or `over`.
     """
     runs = sorted(set(runs), key=lambda run: (len(run.id), run.id))
+    runs, excluded = (runs, []) if "command" in by else _of_one_command(runs, by)
     for option, names in (("--by", by), ("--over", over)):
         for name in names:
             if runs and all(run.get(name) is None for run in runs):
@@ -85,11 +97,10 @@ def group_runs(
     for run in runs:
         members.setdefault(tuple(identity(run.get(name)) for name in by), []).append(run)
     groups: list[Group] = []
-    excluded: list[ExcludedRun] = []
     labels: collections.Counter[str] = collections.Counter()
     for key in sorted(members, key=_order):
         values = {name: members[key][0].get(name) for name in by}
-        label = ", ".join(f"{name}={show(value)}" for name, value in values.items()) or "all runs"
+        label = _label(values)
         name = ", ".join(show(value) for value in values.values()) or label
         labels[label] += 1
         # Long values are cut short, and may be equal then.
@@ -98,6 +109,67 @@ def group_runs(
         for run in members[key]:
             _add(run, groups[-1], over, excluded)
     return groups, excluded
+
+
+def _label(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={show(value)}" for name, value in values.items()) or "all runs"
+
+
+def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], list[ExcludedRun]]:
+    """Return the runs of one command of each experiment, and the others."""
+    prefetch(runs, ["command", "experiment.name"])
+    counts: dict[str, collections.Counter[str]] = {}
+    for run in runs:
+        counts.setdefault(run.name, collections.Counter())[run.command] += 1
+    chosen = {
+        name: next((one for one in _TRAININGS if one in found), min(found, key=lambda one: (-found[one], one)))
+        for name, found in counts.items()
+    }
+    kept, excluded = [], []
+    for run in runs:
+        if run.command == chosen[run.name]:
+            kept.append(run)
+        else:
+            reason = (
+                f"is of the command {run.command}, not {chosen[run.name]}; for those: --where command={run.command}"
+            )
+            excluded.append(ExcludedRun(run, _label({name: run.get(name) for name in by}), reason))
+    return kept, excluded
+
+
+def differences_within(group: Group, asked: Sequence[str]) -> str:
+    """Return in words what the runs of a group differ in that was not asked for; empty if in nothing."""
+    return _in_words(_differing(group.runs, asked))
+
+
+def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
+    """Return in words what groups differ in of data, model and loss, as whole groups, that was not asked for."""
+    within = {name for group in groups for name in _differing(group.runs, asked)}
+    parts = {part for part in _WEIGHTY if not any(_part(name) == part for name in asked)}
+    names = _differing([run for group in groups for run in group.runs], asked)
+    return _in_words([name for name in names if name not in within and _part(name) in parts])
+
+
+def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
+    """Return the settings in which runs differ, those of data, model and loss first."""
+    names = sorted(
+        differing(runs, asked), key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9
+    )
+    contents = {run.get("info.data.fingerprint") for run in runs} - {None}
+    return (
+        [_CONTENT, *names]
+        if len(contents) > 1 and not any(_part(name) == "data" for name in [*names, *asked])
+        else names
+    )
+
+
+def _part(name: str) -> str:
+    return name.removeprefix("config.").partition(".")[0].partition(" ")[0]
+
+
+def _in_words(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMED} other settings" if len(names) > _MAX_NAMED else ""
+    return f"{', '.join(names[:_MAX_NAMED])}{more}"
 
 
 def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:

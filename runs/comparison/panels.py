@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runs.comparison.curves import Curve, curve_of, mean_curve, smooth, thin
-from runs.comparison.grouping import group_runs
+from runs.comparison.grouping import differences_within, group_runs
 from runs.drawing.curve import panelled
 from runs.drawing.panel import Panel
 from runs.errors import PlotError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Panel", "View", "make_panels"]
 
+# Changes of n that are named of each mean.
+_MAX_CHANGES = 4
 _X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}
 
 
@@ -168,6 +170,8 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
     found = (_run_curve(run, series, "", view) for run, series in each_series(ordered, metric))
     curves: list[Curve] = []
     varies = False
+    changes: list[str] = []
+    cautions: list[str] = []
     for group in groups:
         repetitions = []
         for same in group.repetitions.values():
@@ -182,6 +186,11 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
         curves.append(finish(dataclasses.replace(curve, label=f"{group.label} ({count})")))
         varies = varies or least < most
+        if least < most and view.x != "wall":
+            changes.append(f"{group.label}: {_changes(curve.x, counts, view.x)}")
+        mixed = differences_within(group, (*view.by, *view.over))
+        if mixed:
+            cautions.append(f"caution: {group.label}: its runs differ in {mixed} too")
     if not curves:
         raise PlotError(f"none of the {len(runs)} runs has {' and '.join(view.over)}")
     bands = {
@@ -192,10 +201,22 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
     smoothing = f" of curves smoothed with {view.smoothing:g}" if view.smoothing else ""
     notes = [f"{bands[view.band]}{smoothing}"]
     if varies:
-        notes.append("where n varies, not every run has every point")
-    if excluded:
-        notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
-    return curves, notes
+        notes += ["where n varies, not every run has every point", *changes]
+    reasons: dict[str, list[str]] = {}
+    for entry in excluded:
+        reasons.setdefault(entry.reason, []).append(entry.run.id)
+    for reason, ids in reasons.items():
+        lacking = f"without {reason.removeprefix('has no ')}" if reason.startswith("has no ") else f"left out: {reason}"
+        notes.append(f"{lacking}: {_listed('run', ids)}")
+    return curves, [*notes, *cautions]
+
+
+def _changes(x: np.ndarray, counts: np.ndarray, axis: str) -> str:
+    """Return in words how many runs are behind a mean, and where that changes."""
+    starts = np.flatnonzero(np.diff(counts, prepend=-1))
+    said = [f"n = {counts[start]} from {axis} {x[start]:g}" for start in starts[:_MAX_CHANGES]]
+    more = len(starts) - len(said)
+    return ", ".join(said) + (f", and {more} more changes" if more else "")
 
 
 def _listed(what: str, ids: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ class _Contents:
     metrics: tuple[str, ...]
     view: View
     compared: str | None
+    mode: str
 
 
 def write_report(
@@ -51,6 +52,7 @@ def write_report(
     by: Sequence[str] = (),
     over: Sequence[str] = (),
     compared: str | None = None,
+    mode: str = "auto",
     x: str = "step",
     smoothing: float = 0.0,
     log_y: bool = False,
@@ -66,6 +68,7 @@ def write_report(
         by: Fields that make groups; curves are their means then. Of none, every run is drawn.
         over: Fields of a repetition, such as `seed`; see `compare`.
         compared: Field to compare the groups by, such as `val/accuracy.max`; None for no statistics.
+        mode: Which way that is better: `max`, `min`, or `auto`, as the runs record it.
         x: `step`, `epoch`, `time` since the start, or `wall`, the time of day.
         smoothing: Weight of earlier points, from 0 to below 1, as in TensorBoard.
         log_y: Logarithmic values.
@@ -84,7 +87,7 @@ def write_report(
             write_report(store.find("status=COMPLETED", limit=10), "report.html", overwrite=True)
     """
     view = View(tuple(by), tuple(over), x, smoothing, log_y=log_y)
-    contents = _Contents(title, tuple(metrics), view, compared)
+    contents = _Contents(title, tuple(metrics), view, compared, mode)
     path = Path(path)
     if not overwrite and path.exists():
         raise StoreError(f"{path} is there already; choose another name, or say overwrite=True")
@@ -124,7 +127,9 @@ def _sections(runs: list[Run], contents: _Contents) -> Iterator[Markup]:
     yield run_section(runs)
     if contents.compared is not None:
         view = contents.view
-        yield statistics_section(compare(runs, view.by, view.over, contents.compared, view.confidence))
+        yield statistics_section(
+            compare(runs, view.by, view.over, contents.compared, view.confidence, mode=contents.mode)
+        )
     metrics = contents.metrics or _all_metrics(runs)
     if metrics:
         yield curve_section(make_panels(runs, metrics, contents.view), is_time=contents.view.x == "wall")

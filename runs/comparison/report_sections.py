@@ -80,8 +80,7 @@ def run_section(runs: Sequence[Run]) -> Markup:
 def statistics_section(comparison: Comparison) -> Markup:
     """Return the statistics of `runs compare`."""
     over = f" over {', '.join(comparison.over)}" if comparison.over else ""
-    better = "greater is better" if comparison.larger_is_better else "less is better"
-    what = f"{comparison.metric} by {', '.join(comparison.by)}{over} ({better})"
+    what = f"{comparison.metric} by {', '.join(comparison.by)}{over} ({comparison.better})"
     groups = table(group_head(comparison), group_rows(comparison), (1, 2, 3, 5))
     parts = [element("p", what, class_="about"), _wide(groups, "Groups")]
     if comparison.pairs:

@@ -180,11 +180,14 @@ def _pair_document(pair: PairResult) -> dict[str, Any]:
 def as_latex(comparison: Comparison) -> str:
     r"""Return the groups as a `tabular` with the rules of booktabs, which the usual templates load.
 
-    Below it stand, as comments, the test of every pair, and every caution.
+    An arrow behind the metric says which way is better. Below it stand, as comments, the test of every pair, and every
+    caution.
     """
     head = [escape_latex(comparison.metric if text == "mean" else text) for text in group_head(comparison)[:-1]]
+    head[2] += r" $\uparrow$" if comparison.larger_is_better else r" $\downarrow$"
     lines = [
         r"% \usepackage{booktabs}",
+        f"% {_one_line(comparison.metric)}: {comparison.better}",
         r"\begin{tabular}{lrrrcr}",
         r"\toprule",
         f"{' & '.join(head)} \\\\",

@@ -28,6 +28,7 @@ STATUS_STYLES = {
     "COMPLETED": "green",
     "RUNNING": "cyan",
     "QUEUED": "cyan",
+    "HELD": "yellow",
     "FAILED": "red",
     "UNREADABLE": "red",
     "DEAD": "yellow",

@@ -24,7 +24,17 @@ from runs.errors import StoreError
 from runs.rerun.record import Record, mapping
 from runs.stores.run import Run
 
-__all__ = ["Differing", "Environment", "compare_environment", "compare_flags", "python_of", "requirements"]
+__all__ = [
+    "Differing",
+    "Environment",
+    "compare_environment",
+    "compare_flags",
+    "imported_names",
+    "plain_name",
+    "python_of",
+    "recorded_packages",
+    "requirements",
+]
 
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 _LAB = "sacristan"
@@ -97,6 +107,11 @@ def compare_environment(record: Record) -> Environment:
     return Environment(tuple(sorted(found, key=lambda one: not one.is_loud)), tuple(notes))
 
 
+def recorded_packages(run: Run) -> dict[str, str]:
+    """Return the versions of the recorded packages by `plain_name`."""
+    return {plain_name(name): version for name, version in _packages(run).items()}
+
+
 def _variables(run: Run) -> list[Differing]:
     """Return the environment variables that were recorded by `-E`, as far as they differ."""
     recorded = mapping(run["meta.environment"])
@@ -127,12 +142,12 @@ def requirements(run: Run) -> str:
     lines = [f"# packages of run {run.id} ({run.uid or run.store.where}), Python {python_of(run) or 'unknown'}"]
     if not _has_all_packages(run):
         lines.append("# only those that its sources import directly: its record has no list of all packages")
-    tags = {version.partition("+")[2] for name, version in recorded.items() if _plain(name) == "torch"}
+    tags = {version.partition("+")[2] for name, version in recorded.items() if plain_name(name) == "torch"}
     lines += [f"--extra-index-url https://download.pytorch.org/whl/{tag}" for tag in sorted(tags - {""})]
     for name, version in recorded.items():
-        if _plain(name) in local:
+        if plain_name(name) in local:
             lines.append(f"# {name}=={version} is the lab itself, or installed from a folder: its sources are recorded")
-        elif _plain(name) not in _INSTALLERS:
+        elif plain_name(name) not in _INSTALLERS:
             lines.append(f"{name}=={version}")
     return "\n".join(lines) + "\n"
 
@@ -191,8 +206,8 @@ def _packages(run: Run) -> dict[str, str]:
 
 
 def _of_packages(run: Run, recorded: Mapping[str, str], now: Mapping[str, str]) -> list[Differing]:
-    ours = {_plain(name): (name, version) for name, version in recorded.items()}
-    theirs = {_plain(name): (name, version) for name, version in now.items()}
+    ours = {plain_name(name): (name, version) for name, version in recorded.items()}
+    theirs = {plain_name(name): (name, version) for name, version in now.items()}
     found = []
     for key in sorted({*ours, *theirs} if _has_all_packages(run) else ours):
         before, after = (of[key][1] if key in of else None for of in (ours, theirs))
@@ -201,22 +216,22 @@ def _of_packages(run: Run, recorded: Mapping[str, str], now: Mapping[str, str]) 
     if not found or not _has_all_packages(run):
         return found
     relevant = _importable(run)  # which reads all sources: only where that is asked
-    return [dataclasses.replace(one, is_loud=_plain(one.name) in relevant) for one in found]
+    return [dataclasses.replace(one, is_loud=plain_name(one.name) in relevant) for one in found]
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """Return the name of a package as all its spellings have it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _importable(run: Run) -> set[str]:
     """Return the packages that the recorded sources import, and what those need, as far as it is installed here."""
-    names = _imported(run)
+    names = imported_names(run)
     own = {PurePosixPath(name).parts[0].removesuffix(".py") for name in run.sources}
     homes = importlib.metadata.packages_distributions()
     found: set[str] = set()
     # What is not installed here may be called like what is imported.
-    left = [_plain(home) for name in names - own for home in homes.get(name, [name])]
+    left = [plain_name(home) for name in names - own for home in homes.get(name, [name])]
     while left:
         package = left.pop()
         if package not in found:
@@ -225,7 +240,8 @@ def _importable(run: Run) -> set[str]:
     return found
 
 
-def _imported(run: Run) -> set[str]:
+def imported_names(run: Run) -> set[str]:
+    """Return the top-level modules that the recorded sources import."""
     found: set[str] = set()
     for name, content in run.sources.items():
         if name.endswith(".py"):
@@ -247,7 +263,7 @@ def _needs(package: str) -> Iterable[str]:
     except (importlib.metadata.PackageNotFoundError, ValueError):
         return []
     matches = [re.match(r"[\w.-]+", line) for line in lines if "extra" not in line.partition(";")[2]]
-    return [_plain(match[0]) for match in matches if match]
+    return [plain_name(match[0]) for match in matches if match]
 
 
 def _local_distributions() -> set[str]:
@@ -259,5 +275,5 @@ def _local_distributions() -> set[str]:
         except (OSError, ValueError):
             continue
         if "dir_info" in origin:
-            found.add(_plain(distribution.metadata["Name"]))
+            found.add(plain_name(distribution.metadata["Name"]))
     return found

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from observers.provenance.imported_modules import is_loose
 from observers.provenance.libraries import file_digest
 from observers.record.resuming import changed_libraries
 from observers.record.safe_paths import relative_path
-from runs.rerun.environment import Differing, Environment
+from runs.rerun.environment import Differing, Environment, imported_names, plain_name, recorded_packages
 from runs.rerun.record import Record, mapping
 from runs.rerun.wording import some
 from runs.stores.run import Run
@@ -44,12 +46,50 @@ def with_libraries(environment: Environment, record: Record, search: Sequence[Pa
         return dataclasses.replace(environment, notes=(*environment.notes, _NOT_RECORDED))
     recorded = _libraries(run)
     found = list(_differences(recorded, {name: _as_found(name, entry, search) for name, entry in recorded.items()}))
+    given = [*map(str, search), *_python_path()]
+    folders = {name: _loose_folder(name, given) for name in imported_names(run) - recorded.keys()}
+    found += _shadowing(run, {name: folder for name, folder in folders.items() if folder is not None})
     return dataclasses.replace(environment, differences=(*found, *environment.differences))
 
 
 def compare_libraries(old: Run, new: Run) -> list[Differing]:
-    """Return the libraries that were not the same in two runs, as far as both imported them."""
-    return list(_differences(_libraries(old), _libraries(new)))
+    """Return the libraries that were not the same in two runs, as far as both imported them, installed or not."""
+    before, now = _libraries(old), _libraries(new)
+    new_ones = {name: str(now[name].get("folder")) for name in now.keys() - before.keys()}
+    return [*_differences(before, now), *(_shadowing(old, new_ones) if has_libraries(old) else ())]
+
+
+def _shadowing(run: Run, folders: Mapping[str, str]) -> Iterator[Differing]:
+    """Yield what is imported from a folder now, and was of an installed package in a run.
+
+    Args:
+        run: The recorded run.
+        folders: Where modules that were no libraries of it are found now, by name.
+    """
+    own = {PurePosixPath(name).parts[0].removesuffix(".py") for name in run.sources}
+    installed = recorded_packages(run)
+    homes = importlib.metadata.packages_distributions() if folders else {}
+    for name in sorted(folders.keys() - own):
+        for home in dict.fromkeys([*homes.get(name, ()), name]):
+            version = installed.get(plain_name(home))
+            if version is not None:
+                before = f"of the installed package {home} {version}"
+                yield Differing("library", name, before, f"in {folders[name]}", is_loud=True)
+                break
+
+
+def _loose_folder(name: str, search: Sequence[str]) -> str | None:
+    """Return the folder of `search` in which a module of that name is found, unless packages are installed there."""
+    try:
+        spec = PathFinder.find_spec(name, list(search))
+    except (ImportError, ValueError):
+        return None
+    folder = None if spec is None else _above(spec)
+    return str(folder) if folder is not None and is_loose(str(folder)) else None
+
+
+def _python_path() -> list[str]:
+    return list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
 
 def _libraries(run: Run) -> dict[str, Mapping[str, Any]]:
@@ -76,9 +116,8 @@ def _as_found(name: str, entry: Mapping[str, Any], search: Sequence[Path]) -> di
 def _folder_of(name: str, search: Sequence[Path]) -> Path | None:
     """Return the folder in which a module of that name is found; nothing is imported."""
     importlib.invalidate_caches()
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     try:
-        spec = PathFinder.find_spec(name, [*map(str, search), *given]) or importlib.util.find_spec(name)
+        spec = PathFinder.find_spec(name, [*map(str, search), *_python_path()]) or importlib.util.find_spec(name)
     except (ImportError, ValueError):
         return None
     return None if spec is None else _above(spec)

@@ -19,7 +19,7 @@ from observers.record.identity import (
 )
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
-from runs.errors import LaunchError, StoreError
+from runs.errors import DamagedError, LaunchError, StoreError
 from runs.rerun.environment import Environment, compare_environment
 from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from runs.rerun.libraries import with_libraries
@@ -27,7 +27,7 @@ from runs.rerun.record import RESUME_SETTING, Record, read_record
 from runs.rerun.restoring import Restored, restore
 from runs.rerun.states import kept_start
 from runs.stores.content import Content
-from runs.stores.run import Run
+from runs.stores.run import HELD, Run
 from runs.stores.store import Store
 
 __all__ = ["IN_PLACE", "RESTORED", "Plan", "planned"]
@@ -148,8 +148,10 @@ def _is_writable(folder: Path) -> bool:
 def _refuse(run: Run) -> None:
     if run.is_living:
         raise LaunchError(f"run {run.id} is running; reproduce it when it has ended")
-    if run.status == "QUEUED":
-        raise LaunchError(f"run {run.id} is queued and was never started: there is nothing to compare with")
+    if run.status in ("QUEUED", HELD):
+        raise LaunchError(
+            f"run {run.id} is {run.status.lower()} and was never started: there is nothing to compare with"
+        )
     if not run.is_whole:
         raise LaunchError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
 
@@ -239,6 +241,8 @@ def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[
         found = [path for path in there if path.is_file()]
         try:
             recorded = content.sha256()
+        except DamagedError as error:
+            raise LaunchError(f"run {record.run.id}: its resource {error}") from error
         except (StoreError, OSError):
             notes.append(
                 f"the content of {content.name!r}, which the run read, is not in its record: it is not compared"

@@ -29,7 +29,8 @@ from runs.rerun.judging import judge
 from runs.rerun.launching import run_launch
 from runs.rerun.libraries import compare_libraries, has_libraries
 from runs.rerun.planning import IN_PLACE, RESTORED, Plan
-from runs.rerun.record import fingerprint_of, is_written_by, mapping
+from runs.rerun.record import fingerprint_of, is_written_by
+from runs.rerun.unwatched import unwatched
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
 from runs.stores.content import Content
@@ -108,8 +109,8 @@ def _carry_out(
         notes.append(f"the new run was not made of the recorded sources alone: {some(changed)} differ")
     if plan.mode == IN_PLACE and verdict.verdict != IDENTICAL:
         notes.append(_attribution(plan, changed, flags))
-    if verdict.verdict == DIVERGED:
-        notes += _of_hash_seed(old)
+    elif verdict.verdict == DIVERGED and not (changed or plan.environment.loud or flags):
+        notes.append(unwatched(old))
     entry = _entry(plan, new, verdict)
     if new.store is store:
         try:
@@ -136,16 +137,6 @@ def _changed_sources(plan: Plan, old: Run, new: Run) -> dict[str, str]:
 
     found = diff(old, new).sources
     return found if any(is_other(name) for name in found) else {}
-
-
-def _of_hash_seed(old: Run) -> list[str]:
-    recorded = mapping(old.provenance.get("determinism"))
-    if recorded.get("PYTHONHASHSEED", "0") not in (None, "", "random"):
-        return []
-    return [
-        f"PYTHONHASHSEED was not set for run {old.id}, so the order of sets and hash() of texts are others in each "
-        "process; set it before a run that is to be reproduced: PYTHONHASHSEED=0 python ..."
-    ]
 
 
 def _late_libraries(plan: Plan, old: Run, new: Run) -> tuple[Differing, ...]:
@@ -263,12 +254,8 @@ def _attribution(plan: Plan, sources: Mapping[str, str], flags: tuple[Differing,
         return f"the environment is the same: it comes from the code ({some(sources)})"
     if loud:
         return f"the sources are the same: it comes from the environment ({some(loud)})"
-    if not has_libraries(plan.run):
-        return (
-            "sources, packages and machine are the same; libraries on PYTHONPATH or installed in editable form are not "
-            "in the record, and may have changed"
-        )
-    return "sources and environment are the same: it comes from what is not repeated bit for bit, or from outside"
+    libraries = "libraries on PYTHONPATH or installed in editable form are not in the record, and may have changed; "
+    return f"{'' if has_libraries(plan.run) else libraries}{unwatched(plan.run)}"
 
 
 def _entry(plan: Plan, new: Run, verdict: Verdict) -> dict[str, Any]:

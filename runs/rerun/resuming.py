@@ -16,7 +16,7 @@ from runs.errors import LaunchError, StoreError
 from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
 from runs.rerun.record import read_record
 from runs.rerun.states import chosen_state, start_setting, with_folder
-from runs.stores.run import Run
+from runs.stores.run import HELD, Run
 
 __all__ = ["changed_sources", "fork_launch", "resume_launch"]
 
@@ -110,7 +110,7 @@ def _check_unfinished(run: Run) -> None:
         raise LaunchError(
             f"run {run.id} is PRUNED: its sweep ended it; for a run of its own from its newest state: fork {run.id}"
         )
-    if status == "QUEUED" or not run.is_whole:
+    if status in ("QUEUED", HELD) or not run.is_whole:
         raise LaunchError(f"run {run.id} is {status}: it has nothing to resume from")
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from observers.record.atomic_file import replacing
-from runs.errors import StoreError
+from runs.errors import DamagedError, StoreError
 
 __all__ = ["Content", "missing_content"]
 
@@ -21,8 +20,9 @@ class Content:
 
     Attributes:
         name: As the run calls it; a text from outside, which may hold anything.
-        open: Returns a stream of its bytes. Raises StoreError if it is gone.
+        open: Returns a stream of its bytes, which nobody has compared with the record. Raises StoreError if it is gone.
         md5: What its record says its MD5 is, if it says so.
+        find_md5: Asks the store for that, where it keeps it beside the content.
 
     Example:
         with open_store("my_runs") as store:
@@ -34,12 +34,36 @@ class Content:
     name: str
     open: Callable[[], BinaryIO]
     md5: str | None = None
+    find_md5: Callable[[], str | None] = lambda: None
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield its bytes, of which little is held at once.
+
+        Raises:
+            DamagedError: After the last piece, if their MD5 is not the recorded one.
+            StoreError: If it is gone.
+        """
+        digest = hashlib.md5(usedforsecurity=False)
+        with self.open() as stream:
+            while piece := stream.read(2**20):
+                digest.update(piece)
+                yield piece
+        expected = self.md5 or self.find_md5()
+        if expected is not None and digest.hexdigest() != expected:
+            raise DamagedError(
+                f"{self.name!r} has the MD5 {digest.hexdigest()}, recorded was {expected}: the store is damaged; put "
+                "back what it was"
+            )
+
+    def write_to(self, target: BinaryIO) -> None:
+        """Write its bytes to a stream; raises what `pieces` does."""
+        for piece in self.pieces():
+            target.write(piece)
 
     def read(self) -> bytes:
-        """Return its bytes."""
+        """Return its bytes; raises what `pieces` does."""
         try:
-            with self.open() as stream:
-                return stream.read()
+            return b"".join(self.pieces())
         except MemoryError as error:
             raise StoreError(f"{self.name!r} is larger than the memory that is free; write it to a file") from error
 
@@ -54,25 +78,24 @@ class Content:
             The path.
 
         Raises:
+            DamagedError: If its MD5 is not the recorded one.
             StoreError: If there is a file already, the content is gone, or the file cannot be written.
         """
         path = Path(path)
         if not overwrite and (path.exists() or path.is_symlink()):
             raise StoreError(f"{path} is there already; choose another name, or say overwrite=True")
-        with self.open() as source:
-            try:
-                with replacing(path) as stream:
-                    shutil.copyfileobj(source, stream, 2**20)
-            except OSError as error:
-                raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+        try:
+            with replacing(path) as stream:
+                self.write_to(stream)
+        except OSError as error:
+            raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
         return path
 
     def sha256(self) -> str:
-        """Return the SHA-256 of its bytes, of which little is held at once."""
+        """Return the SHA-256 of its bytes, of which little is held at once; raises what `pieces` does."""
         digest = hashlib.sha256()
-        with self.open() as stream:
-            while piece := stream.read(2**20):
-                digest.update(piece)
+        for piece in self.pieces():
+            digest.update(piece)
         return digest.hexdigest()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from observers.artifacts.store import ArtifactStore
 from observers.record.numbered_folder import make_numbered_folder
 from observers.record.schema import RUN
+from observers.record.stored_files import is_as_named
 from runs.query.index.folders import read_json
 from runs.stores.adding import StagedRun
 
@@ -34,11 +34,10 @@ def move_in(staged: StagedRun, store: Path) -> str:
 def _move_contents(source: Path, target: Path) -> None:
     for path in sorted(source.iterdir()) if source.is_dir() else ():
         target.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if (target / path.name).stat().st_size == path.stat().st_size:
-                os.utime(target / path.name)
-                continue
-        path.replace(target / path.name)
+        if is_as_named(target / path.name):
+            os.utime(target / path.name)
+        else:
+            path.replace(target / path.name)
 
 
 def _take_versions(staged: StagedRun, beside: Path, store: Path) -> None:

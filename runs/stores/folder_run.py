@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -37,6 +36,7 @@ from observers.record.schema import (
     read_json_lines,
     read_names,
 )
+from observers.record.stored_files import md5_in
 from runs.errors import StoreError
 from runs.query.index.fields import summary_of
 from runs.query.serialized import without_pickles
@@ -176,7 +176,7 @@ class FolderRun(Run):
         # Pairs of a name and a path below the store.
         pairs = experiment.get(kind) if isinstance(experiment, dict) else None
         return [
-            self._content(pair[0], self.folder.parent, self._below_the_store(pair[1], f"_{kind}"), _md5_in(pair[1]))
+            self._content(pair[0], self.folder.parent, self._below_the_store(pair[1], f"_{kind}"), md5_in(pair[1]))
             for pair in (pairs if isinstance(pairs, list) else ())
             if isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair)
         ]
@@ -253,12 +253,6 @@ class FolderRun(Run):
                 raise StoreError(f"{name!r} of run {self.id} cannot be read ({error.strerror})") from error
 
         return Content(name, open_, md5)
-
-
-def _md5_in(path: str) -> str | None:
-    """Return the MD5 that is in the name under which a source or resource is kept."""
-    match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", path)
-    return match[1] if match else None
 
 
 def lines_of(path: Path) -> list[bytes]:

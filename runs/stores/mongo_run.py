@@ -421,4 +421,9 @@ class MongoRun(Run):
                 except gridfs.errors.NoFile as error:
                     raise StoreError(f"{name!r} of run {self.id} is not in the database") from error
 
-        return Content(name, open_)
+        def find_md5() -> str | None:
+            with self.mongo.errors():
+                found = (self.mongo.database.fs.files.find_one({"_id": key}, {"md5": 1}) or {}).get("md5")
+            return found if isinstance(found, str) else None
+
+        return Content(name, open_, find_md5=find_md5)

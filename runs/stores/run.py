@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from observers.artifacts.version import ArtifactVersion
     from observers.record.points import Series
 
-__all__ = ["COPYING", "REMOVING", "Run", "RunStore"]
+__all__ = ["COPYING", "HELD", "REMOVING", "Run", "RunStore"]
 
 # The status of a run in a database while it is copied there, and while it is removed.
 COPYING, REMOVING = "COPYING", "REMOVING"
+# Of a run that was queued elsewhere and came here: no worker starts it until a person says so.
+HELD = "HELD"
 
 
 class RunStore(Protocol):
@@ -136,7 +138,7 @@ class Run(abc.ABC):
     @property
     @abc.abstractmethod
     def status(self) -> str:
-        """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, ...; RUNNING without a living process is DEAD."""
+        """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, HELD, ...; RUNNING without a process is DEAD."""
 
     @abc.abstractmethod
     def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:

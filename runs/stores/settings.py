@@ -63,8 +63,8 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
 
     Args:
         runs: Any.
-        without: Names that do not count, nor what lies below them, nor others of the same last name: with `seed`,
-            `model.seed`, which Sacred derives from it, neither.
+        without: Names that do not count, nor what lies below them or follows from them: with `seed`, neither does
+            `model.seed`, and with `optimizer.lr` no `lr` of the same values. With `optimizer.name`, `data.name` does.
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
@@ -73,7 +73,13 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
         values = tuple(identity(row.get(name)) for row in rows)
         last = name.rpartition(".")[2]
-        is_known = any(name.startswith(f"{other}.") or last == other.rpartition(".")[2] for other in known)
+        is_known = any(
+            name == other
+            or name.startswith(f"{other}.")
+            or last == other
+            or (last == other.rpartition(".")[2] and values == tuple(identity(row.get(other)) for row in rows))
+            for other in known
+        )
         if len(set(values)) > 1 and not is_known:
             found.setdefault((last, values), name)
     return sorted(found.values())

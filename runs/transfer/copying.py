@@ -15,12 +15,13 @@ from runs.transfer.unloading import unload
 __all__ = ["Copied", "copy"]
 
 
-def copy(run: Run, store: Store) -> Copied:
+def copy(run: Run, store: Store, *, stays_queued: bool = False) -> Copied:
     """Copy a run with all that it holds into another store, unless a run of its uid is there.
 
     Args:
         run: A run that has ended, of any store; it is read anew, as it is now.
         store: The store to copy to; `open_store(where, create=True)` makes the folder of a new one.
+        stays_queued: Whether workers of that store may start a run that is QUEUED; by default it arrives as HELD.
 
     Returns:
         The run there, whether it is new, and what could not be taken over.
@@ -40,4 +41,4 @@ def copy(run: Run, store: Store) -> Copied:
     if not run.is_whole:
         raise StoreError(f"run {run.id} is not whole: it says {run.status}; repeat what was interrupted")
     with store.staging() as base:
-        return store.add(unload(run, base))
+        return store.add(unload(run, base, stays_queued=stays_queued))

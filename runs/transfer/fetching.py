@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -106,7 +105,7 @@ def _write(content: Content, folder: Path, written: set[str], *, overwrite: bool
         raise StoreError(f"{str(target)!r} is there already; choose another folder, or say --force")
     if target.is_dir() and not target.is_symlink():
         raise StoreError(f"{str(target)!r} is a folder")
-    with content.open() as source, replacing(target, durable=False) as stream:
-        shutil.copyfileobj(source, stream, 2**20)
+    with replacing(target, durable=False) as stream:
+        content.write_to(stream)
     written.add(same)
     return target

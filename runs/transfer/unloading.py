@@ -13,7 +13,7 @@ import re
 import shutil
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import check_name
@@ -25,6 +25,7 @@ from observers.record.points import has_latest_points
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
+    CLAIMS,
     CONFIG,
     DELIVERED,
     DESTINATION,
@@ -43,18 +44,18 @@ from observers.record.schema import (
     VALUES,
     read_names,
 )
-from runs.errors import StoreError
+from runs.errors import DamagedError, StoreError
 from runs.stores.adding import StagedRun
 from runs.stores.content import Content
 from runs.stores.folder_adding import RELATIONS
-from runs.stores.run import Run
+from runs.stores.run import HELD, Run
 from runs.transfer.metric_files import write_metrics
 from runs.transfer.uids import uid_of
 
 __all__ = ["unload"]
 
-# What says where a run was delivered to is the folder's own.
-_LEFT = {DELIVERED, DESTINATION}
+# What says where a run was delivered to, and which workers took it, is the folder's own.
+_LEFT = {DELIVERED, DESTINATION, CLAIMS}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that have files of their own here, or are the database's.
 _ELSEWHERE = frozenset(
@@ -67,19 +68,23 @@ _ELSEWHERE = frozenset(
 _CHUNK_BYTES = 2**20
 
 
-def unload(run: Run, base: Path, name: str = "1") -> StagedRun:
+def unload(run: Run, base: Path, name: str = "1", *, stays_queued: bool = False) -> StagedRun:
     """Write a run into the folder `name` of `base`, and what it names beside it.
 
     Args:
         run: Of any store.
         base: A folder, such as `Store.staging` gives.
         name: Of the run's folder, which must not be there.
+        stays_queued: Whether a worker may start it where it goes; by default one that is QUEUED arrives as HELD.
 
     Raises:
+        DamagedError: If a content is not what its record says.
         StoreError: If its record cannot be read, or `base` cannot be written.
     """
     try:
-        return _Unloading(run, base, name).unload()
+        return _Unloading(run, base, name, stays_queued=stays_queued).unload()
+    except DamagedError as error:
+        raise DamagedError(f"run {run.id}: {error}, or remove that content to take the run over without it") from error
     except OSError as error:
         raise StoreError(f"run {run.id} cannot be written to {base} ({error.strerror or error})") from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -87,7 +92,8 @@ def unload(run: Run, base: Path, name: str = "1") -> StagedRun:
 
 
 class _Unloading:
-    def __init__(self, run: Run, base: Path, name: str) -> None:
+    def __init__(self, run: Run, base: Path, name: str, *, stays_queued: bool) -> None:
+        self.stays_queued = stays_queued
         self.run = run
         self.base = base
         self.folder = base / name
@@ -149,10 +155,25 @@ class _Unloading:
             return
         with source, (self.folder / name).open("wb") as target:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
+        if name.parts[0] == MEDIA_FOLDER:
+            self._check_medium(name)
+
+    def _check_medium(self, name: Path) -> None:
+        with (self.folder / name).open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if re.fullmatch("[0-9a-f]{64}", name.stem) and found != name.stem:
+            raise DamagedError(
+                f"medium {name.as_posix()!r} has the SHA-256 {found}, recorded was {name.stem}: the store is damaged; "
+                "put back what it was"
+            )
 
     def _is_left(self, name: Path) -> bool:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
-        return is_unfinished or (len(name.parts) == 1 and name.name in {*_LEFT, RUN, NOTES, LOCK})
+        return (
+            is_unfinished
+            or name.parts[0] == CLAIMS
+            or (len(name.parts) == 1 and name.name in _LEFT | {RUN, NOTES, LOCK})
+        )
 
     # ------------------------------------------------------------------ anything else, part by part
 
@@ -192,10 +213,10 @@ class _Unloading:
                 continue
             (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
             try:
-                with content.open() as source, replacing(self.folder / path, durable=False) as target:
-                    shutil.copyfileobj(source, target, _CHUNK_BYTES)
+                with replacing(self.folder / path, durable=False) as target:
+                    content.write_to(target)
             except StoreError as error:
-                self.left_out.append(f"checkpoint {name!r}: {error}")
+                self._leave_out(f"checkpoint {name!r}", error)
 
     def _write_medium(self, content: Content) -> None:
         try:
@@ -207,10 +228,16 @@ class _Unloading:
             return
         path.parent.mkdir(exist_ok=True)
         try:
-            with content.open() as source, path.open("wb") as target:
-                shutil.copyfileobj(source, target, _CHUNK_BYTES)
+            with replacing(path, durable=False) as target:
+                content.write_to(target)
         except StoreError as error:
-            self.left_out.append(str(error))
+            self._leave_out("media", error)
+
+    def _leave_out(self, what: str, why: Exception) -> None:
+        """Note what is not there; what is there and damaged is a reason to stop."""
+        if isinstance(why, DamagedError):
+            raise DamagedError(f"{what.partition(' ')[0]} {why}") from why
+        self.left_out.append(f"{what}: {why}")
 
     # ------------------------------------------------------------------ the record
 
@@ -229,6 +256,12 @@ class _Unloading:
             entry["copied_from"] = {"store": self.run.store.where, "id": self.run.id, "by": "sacred"}
         if not isinstance(entry.get("status"), str):
             entry["status"] = str(entry.get("status"))
+        if entry["status"] in ("QUEUED", HELD) and not self.stays_queued:
+            entry["status"] = HELD
+            self.left_out.append(
+                "its place in the queue: it brings its own code, and is HELD until you have looked at it and start it "
+                "with: python -m runs work --held ID"
+            )
         for key in _TIMES:
             try:
                 datetime.fromisoformat(entry[key])
@@ -251,10 +284,10 @@ class _Unloading:
             try:
                 if not target.is_file():
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with content.open() as source, replacing(target, durable=False) as stream:
-                        shutil.copyfileobj(source, stream, _CHUNK_BYTES)
+                    with replacing(target, durable=False) as stream:
+                        content.write_to(stream)
             except (StoreError, OSError) as error:
-                self.left_out.append(f"artifact {name!r}: {error}")
+                self._leave_out(f"artifact {name!r}", error)
             else:
                 found.append(name)
         return found
@@ -263,21 +296,20 @@ class _Unloading:
         pairs = []
         for content in self.run.stored(kind):
             try:
-                with content.open() as stream:
-                    pairs.append([content.name, self._keep(stream, content.name, self.base / f"_{kind}")])
+                pairs.append([content.name, self._keep(content, self.base / f"_{kind}")])
             except (StoreError, IsADirectoryError) as error:
-                self.left_out.append(f"{kind.removesuffix('s')} {content.name!r}: {error}")
+                self._leave_out(f"{kind.removesuffix('s')} {content.name!r}", error)
                 pairs.append([content.name, ""])
         return pairs
 
-    def _keep(self, stream: BinaryIO, name: str, store: Path) -> str:
+    def _keep(self, content: Content, store: Path) -> str:
         """Keep a content under the name that `FileObserver` gives it, and return that from the base folder."""
         store.mkdir(exist_ok=True)
         # No name from outside: any that is safe will do, the digest tells them apart.
-        path = PurePosixPath(re.sub(r"[^\w.+ -]", "_", PurePosixPath(name).name) or "_")
+        path = PurePosixPath(re.sub(r"[^\w.+ -]", "_", PurePosixPath(content.name).name) or "_")
         digest = hashlib.md5(usedforsecurity=False)
         with replacing(store / ".incoming", durable=False) as target:
-            while piece := stream.read(_CHUNK_BYTES):
+            for piece in content.pieces():
                 digest.update(piece)
                 target.write(piece)
         kept = store / f"{path.stem[:100]}_{digest.hexdigest()}{path.suffix[:20]}"

@@ -22,8 +22,9 @@ from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.locking import locked
 from observers.record.regular_file import read_regular
-from observers.record.schema import RUN
+from observers.record.schema import CLAIMS, RUN
 from runs.errors import StoreError
+from runs.stores.run import HELD
 
 __all__ = ["Claims", "FolderClaims", "MongoClaims", "is_pending"]
 
@@ -52,13 +53,16 @@ class Claims(Protocol):
     def fail(self, reason: list[str]) -> None:
         """Write FAILED into a run that was never started, and the lines that say why."""
 
+    def enqueue(self) -> None:
+        """Write QUEUED into a run that is HELD."""
+
 
 class FolderClaims:
     """Claims in the folder of a run."""
 
     def __init__(self, folder: Path) -> None:
         self._run = folder
-        self._folder = folder / "claims"
+        self._folder = folder / CLAIMS
 
     def listed(self) -> list[Mapping[str, Any]]:
         """See `Claims`."""
@@ -88,12 +92,19 @@ class FolderClaims:
 
     def fail(self, reason: list[str]) -> None:
         """See `Claims`."""
+        at = datetime.now(UTC).replace(tzinfo=None).isoformat()
+        self._change("QUEUED", {"status": "FAILED", "stop_time": at, "fail_trace": reason})
+
+    def enqueue(self) -> None:
+        """See `Claims`."""
+        self._change(HELD, {"status": "QUEUED"})
+
+    def _change(self, before: str, entries: Mapping[str, Any]) -> None:
         with contextlib.suppress(BlockingIOError), locked(self._run, wait=False):
             run = parse_json(read_regular(self._run / RUN))
-            if run["status"] == "QUEUED":
+            if run["status"] == before:
                 journal = Journal(self._run)
-                at = datetime.now(UTC).replace(tzinfo=None).isoformat()
-                journal.write(RUN, {**run, "status": "FAILED", "stop_time": at, "fail_trace": reason})
+                journal.write(RUN, {**run, **entries})
                 journal.close()
 
 
@@ -155,6 +166,11 @@ class MongoClaims:
         change = {"status": "FAILED", "stop_time": datetime.now(UTC).replace(tzinfo=None), "fail_trace": reason}
         with self._errors():
             self._runs.update_one({"uid": self._uid, "status": "QUEUED"}, {"$set": change})
+
+    def enqueue(self) -> None:
+        """See `Claims`."""
+        with self._errors():
+            self._runs.update_one({"uid": self._uid, "status": HELD}, {"$set": {"status": "QUEUED"}})
 
 
 def is_pending(claim: Mapping[str, Any], began: float | None) -> bool:

@@ -13,6 +13,7 @@ from observers.mongo.layout import Collections
 from observers.record.identity import RECORD_TO_VARIABLE, START_VARIABLE
 from observers.record.schema import CONFIG
 from runs.errors import LaunchError, RunsError
+from runs.query.texts import list_text
 from runs.query.times import time_of
 from runs.rerun.launching import Launch, recorded_launch
 from runs.rerun.record import read_record
@@ -20,7 +21,7 @@ from runs.rerun.resuming import changed_sources, resume_launch
 from runs.rerun.wording import some
 from runs.stores.mongo_run import MongoRun
 from runs.stores.opening import open_store
-from runs.stores.run import Run
+from runs.stores.run import HELD, Run
 from runs.stores.store import Store
 from runs.transfer.copying import copy
 from runs.work.claims import Claims, FolderClaims, MongoClaims, is_pending
@@ -121,6 +122,29 @@ class Queue:
                     return taken
         return None
 
+    def enqueue(self, run: Run) -> None:
+        """Queue a run that is HELD, as it was queued elsewhere, and came here by `copy` or `import`.
+
+        Raises:
+            LaunchError: If it is not HELD.
+        """
+        if run.status != HELD:
+            raise LaunchError(f"run {run.id} is {run.status}, expected HELD: one that was queued elsewhere")
+        original = run.original()
+        claims = self._claims(run, original)
+        if original is not None and original.folder is not None and not isinstance(claims, FolderClaims):
+            FolderClaims(original.folder).enqueue()
+        claims.enqueue()
+
+    def tell_held(self) -> None:
+        """Tell which runs no worker starts, as nobody here has said so."""
+        held = self._store.find(f"status={HELD}", "queue_time", columns=("queue_time",))
+        if held:
+            self._tell(
+                f"run {list_text([run.id for run in held])}: queued elsewhere, with code of its own, and HELD; look at "
+                "it (show ID, sources get ID), then start it: --held ID"
+            )
+
     def _waiting(self) -> list[Run]:
         """Return those that may be taken; the ones that were begun come first."""
         cut_off = self._store.find("status in (DEAD, INTERRUPTED)", "queue_time", columns=("queue_time",))
@@ -215,7 +239,7 @@ class Queue:
     def _fetched(self, run: Run) -> Run:
         """Return a run of a database alone, with a folder on this machine from here on."""
         self._recorded = self._recorded or open_store(self._record_to, create=True)
-        return copy(run, self._recorded).run
+        return copy(run, self._recorded, stays_queued=True).run
 
 
 def _priority(run: Run) -> float:

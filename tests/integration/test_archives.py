@@ -305,6 +305,12 @@ HOSTILE = {
         lambda path, good: make(path, listed(good | {"1/run.json": b"[]"})),
         "holds list, expected an object",
     ),
+    "damaged-source": (
+        lambda path, good: make(
+            path, listed({name: b"evil" if name.startswith("_resources/") else data for name, data in good.items()})
+        ),
+        "resource '.*data.csv' has the MD5 .*, recorded was",
+    ),
     "packed-otherwise": (lambda path, good: make(path, listed(good), zipfile.ZIP_LZMA), "packed in another way"),
 }
 

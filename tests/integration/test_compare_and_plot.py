@@ -111,10 +111,18 @@ def test_compare_takes_conditions(capsys, where):
     assert (code, err) == (1, "error: none of the 6 runs can be compared by result; each has no result\n")
 
 
+def test_compare_says_which_way_a_person_chose(capsys, where):
+    for option, said in (("--max", "greater is better"), ("--min", "less is better")):
+        code, out, _ = call(capsys, where, "compare", "--by", "optimizer.name", "--metric", "best", option)
+        assert (code, out.splitlines()[0]) == (0, f"best by optimizer.name ({said})")
+
+
 def test_compare_for_latex(capsys, where):
     code, out, _ = call(capsys, where, *COMPARE, "--latex")
     assert code == 0
     assert r"\begin{tabular}{lrrrcr}" in out
+    assert out.splitlines()[1] == "% val/accuracy.max: greater is better"
+    assert r"& val/accuracy.max $\uparrow$ & std" in out
     assert "adam & 3 & $0.910$ & $0.010$ & $[0.885, 0.935]$ & $0.92$ \\\\" in out
     assert "\x1b" not in out
 
@@ -125,6 +133,7 @@ def test_compare_for_latex(capsys, where):
         (("compare", "--by", "optimizer.nmae", "--metric", "result"), "did you mean optimizer.name"),
         (("compare", "--by", "seed", "--metric", "val/accuracy"), "did you mean val/accuracy."),
         (("compare", "--by", "seed", "--metric", "best", "--confidence", "95"), "confidence: got 95.0, expected"),
+        (("compare", "--by", "seed", "--metric", "best"), "best: no run records whether more or less of it is better"),
         (("plot", "latest", "--metric", "nope"), "no run has the metric 'nope'; there are: val/accuracy, val/loss"),
         (("plot", "--metric", "val/loss"), "got no run; name some"),
         (("plot", "1", "--where", "seed=1", "--metric", "val/loss"), "got runs and conditions, expected either"),

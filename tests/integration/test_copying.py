@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
+import shutil
 import types
 import warnings
 from datetime import datetime
@@ -23,8 +26,9 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.documents import object_id
 from observers.record.identity import lease
 from observers.record.media_record import read_media
+from observers.record.stored_files import keep
 from runs.__main__ import main
-from runs.errors import StoreError
+from runs.errors import DamagedError, StoreError
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy
 from runs.transfer.syncing import sync
@@ -69,6 +73,8 @@ def record(kind, folder, url, name):
         return 0.9
 
     (folder / "data.csv").write_text("1,2\n")
+    (folder / "part.py").write_text("rate = 3\n")
+    ex.add_source_file(str(folder / "part.py"))
     observer = observer_of(kind, folder, url, name)
     ex.observers.append(observer)
     with warnings.catch_warnings():
@@ -400,6 +406,80 @@ def test_damaged_record_is_refused_whole(tmp_path, target, name, content):
     with open_store(tmp_path / "store") as origin, pytest.raises(StoreError):
         copy(types.SimpleNamespace(store=origin, id="1"), target)
     assert [run.status for run in target.find()] in ([], ["COPYING"])
+
+
+@pytest.fixture(params=["source", "resource", "media"])
+def damaged(request, origins, tmp_path):
+    """A folder with a run of ours, one of whose contents was changed since, and the name of that."""
+    shutil.copytree(origins["our-files"], tmp_path / "damaged")
+    [path, *_] = {
+        "source": lambda: (tmp_path / "damaged" / "_sources").glob("part_*"),
+        "resource": lambda: (tmp_path / "damaged" / "_resources").iterdir(),
+        "media": lambda: (tmp_path / "damaged" / "1" / "media").glob("*.png"),
+    }[request.param]()
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"#")  # of the same length
+    return tmp_path / "damaged", path, content
+
+
+def test_damaged_content_stays_where_it_is_until_it_is_put_back_or_removed(damaged, target, tmp_path, capsys):
+    folder, path, content = damaged
+    archive = tmp_path / "runs.zip"
+    for words in (["copy", "1", "--to", target.where], ["export", "1", "-o", str(archive)]):
+        assert main(["--store", str(folder), *words]) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert re.search(
+            r"error: run 1: .* has the (MD5|SHA-256) [0-9a-f]+, recorded was [0-9a-f]+: .* damaged; put", said
+        )
+        assert target.find() == []
+        assert not archive.exists()
+    good = path.read_bytes()
+    path.write_bytes(content)
+    assert main(["--store", str(folder), "copy", "1", "--to", target.where]) == 0
+    path.write_bytes(good)
+    path.unlink()
+    with open_store(folder) as store, open_store(tmp_path / "without", create=True) as without:
+        assert len(copy(store.get("1"), without).left_out) == (path.parent.name != "media")
+
+
+def test_damaged_source_is_not_written_by_sources_get_and_not_sent_by_sync(
+    origins, tmp_path, mongo_url, database, capsys
+):
+    shutil.copytree(origins["our-files"], tmp_path / "damaged")
+    [path] = (tmp_path / "damaged" / "_sources").glob("part_*")
+    path.write_bytes(b"changed")
+    assert main(["--store", str(tmp_path / "damaged"), "sources", "get", "1", "-o", str(tmp_path / "out")]) == 1
+    assert "has the MD5" in capsys.readouterr().err
+    assert not list((tmp_path / "out").rglob("*part.py"))
+    sync(tmp_path / "damaged", f"{mongo_url}/{database.name}")
+    assert database.fs.files.find_one({"md5": hashlib.md5(b"changed").hexdigest()}) is None
+
+
+def test_damaged_content_of_the_same_name_is_mended_by_a_copy_and_by_a_run(origins, tmp_path):
+    with open_store(origins["our-files"]) as origin, open_store(tmp_path / "t", create=True) as target:
+        copy(origin.get("1"), target)
+        [path] = (tmp_path / "t" / "_sources").glob("part_*")
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + b"#")
+        target.remove([target.get("1")])
+        copy(origin.get("1"), target)
+        assert path.read_bytes() == content
+    path.write_bytes(content[:-1] + b"#")
+    (tmp_path / "part.py").write_bytes(content)
+    keep(tmp_path / "part.py", path.parent, tmp_path / "t")
+    assert path.read_bytes() == content
+
+
+def test_damaged_source_in_a_database_stays_there(origins, tmp_path, mongo_url, database):
+    with open_store(f"{mongo_url}/{database.name}") as store, open_store(tmp_path / "t", create=True) as target:
+        with open_store(origins["our-files"]) as origin:
+            copy(origin.get("1"), store)
+        [file] = database.fs.files.find({"filename": {"$regex": "part.py$"}})
+        database.fs.chunks.update_one({"files_id": file["_id"], "n": 0}, {"$set": {"data": b"#" * file["length"]}})
+        with pytest.raises(DamagedError, match=r"source .* has the MD5"):
+            copy(store.get("1"), target)
+        assert target.find() == []
 
 
 def test_sync_after_a_copy_changes_nothing(tmp_path, mongo_url, database):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from runs.__main__ import main
+from runs.errors import LaunchError
 from runs.stores.opening import open_store
 from runs.transfer.syncing import sync
 from runs.work.claims import FolderClaims
@@ -86,11 +88,14 @@ class Lab:
         streams = {"stdout": PIPE, "stderr": subprocess.STDOUT, "text": True}
         return Process(command, cwd=self.folder, env=environment, starts_python=True, **streams)
 
-    def work(self, where: str = "my_runs", num_places: int = 1, **options) -> Worker:
+    def work(self, where: str = "my_runs", num_places: int = 1, held: str | None = None, **options) -> Worker:
         """Work in this process until the queue is empty."""
         where = where if "://" in where else str(self.folder / where)
         with open_store(where) as store:
             queue = Queue(store, self.told.append, record_to=self.folder / "my_runs", **options)
+            if held is not None:
+                queue.enqueue(store.get(held))
+            queue.tell_held()
             worker = Worker(queue, self.told.append, num_places=num_places, packages=PACKAGES)
             with warm_children():
                 worker.work(until_empty=True)
@@ -123,6 +128,32 @@ def wait_until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["files", "mongo"])
+def test_run_that_came_in_an_archive_is_started_when_a_person_says_so(lab, kind, database, mongo_url, capsys):
+    lab.enqueue({"x": 1}, {"x": 2})
+    cut_off = lab.folder / "my_runs" / "2"
+    (cut_off / "claims").mkdir()
+    (cut_off / "claims" / "1.json").write_text("{}")
+    entry = json.loads((cut_off / "run.json").read_text())
+    (cut_off / "run.json").write_text(json.dumps({**entry, "status": "INTERRUPTED", "artifacts": ["claims/1.json"]}))
+    archive, where = str(lab.folder / "runs.zip"), f"{mongo_url}/{database.name}"
+    where = where if kind == "mongo" else str(lab.folder / "imported")
+    assert main(["--store", str(lab.folder / "my_runs"), "export", "1", "2", "-o", archive]) == 0
+    capsys.readouterr()
+    assert main(["--store", where, "import", archive]) == 0
+    assert "not taken over: its place in the queue: it brings its own code, and is HELD" in capsys.readouterr().err
+    assert lab.runs(where if kind == "mongo" else "imported") == {"1": "HELD", "2": "INTERRUPTED"}
+    assert lab.work(where).num_started == 0
+    assert not lab.ran.exists()
+    assert lab.told[0].startswith("run 1: queued elsewhere, with code of its own, and HELD; look at it")
+    assert not list(lab.folder.glob("imported/*/claims"))
+    with pytest.raises(LaunchError, match="run 2 is INTERRUPTED, expected HELD"):
+        lab.work(where, held="2")
+    shutil.rmtree(lab.folder / "my_runs")
+    assert lab.work(where, held="1").num_failed == 0, lab.told
+    assert lab.ran.read_text() == "1\n"
 
 
 @pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.nightly)])

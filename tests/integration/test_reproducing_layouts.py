@@ -122,11 +122,47 @@ def test_library_that_has_changed_is_told_before_the_run_and_beside_the_verdict(
     assert f"differs: {said}" in err[: err.index("Running command")]
     assert out.count(said) == 1
     assert "the sources are the same: it comes from the environment (shape)" in out
-    assert "PYTHONHASHSEED was not set for run 1" in out
+    assert "PYTHONHASHSEED" not in out
     with open_store(lab.folder / "my_runs") as store:
         entry = store.get("1").provenance["libraries"]["shape"]
     assert (entry["folder"], entry["commit"], len(entry["digest"])) == (str(where), None, 64)
     assert sorted(entry["files"]) == ["shape/__init__.py", "shape/size.py"]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_of_hashes"),
+    [("time.time()", False), ("random.Random().random()", False), ("(time.time() + hash('a') % 2)", True)],
+)
+def test_cause_that_no_record_holds_is_not_laid_on_the_hash_seed(lab, value, is_of_hashes):
+    lab.write("train.py", TRAIN.replace("1 /", f"{value} /").replace("IMPORTS", "import random, time"))
+    lab.record("train.py")
+    for words in ((), ("--in-place",)):
+        code, out, err = lab.reproduce("--rtol", "0", *words)
+        assert (code, out.splitlines()[0].partition(":")[0]) == (1, "DIVERGED"), err
+        assert "nothing that is recorded differs; not recorded are the time, random generators without a seed" in out
+        assert "are the same" not in out
+        assert ("train.py may depend on the order of a set or on hash()" in out) is is_of_hashes
+        assert ("PYTHONHASHSEED was not set for run 1" in out) is is_of_hashes
+        if not is_of_hashes:
+            break
+
+
+def test_copy_that_shadows_an_installed_package_is_named(lab, tmp_path, monkeypatch):
+    installed = tmp_path / "site-packages"
+    lab.write(f"{installed}/shape/__init__.py", "factor = 1.0\n")
+    lab.write(f"{installed}/shape-1.5.dist-info/METADATA", "Metadata-Version: 2.1\nName: shape\nVersion: 1.5\n")
+    lab.write(f"{installed}/shape-1.5.dist-info/RECORD", "shape/__init__.py,,\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([os.environ["PYTHONPATH"], str(installed)]))
+    monkeypatch.syspath_prepend(installed)
+    lab.write("train.py", TRAIN.replace("1 /", "shape.factor /").replace("IMPORTS", "import shape"))
+    lab.record("train.py")
+    lab.write("../library/shape/__init__.py", "factor = 2.0\n")
+    code, out, err = lab.reproduce("--in-place")
+    said = f"library shape: recorded of the installed package shape 1.5, now in {tmp_path / 'library'}"
+    assert (code, out.splitlines()[0]) == (1, "DIVERGED: loss at step 0: recorded 1.0, now 2.0"), err
+    assert f"differs: {said}" in err[: err.index("Running command")]
+    assert out.count(said) == 1
+    assert "it comes from the environment (shape)" in out
 
 
 @pytest.mark.parametrize("is_stock", [False, True])

@@ -609,6 +609,10 @@ def test_several_objectives_under_a_constraint_have_a_front(sweep):
         (3.0, False),
     }
     assert {point.parameters["x"] for point in Watcher(two.home).look().best} == {2.0}
+    assert json.loads((two.folder / "my_runs" / "1" / "info.json").read_text())["better"] == {
+        "loss": "min",
+        "result": "max",
+    }
 
 
 def test_gpus_are_divided_among_the_workers(monkeypatch):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_conditions",
+    "add_direction",
     "add_selection",
     "conditions_in",
     "find_chosen",
@@ -29,6 +30,14 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
     parser.add_argument("--sweep", metavar="ID", help="only trials of this sweep")
+
+
+def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
+    """Add `--mode`, and `--max` and `--min`, which are short for it."""
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--mode", choices=("auto", "max", "min"), default="auto", help=help)
+    for mode, word in (("max", "greater"), ("min", "less")):
+        modes.add_argument(f"--{mode}", action="store_const", const=mode, dest="mode", help=f"{word} is better")
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:

@@ -325,6 +325,7 @@ class Agent:
             "attempt": attempt,
             "parameters": settings,
             "metric": base_metric(self._spec.objectives[0].name) if self._spec.objectives else "",
+            "goals": {base_metric(one.name): one.goal[:3] for one in self._spec.objectives},
             "prunes": self.study.prunes,
         }
         folder: Path | None = None

@@ -104,15 +104,15 @@ def test_checkpoints_have_their_scores(client_of, artifacts):
     text = client.get("/models").text
     rows = [re.findall(r">([^<>\n]*)</(?:a|td)>", row) for row in text.split("<tr>") if "checkpoints/" in row]
     assert {row[-6].removeprefix("checkpoints/"): row[-5:-1] for row in rows} == {
-        "best.pt": ["2", "20", "val/loss", "1"],
-        "last.pt": ["3", "30", "val/loss", "2"],
-        "best-000001.pt": ["1", "10", "val/loss", "3"],
-        "step-000000020.pt": ["2", "20", "val/loss", "1"],
+        "best.pt": ["2", "20", "val/loss (less is better)", "1"],
+        "last.pt": ["3", "30", "val/loss (less is better)", "2"],
+        "best-000001.pt": ["1", "10", "val/loss (less is better)", "3"],
+        "step-000000020.pt": ["2", "20", "val/loss (less is better)", "1"],
         "step-000000025.pt": ["2.5", "25", "", "–"],
         "start/best.pt": ["–", "–", "", "–"],
     }
     file = {"tab": "files", "kind": "checkpoint", "name": "checkpoints/best-000001.pt"}
-    assert "val/loss 3, step 10, epoch 1" in client.get("/runs/1", params=file).text
+    assert "val/loss 3 (less is better), step 10, epoch 1" in client.get("/runs/1", params=file).text
     href = re.search(r'href="([^"]+best\.pt[^"]+)"', text)[1]
     assert client.get(href.replace("&amp;", "&")).content == b"12345"
 

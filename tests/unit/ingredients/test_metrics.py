@@ -72,6 +72,11 @@ def test_metrics_are_those_of_sklearn(data):
     assert evaluate(model, data.val, loss) == found
 
 
+def test_metrics_say_which_way_they_are_better(data):
+    use = {"f1": "F1Score", "hamming": "HammingDistance", "confusion": "ConfusionMatrix"}
+    assert measured(data, use).measures.directions == {"f1": "max", "hamming": "min"}
+
+
 def test_metrics_can_be_monitored_and_change_nothing(data):
     plain, _, _ = train(data, build_loss(None, {}, None, data, "cpu"))
     model, log, result = train(data, measured(data, on_train=True), monitor="val/f1", mode="max")

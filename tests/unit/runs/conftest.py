@@ -15,8 +15,8 @@ from runs.stores.folder import FolderStore
 def write_store(tmp_path) -> Iterator[Callable[..., FolderStore]]:
     """Write runs and open the folder: `write_store({"lr": 0.1, "metrics": {"val/loss": [0.3, 0.2]}}, ...)`.
 
-    Of each run, `metrics` are its points (steps 0, 1, ... or pairs of steps and values), `status` its status, and the
-    rest its config.
+    Of each run, `metrics` are its points (steps 0, 1, ... or pairs of steps and values), `status`, `result`, `command`
+    and `info` what they are called, and the rest its config.
     """
     opened = []
 
@@ -26,12 +26,13 @@ def write_store(tmp_path) -> Iterator[Callable[..., FolderStore]]:
         for number, config in enumerate(runs, 1):
             config = dict(config)
             metrics, status = config.pop("metrics", {}), config.pop("status", "COMPLETED")
-            result = config.pop("result", None)
+            result, info, command = config.pop("result", None), config.pop("info", {}), config.pop("command", "main")
             folder = tmp_path / name / str(number)
             folder.mkdir(parents=True)
             start = f"2026-01-01T00:00:{number % 60:02}"
-            document = {"experiment": {"name": "made"}, "command": "main", "status": status, "start_time": start}
+            document = {"experiment": {"name": "made"}, "command": command, "status": status, "start_time": start}
             (folder / "run.json").write_text(json.dumps({**document, "result": result}))
+            (folder / "info.json").write_text(json.dumps(info))
             (folder / "config.json").write_text(json.dumps(config))
             sacred, summary = {}, {}
             for metric, points in metrics.items():

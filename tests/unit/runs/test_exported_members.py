@@ -27,6 +27,7 @@ def test_exported_members():
         "ComparisonError",
         "Content",
         "Copied",
+        "DamagedError",
         "Difference",
         "ExperimentLoader",
         "Exported",

@@ -52,7 +52,9 @@ def written(folder):
 )
 def test_report_records_the_metrics_and_returns_the_one_that_counts(in_run, folder, loss, metrics, counts):
     assert in_run(lambda run: report_test(run, metrics, loss)) == counts
-    assert json.loads((folder / "info.json").read_text())["test"] == metrics
+    info = json.loads((folder / "info.json").read_text())
+    assert info["test"] == metrics
+    assert info["better"] == {"result": "max", loss.metric: "max"}
 
 
 def test_report_without_a_test_part_says_so(in_run, folder, caplog):

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from runs.comparison.compare import compare, is_larger_better
+from runs.comparison.compare import compare
+from runs.comparison.direction import direction_of
 from runs.comparison.grouping import group_runs
 from runs.comparison.reporting import (
     as_document,
@@ -125,7 +126,7 @@ def test_every_run_counts_or_is_named(write_store):
     ],
 )
 def test_result_that_is_no_number_is_excluded(write_store, value, reason):
-    found = of(write_store({"a": 1, "result": 0.5}, {"a": 1, "result": value}), "a", None, "result")
+    found = of(write_store({"a": 1, "result": 0.5}, {"a": 1, "result": value}), "a", None, "result", mode="max")
     assert [entry.reason for entry in found.excluded] == [reason]
 
 
@@ -202,6 +203,40 @@ def test_mixed_groups_are_named(write_store):
     assert "opt.name=adam: its runs differ in lr too" in of(store).cautions
 
 
+def test_runs_of_other_commands_are_excluded(write_store):
+    made = {"opt": {"name": "adam"}, "seed": 0, "result": 270, "command": "predict"}
+    store = write_store(*rows("adam", ADAM), *rows("sgd", SGD), made, {**made, "seed": 1})
+    found = of(store)
+    assert [(group.name, group.sample.n) for group in found.groups] == [("adam", 5), ("sgd", 5)]
+    assert [(entry.run.id, entry.group, entry.reason) for entry in found.excluded] == [
+        (id, "opt.name=adam", "is of the command predict, not main; for those: --where command=predict")
+        for id in ("11", "12")
+    ]
+    assert of(store, metric="result", where="command=predict", mode="max").groups[0].sample.mean == 270
+    assert {group.name for group in of(store, by="command", metric="seed", mode="max").groups} == {"main", "predict"}
+
+
+def test_what_makes_another_task_is_named_first(write_store):
+    others = [
+        {"a": n, "b": n, "c": n, "d": n, "z": n, "loss": {"name": f"l{n}"}, "data": {"name": f"d{n}"}} for n in (1, 2)
+    ]
+    store = write_store(*({"opt": "x", "result": n, **other} for n, other in enumerate(others)))
+    [caution] = [one for one in of(store, "opt", None, "result", mode="max").cautions if "differ" in one]
+    assert caution == "opt=x: its runs differ in data.name, loss.name, a, b, c and 2 other settings too"
+
+
+def test_other_contents_of_the_data_are_named(write_store):
+    runs = [{"opt": "x", "result": n, "info": {"data": {"fingerprint": f"{n}" * 8}}} for n in (1, 2)]
+    cautions = of(write_store(*runs), "opt", None, "result", mode="max").cautions
+    assert "opt=x: its runs differ in data (its content) too" in cautions
+
+
+def test_groups_of_other_data_are_named(write_store):
+    sgd = rows("sgd", SGD, data={"name": "wine"})
+    found = of(write_store(*rows("adam", ADAM, data={"name": "iris"}), *sgd))
+    assert found.cautions == ("the groups differ in data.name too",)
+
+
 def test_where_chooses_runs(write_store):
     store = write_store(*rows("adam", ADAM), *rows("sgd", SGD))
     found = of(store, where="seed<3")
@@ -232,17 +267,38 @@ def test_winner_may_be_the_second_where_pairs_say_so(write_store):
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"),
+    ("metric", "entries", "expected"),
     [
-        ("val/accuracy.max", True),
-        ("info.test.accuracy", True),
-        ("val/r2.last", True),
-        ("val/loss.min", False),
-        ("result", False),
+        ("val/accuracy.max", {}, "max"),
+        ("info.test.accuracy", {}, "max"),
+        ("val/loss.min", {}, "min"),
+        ("duration", {}, "min"),
+        ("result", {"info": {"better": {"result": "max"}}}, "max"),
+        ("result", {"info": {"better": {"result": "min"}}}, "min"),
+        ("info.test.f1", {"info": {"better": {"f1": "max"}}}, "max"),
+        ("val/f1/cat.last", {"info": {"better": {"f1": "max"}}}, "max"),
+        ("val/wer.last", {"training": {"monitor": "val/wer", "mode": "min"}}, "min"),
+        ("val/top3_accuracy.last", {"training": {"monitor": "val/top3_accuracy", "mode": "auto"}}, "max"),
     ],
 )
-def test_mode_auto_follows_the_name(metric, expected):
-    assert is_larger_better(metric) is expected
+def test_direction_is_what_the_runs_recorded(write_store, metric, entries, expected):
+    assert direction_of(write_store({"a": 1}, {"a": 2, **entries}).find(), metric) == expected
+
+
+def test_direction_that_nobody_recorded_is_not_guessed(write_store):
+    store = write_store(*({"a": a, "result": a, "metrics": {"val/f1": [a]}} for a in (0.5, 0.6)))
+    for metric in ("result", "val/f1.last", "lr_of_accuracy"):
+        with pytest.raises(
+            ComparisonError, match="no run records whether more or less of it is better; say which: --max"
+        ):
+            direction_of(store.find(), metric)
+    with pytest.raises(ComparisonError, match="result: no run records"):
+        of(store, "a", None, "result")
+    best = of(store, "a", None, "result", mode="max")
+    assert ([group.name for group in best.groups], best.better) == (["0.6", "0.5"], "greater is better")
+    noted = ({"a": a, "result": a, "info": {"better": {"result": mode}}} for a, mode in ((1, "max"), (2, "min")))
+    with pytest.raises(ComparisonError, match="run 1 records that more is better, run 2 that less is; say which"):
+        of(write_store(*noted, name="noted"), "a", None, "result")
 
 
 @pytest.mark.parametrize(

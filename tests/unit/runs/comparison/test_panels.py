@@ -76,7 +76,19 @@ def test_groups_are_drawn_as_means(write_store):
     assert found.notes == (
         "mean, and its 95% interval at each point (Student's t; none below n = 2)",
         "where n varies, not every run has every point",
+        "lr=0.1: n = 2 from step 0, n = 1 from step 6",
         "without seed: run 6",
+    )
+
+
+def test_means_of_other_commands_and_other_data_are_not_drawn_without_a_word(write_store):
+    rows = [falling(0.1, 0, data={"name": "iris"}), falling(0.1, 1, data={"name": "wine"}), falling(0.1, 2)]
+    runs = runs_of(write_store, *rows[:2], {**rows[2], "command": "evaluate"})
+    [found] = make_panels(runs, ["loss"], View(by=("lr",), over=("seed",)))
+    assert [one.label for one in found.curves] == ["lr=0.1 (n = 2)"]
+    assert found.notes[1:] == (
+        "left out: is of the command evaluate, not main; for those: --where command=evaluate: run 3",
+        "caution: lr=0.1: its runs differ in data.name too",
     )
 
 
