@@ -296,7 +296,8 @@ def _is_in(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> 
     """Return the condition that a field has one of any number of values; those are put into `temp.wanted`."""
     rows = {row for value in values if value is not None for row in _equals(value)}
     # The next list takes its number from the rows there are, so one that writes none must not ask for a number.
-    parts, bound = [], []
+    parts: list[str] = []
+    bound: list[Any] = []
     if rows:
         number = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temp.wanted").fetchone()[0]
         connection.executemany(
