@@ -15,7 +15,7 @@ from observers.record.schema import RUN
 from runs.errors import StoreError
 from runs.query.filters import Filter
 from runs.query.index.fields import NOT_HELD, is_indexed
-from runs.query.index.folders import require_folder
+from runs.query.index.folders import has_record, require_folder
 from runs.query.index.index import Index
 from runs.query.names import full_name
 from runs.stores.adding import Copied, StagedRun, staging_folder
@@ -127,21 +127,22 @@ class FolderStore(Store):
 
         return versions_in_folder(self.folder, name)
 
-    def trash(self) -> list[Discarded]:
-        """See `Store.trash`."""
+    def _trash(self) -> list[tuple[Discarded, tuple[Path, Path]]]:
         found = []
-        for place, folder in in_trash(self.folder):
+        for place, folder, time_ns in in_trash(self.folder):
             run = FolderRun(self, place, folder.relative_to(place).as_posix())
-            at = datetime.fromtimestamp(place.stat().st_mtime, UTC).replace(tzinfo=None)
+            at = datetime.fromtimestamp(time_ns / 1e9, UTC).replace(tzinfo=None)
             try:
-                found.append(Discarded(run.id, run.uid, run.name, run.status, at))
+                one = Discarded(run.id, run.uid, run.name, run.status, at)
             except StoreError:
-                found.append(Discarded(run.id, None, "", "cannot be read", at))
+                if not has_record(folder):
+                    continue  # another process has just taken it
+                one = Discarded(run.id, None, "", "cannot be read", at)
+            found.append((one, (place, folder)))
         return found
 
-    def _restore(self, one: Discarded) -> str:
-        there = zip(self.trash(), in_trash(self.folder), strict=True)
-        return restore_folder(self.folder, *next(pair for other, pair in there if other == one))
+    def _restore(self, place: tuple[Path, Path]) -> str:
+        return restore_folder(self.folder, *place)
 
     def _reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
         reclaim(self.folder, removed, grace_s, empties_trash=empties_trash)

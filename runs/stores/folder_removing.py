@@ -17,7 +17,7 @@ from observers.record.locking import claimed, locked
 from observers.record.numbered_folder import as_number
 from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
-from runs.errors import StoreError
+from runs.errors import StoreAwayError, StoreError
 from runs.query.index.folders import SPOOLED, run_folders
 from runs.stores.removing import Removed
 
@@ -67,16 +67,25 @@ def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> 
                 folder = folder.parent
             target = target_of(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
-            folder.rename(target)
+            try:
+                folder.rename(target)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    target.parent.rmdir()
+                raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not folder.exists():
+            raise StoreError(f"{folder} is no longer there; another process removed it") from error
         raise StoreError(f"{folder} cannot be removed ({error.strerror}); check its permissions") from error
 
 
-def in_trash(store: Path) -> list[tuple[Path, Path]]:
-    """Return the runs in the trash, the one discarded last first: the place of each, and its folder in there."""
-    places = [place for place in (store / TRASH).glob("*") if place.is_dir()]
-    found = [(place, folder) for place in places for folder in run_folders(place)]
-    return sorted(found, key=lambda pair: (pair[0].stat().st_mtime_ns, pair[1]), reverse=True)
+def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
+    """Return the runs in the trash, the one discarded last first: the place of each, its folder in there, and when."""
+    found = []
+    for place in (store / TRASH).glob("*"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, StoreAwayError):  # another process took it
+            found += [(place, folder, place.stat().st_mtime_ns) for folder in run_folders(place)]
+    return sorted(found, key=lambda one: (one[2], one[1]), reverse=True)
 
 
 def restore_folder(store: Path, place: Path, folder: Path) -> str:
@@ -99,16 +108,37 @@ def restore_folder(store: Path, place: Path, folder: Path) -> str:
             target.parent.mkdir(exist_ok=True)
             moved.rename(target)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not moved.exists():
+            had = folder.relative_to(place).as_posix()
+            raise StoreError(f"run {had} is no longer in the trash of {store}; another process took it") from error
         raise StoreError(f"{folder} cannot be brought back ({error.strerror}); check its permissions") from error
     shutil.rmtree(place, ignore_errors=True)
     return id.as_posix()
 
 
-def _empty_trash(store: Path) -> list[str]:
+def _empty_trash(store: Path, oldest: float) -> list[str]:
     """Delete what is in the trash; return the ids that the runs had which are gone."""
-    there = in_trash(store)
-    _delete(store / TRASH)
-    return [folder.relative_to(place).as_posix() for place, folder in there if not folder.exists()]
+    gone = []
+    for place, folder, _ in in_trash(store):
+        # It goes as a whole: nobody can bring back half of it.
+        target = store / OUTGOING / place.name
+        try:
+            target.parent.mkdir(exist_ok=True)
+            place.rename(target)
+        except OSError:
+            continue
+        _delete(target)
+        if target.exists():  # for the next time
+            with contextlib.suppress(OSError):
+                target.rename(place)
+        else:
+            gone.append(folder.relative_to(place).as_posix())
+    with contextlib.suppress(OSError):
+        for path in (store / TRASH).iterdir():
+            if _is_older(path, oldest):  # else a run may be about to come into it
+                _delete(path)
+        (store / TRASH).rmdir()
+    return gone
 
 
 def _delete(path: Path) -> None:
@@ -132,9 +162,9 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     Raises:
         StoreError: If the folder cannot be read.
     """
-    if empties_trash:
-        removed.runs += _empty_trash(store)
     oldest = time.time() - grace_s
+    if empties_trash:
+        removed.runs += _empty_trash(store, oldest)
     _sweep_leftovers(store, oldest)
     found = [path for name in _SHARED for path in _contents(store / name, oldest)]
     named, removed.unreadable = named_contents(store)
@@ -221,7 +251,7 @@ def named_contents(store: Path) -> tuple[set[str], list[str]]:
     """Return the last parts of all names that runs' records hold, and the runs whose record cannot be read."""
     named: set[str] = set()
     unreadable = []
-    for folder in (*run_folders(store), *(folder for _, folder in in_trash(store))):
+    for folder in (*run_folders(store), *(folder for _, folder, _ in in_trash(store))):
         try:
             document = parse_json(read_regular(folder / RUN))
             if not isinstance(document, dict):

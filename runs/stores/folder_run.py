@@ -39,6 +39,7 @@ from observers.record.schema import (
 from observers.record.stored_files import md5_in
 from runs.errors import StoreError
 from runs.query.index.fields import summary_of
+from runs.query.index.folders import has_record
 from runs.query.serialized import without_pickles
 from runs.stores.content import Content, missing_content
 from runs.stores.folder_removing import discard_folder, remove_folder
@@ -73,7 +74,7 @@ class FolderRun(Run):
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
-        document = {**_read(self.folder / RUN, required=True), **_read(self.folder / NOTES)}
+        document = {**_read(self.folder / RUN), **_read(self.folder / NOTES)}
         return without_pickles(document, twice=True)
 
     def _part(self, name: str) -> dict[str, Any]:
@@ -125,6 +126,7 @@ class FolderRun(Run):
                 data = stream.read(max_bytes)
                 return data, start + len(data)
         except FileNotFoundError:
+            require_run(self.folder)
             return b"", max(start, 0)
         except OSError as error:
             raise StoreError(f"{self.folder / OUTPUT} cannot be read ({error.strerror})") from error
@@ -135,6 +137,8 @@ class FolderRun(Run):
     def rank_outputs(self) -> dict[int, Content]:
         """See `Run.rank_outputs`."""
         names = {rank: f"{RANKS_FOLDER}/{path.name}" for rank, path in rank_files(self.folder).items()}
+        if not names:
+            require_run(self.folder)
         return {rank: self._content(name, self.folder, name) for rank, name in names.items()}
 
     @property
@@ -147,7 +151,10 @@ class FolderRun(Run):
     @property
     def checkpoints(self) -> dict[str, Content]:
         """See `Run.checkpoints`."""
-        return {name: self._content(name, self.folder, name) for name, _ in checkpoint_files(self.folder)}
+        names = [name for name, _ in checkpoint_files(self.folder)]
+        if not names:
+            require_run(self.folder)
+        return {name: self._content(name, self.folder, name) for name in names}
 
     @property
     def lease(self) -> dict[str, Any] | None:
@@ -199,6 +206,8 @@ class FolderRun(Run):
                 files = [entry["file"], *entry.get("images", ())]
                 paths = [media_path(self.folder, file) for file in files]
                 found.append((entry, [self._content(p.name, self.folder, f"{MEDIA_FOLDER}/{p.name}") for p in paths]))
+        if not found:
+            require_run(self.folder)
         return found
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:
@@ -260,23 +269,35 @@ def lines_of(path: Path) -> list[bytes]:
     try:
         return read_regular(path).split(b"\n")[:-1]
     except FileNotFoundError:
+        require_run(path.parent)
         return []
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror})") from error
 
 
-def _read(path: Path, *, required: bool = False) -> dict[str, Any]:
-    """Return the document in a file; an empty one if there is none.
+def require_run(folder: Path) -> None:
+    """Check that there is a run in a folder, whatever it lacks.
 
     Raises:
-        StoreError: If it cannot be read, or is missing though `required`.
+        StoreError: If it was removed since it was found.
+    """
+    if not has_record(folder):
+        raise StoreError(f"{folder / RUN} is not there; the run was removed, or is just being made")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return the document in a file; an empty one if the run has none.
+
+    Raises:
+        StoreError: If it cannot be read, or the run is gone.
     """
     try:
         document = parse_json(read_regular(path))
     except FileNotFoundError:
-        if required:
-            raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None
-        return {}
+        if path.name != RUN:
+            require_run(path.parent)
+            return {}
+        raise StoreError(f"{path} is not there; the run was removed, or is just being made") from None
     except OSError as error:
         raise StoreError(f"{path} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

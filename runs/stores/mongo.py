@@ -288,17 +288,14 @@ class MongoStore(Store):
 
         return versions_in_database(self.mongo, name)
 
-    def trash(self) -> list[Discarded]:
-        """See `Store.trash`."""
+    def _trash(self) -> list[tuple[Discarded, Any]]:
         with self.mongo.errors():
-            return [_discarded(document) for document in Remover(self.mongo).trash()]
+            return [(_discarded(document), document["_id"]) for document in Remover(self.mongo).trash()]
 
-    def _restore(self, one: Discarded) -> str:
+    def _restore(self, place: Any) -> str:
         with self.mongo.errors():
-            remover = Remover(self.mongo)
-            key = next(document["_id"] for document in remover.trash() if _discarded(document) == one)
-            remover.restore(key)
-        return str(key)
+            Remover(self.mongo).restore(place)
+        return str(place)
 
     def _reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
         with self.mongo.errors():

@@ -96,12 +96,16 @@ class Remover:
         """
         document = self.runs.find_one({"_id": key, **IN_TRASH}, {TRASH: 1})
         if document is None:
-            raise StoreError(f"run {key} is no longer in the trash of {self.mongo.where}")
+            raise self._not_in_trash(key)
         kept = {name: value for name, value in document[TRASH].items() if name != "at"}
         change = {"$set": kept, "$unset": {TRASH: ""} | ({} if "status" in kept else {"status": ""})}
-        self.runs.update_one({"_id": key, **IN_TRASH}, change)
+        if not self.runs.update_one({"_id": key, TRASH: document[TRASH]}, change).matched_count:
+            raise self._not_in_trash(key)
         if isinstance(kept.get("uid"), str):
             self.removed.delete_one({"_id": kept["uid"]})
+
+    def _not_in_trash(self, key: Any) -> StoreError:
+        return StoreError(f"run {key} is no longer in the trash of {self.mongo.where}; another process took it")
 
     def empty_trash(self) -> list[str]:
         """Remove the runs in the trash; return their ids."""

@@ -125,6 +125,11 @@ class MongoRun(Run):
             raise StoreError(f"run {self.id} is no longer in {self.store.where}")
         return found
 
+    def _nothing(self) -> list[Any]:
+        """Return an empty list; of a run that is gone, raise."""
+        self._find({"_id": 1})
+        return []
+
     def _part(self, name: str) -> dict[str, Any]:
         if name not in self._parts:
             self.hold_part(name, self._find(dict.fromkeys(fields_of_part(name), 1)))
@@ -202,7 +207,8 @@ class MongoRun(Run):
         if self._names is not None:
             return self._names
         with self.mongo.errors():
-            return self.mongo.metrics.distinct("name", {"run_id": self.key})
+            names = self.mongo.metrics.distinct("name", {"run_id": self.key})
+        return names or self._nothing()
 
     def _series(self, name: str) -> Series | None:
         with self.mongo.errors():
@@ -306,7 +312,7 @@ class MongoRun(Run):
     def media(self) -> list[Medium]:
         """See `Run.media`."""
         with self.mongo.errors():
-            entries = list(self.mongo.media.find({"run_id": self.key}, sort=[("number", 1)]))
+            entries = list(self.mongo.media.find({"run_id": self.key}, sort=[("number", 1)])) or self._nothing()
         return [self._medium(self._whole(entry)) for entry in entries]
 
     def _medium(self, entry: dict[str, Any]) -> Medium:
@@ -394,7 +400,8 @@ class MongoRun(Run):
 
     def _write_notes(self, notes: Mapping[str, Any]) -> None:
         with self.mongo.errors():
-            self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)})
+            if not self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)}).matched_count:
+                self._find({"_id": 1})
             if "tags" in notes:
                 others = {"$pull": {OMNIBOARD_TAGS: {"$nin": list(notes["tags"])}}}
                 self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}, others)

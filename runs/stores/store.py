@@ -107,7 +107,7 @@ class Store(Catalog):
         return Removed(self._for_each(runs, lambda run: run._discard()))
 
     def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
-        chosen = list({run.id: self.get(run.id) for run in runs}.values())
+        chosen = list({run.id: self._same(run) for run in runs}.values())
         for run in chosen:
             if run.is_living:
                 raise StoreError(f"run {run.id} is running; nothing is removed: end its process first")
@@ -117,13 +117,32 @@ class Store(Catalog):
         self.tell("removing runs", len(chosen), len(chosen))
         return [run.id for run in chosen]
 
-    @abc.abstractmethod
     def trash(self) -> list[Discarded]:
         """Return the runs in the trash, the one discarded last first.
 
         Raises:
             StoreError: If the store cannot be read.
         """
+        return [one for one, _ in self._trash()]
+
+    def _same(self, run: Run) -> Run:
+        """Return a run as it is now.
+
+        Raises:
+            StoreError: If its id is that of another run by now.
+        """
+        now = self.get(run.id)
+        try:
+            is_another = run.uid != now.uid
+        except StoreError:  # of a damaged record the id is all there is
+            return now
+        if is_another:
+            raise StoreError(f"run {run.id} is another one by now; nothing is removed: list the runs again")
+        return now
+
+    @abc.abstractmethod
+    def _trash(self) -> list[tuple[Discarded, Any]]:
+        """Return the runs in the trash, each with what `_restore` brings it back by, whatever others do meanwhile."""
 
     def restore(self, key: str | int) -> Run:
         """Bring a run back out of the trash, under its id, or in a folder under the next number if that is taken.
@@ -134,22 +153,31 @@ class Store(Catalog):
 
         Raises:
             RunNotFoundError: If none is in the trash, or more than one is meant.
-            StoreError: If the store cannot be written, or a run of its uid is there.
+            StoreError: If the store cannot be written, a run of its uid is there, or another process took it first.
         """
-        text, there = str(key).strip(), self.trash()
-        found = [one for one in there if one.id == text][:1] or [
-            one for one in there if text and one.uid and one.uid.startswith(text)
+        text, there = str(key).strip(), self._trash()
+        found = [pair for pair in there if pair[0].id == text][:1] or [
+            pair for pair in there if text and pair[0].uid and pair[0].uid.startswith(text)
         ]
         if len(found) != 1:
             what = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
             raise RunNotFoundError(f"{what} in the trash of {self.where}; list it with: python -m runs restore")
-        if found[0].uid and self._run_of_uid(found[0].uid) is not None:
-            raise StoreError(f"run {found[0].uid} is in {self.where} already; it stays in the trash")
-        return self.get(self._restore(found[0]))
+        [(one, place)] = found
+        if one.uid and self._run_of_uid(one.uid) is not None:
+            raise StoreError(f"run {one.uid} is in {self.where} already; it stays in the trash")
+        id = self._restore(place)
+        run = self._run_of_id(id)
+        if run is None:
+            raise StoreError(f"run {id} came back, and another process has removed it again")
+        return run
 
     @abc.abstractmethod
-    def _restore(self, one: Discarded) -> str:
-        """Bring a run back, and return its id."""
+    def _restore(self, place: Any) -> str:
+        """Bring back the run that `_trash` has with that place, and return its id.
+
+        Raises:
+            StoreError: If it is not there any more.
+        """
 
     def collect(self) -> Removed:
         """Remove what is in the trash, what removals, copies and imports left when killed, and contents without a run.

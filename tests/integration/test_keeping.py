@@ -12,6 +12,7 @@ import time
 import types
 import uuid
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from observers.record.identity import lease
 from observers.record.locking import locked
 from observers.record.stored_files import keep
 from runs.__main__ import main
-from runs.errors import RunNotFoundError
+from runs.errors import RunNotFoundError, StoreError
 from runs.stores.opening import open_store
 from runs.stores.removing import Removed
 from runs.transfer.syncing import sync
@@ -276,6 +277,73 @@ def test_run_comes_back_beside_one_that_has_its_number_by_now(tmp_path, capsys):
         assert (store.restore("1").id, store.get("2").uid) == ("2", old)
         assert len(store.find()) == 2
     assert first.status == "COMPLETED"
+
+
+def bare_run(folder, number):
+    (folder / str(number)).mkdir(parents=True)
+    document = {"uid": f"{number:032x}", "format": "sacristan-1", "status": "COMPLETED"}
+    (folder / str(number) / "run.json").write_text(json.dumps(document))
+
+
+def test_restore_brings_back_the_run_that_was_named_while_others_restore_and_discard(tmp_path):
+    for number in range(1, 13):
+        bare_run(tmp_path, number)
+
+    def back_and_forth(numbers):
+        done, uids = [], [f"{number:032x}" for number in numbers]
+        with open_store(tmp_path) as store:
+            for _ in range(12):
+                store.discard([store.get(uid) for uid in uids])
+                done += [(uid, store.restore(uid).uid) for uid in uids]
+        return done
+
+    with ThreadPoolExecutor(4) as pool:
+        done = [pair for pairs in pool.map(back_and_forth, (range(n, 13, 4) for n in range(1, 5))) for pair in pairs]
+    assert len(done) == 144
+    assert [named for named, back in done if back != named] == []
+    assert len(list(tmp_path.glob("*/run.json"))) == 12
+
+
+def test_run_in_the_trash_that_another_process_took_is_refused_in_one_sentence(lab):
+    lab.store.discard([lab.store.get("2")])
+    [(_, place)] = lab.store._trash()
+    lab.store._restore(place)
+    with pytest.raises(StoreError, match=r"run 2 is no longer in the trash of .*; another process took it"):
+        lab.store._restore(place)
+    assert len(lab.store.find()) == 3
+
+
+def test_run_that_was_removed_while_it_is_looked_at_says_so(lab):
+    run, writing = lab.store.get("2"), lab.store.get("2")
+    assert run.status == writing.status == "COMPLETED"
+    lab.store.remove([lab.store.get("2")])
+    questions = {
+        "config": lambda: run.config,
+        "info": lambda: run.info,
+        "summary": lambda: run.summary,
+        "metrics": lambda: run.metrics,
+        "output": lambda: run.output,
+        "media": lambda: run.media,
+        "ranks": lambda: run.rank_outputs,
+        "checkpoints": lambda: run.checkpoints,
+        "note": lambda: writing._write_notes({"note": "lost"}),
+    }
+    for name, ask in questions.items():
+        with pytest.raises(StoreError, match=r"run was removed|no longer|No such file"):
+            print(name, ask())
+
+
+def test_run_whose_id_is_that_of_another_one_by_now_is_not_removed(tmp_path):
+    bare_run(tmp_path, 1)
+    with open_store(tmp_path) as store:
+        found = store.find()
+        store.remove(found)
+        bare_run(tmp_path, 1)
+        document = json.loads((tmp_path / "1" / "run.json").read_text())
+        (tmp_path / "1" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
+        with pytest.raises(StoreError, match="run 1 is another one by now; nothing is removed"):
+            store.discard(found)
+        assert store.get("1").uid == "f" * 32
 
 
 def test_rm_refuses_what_names_no_runs(lab, runs):

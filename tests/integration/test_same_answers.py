@@ -31,6 +31,8 @@ NAMES = ["x", "rare", "deep", "deep.a", "deep.a.b", "deep.0", "info.n", "info.de
 NAMES += ["val.acc.max", "status", "command", "name", "note", "tags.best", "id", "start", "stop", "duration"]
 # On a long text Python takes longer for it than anybody has.
 EXPONENTIAL = "^(a+)+y$"
+# Lists for `in` without a single plain value.
+ODD_CHOICES = [[], [None], [math.nan], [None, math.nan]]
 SEARCHES = ["cnn", "CNN", "É", "é", "aa x", "ain one", "lines two", "best", "%", "there good", "", "udc", "3", "comp"]
 PATTERNS = ["^c", "(?i)cnn", "a+x", "^a+$", "é", "[0-9]", "^$", r"\.", "LETE", "x-", EXPONENTIAL]
 
@@ -235,6 +237,8 @@ def condition(chance):
     elif name in ("status", "command", "name"):
         pool = ["COMPLETED", "FAILED", "main", "one", None]
     if operator == "in":
+        if chance.random() < 0.4:
+            return name, operator, chance.choice(ODD_CHOICES)
         return name, operator, chance.sample([*pool, *(LISTS if name not in ("start", "stop", "id") else [])], 4)
     if operator in ("==", "!="):
         return name, operator, chance.choice([*pool, *(LISTS if name in ("x", "result", "deep.a") else [])])
@@ -261,6 +265,16 @@ def asked(tree):
     return [tree]
 
 
+def check(stores, runs, tree, sort="id", limit=None, offset=0):
+    """Check that all stores answer a question as the reference does."""
+    wanted = expected(runs, tree, sort, None)
+    for store in stores:
+        found = [run.id for run in store.find(asked(tree), sort, limit, columns=(), offset=offset)]
+        assert found == wanted[offset:][:limit], (store.where, tree, sort, limit, offset)
+        assert store.count(asked(tree)) == len(wanted), (store.where, tree)
+        assert store.count(asked(tree), 3) == min(len(wanted), 3), (store.where, tree)
+
+
 def agree(seed, num_runs, num_questions, folder, database, url):
     chance = random.Random(seed)
     runs = {f"x-{n}" if n % 29 == 0 else str(n): made_run(chance, n) for n in range(1, num_runs + 1)}
@@ -268,13 +282,12 @@ def agree(seed, num_runs, num_questions, folder, database, url):
     with contextlib.ExitStack() as stack:
         stores = [stack.enter_context(open_store(where)) for where in (folder, f"{url}/{database.name}")]
         for _ in range(num_questions):
-            tree, sort, limit, offset = question(chance)
-            wanted = expected(runs, tree, sort, None)
-            for store in stores:
-                found = [run.id for run in store.find(asked(tree), sort, limit, columns=(), offset=offset)]
-                assert found == wanted[offset:][:limit], (store.where, tree, sort, limit, offset)
-                assert store.count(asked(tree)) == len(wanted), (store.where, tree)
-                assert store.count(asked(tree), 3) == min(len(wanted), 3), (store.where, tree)
+            check(stores, runs, *question(chance))
+        # A list without a plain value, ahead of and behind one with some.
+        for odd in ODD_CHOICES:
+            for name, choices in (("x", [1, 3, "a", True]), ("id", [*range(1, 9)])):
+                for parts in ([("rare", "in", odd), (name, "in", choices)], [(name, "in", choices), ("id", "in", odd)]):
+                    check(stores, runs, {chance.choice(["$and", "$or", "$nor"]): parts})
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -294,27 +294,36 @@ def _is_nothing(connection: sqlite3.Connection, name: str, runs: str, key: int |
 
 def _is_in(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
     """Return the condition that a field has one of any number of values; those are put into `temp.wanted`."""
-    number = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temp.wanted").fetchone()[0]
     rows = {row for value in values if value is not None for row in _equals(value)}
-    connection.executemany(
-        "INSERT OR IGNORE INTO temp.wanted VALUES (?, ?, ?)", ((number, kind, value) for kind, value in rows)
-    )
+    # The next list takes its number from the rows there are, so one that writes none must not ask for a number.
+    parts: list[str] = []
+    bound: list[Any] = []
+    if rows:
+        number = connection.execute("SELECT coalesce(max(number), 0) + 1 FROM temp.wanted").fetchone()[0]
+        connection.executemany(
+            "INSERT INTO temp.wanted VALUES (?, ?, ?)", ((number, kind, value) for kind, value in rows)
+        )
+        text, bound = _is_wanted(connection, name, number)
+        parts.append(text)
+    special = [None] * (None in values) + [math.nan] * any(value != value for value in values)
+    for value in special:
+        text, new = _condition(connection, Condition(name, "==", value))
+        parts.append(text)
+        bound += new
+    return f"({' OR '.join(parts) or '0'})", bound
+
+
+def _is_wanted(connection: sqlite3.Connection, name: str, number: int) -> tuple[str, list[Any]]:
+    """Return the condition that a field has one of the values in `temp.wanted` under that number."""
     if name == "_id":
         wanted = "SELECT value FROM temp.wanted WHERE number = ? AND kind = ?"
         text = f"""(r.number IS NOT NULL AND r.number IN ({wanted})
             OR r.number IS NULL AND CAST(r.name AS TEXT) IN ({wanted}))"""
         return text, [number, NUMBER, number, TEXT]
     key = _key(connection, name)
-    parts = [
-        f"""r.id IN (SELECT f.run FROM {_table(connection, key)} f JOIN temp.wanted w
+    text = f"""r.id IN (SELECT f.run FROM {_table(connection, key)} f JOIN temp.wanted w
         ON w.number = ? AND w.kind = f.kind AND w.value = f.value WHERE f.key = ?)"""
-    ]
-    bound: list[Any] = [number, key]
-    special = [None] * (None in values) + [math.nan] * any(value != value for value in values)
-    for text, new in (_condition(connection, Condition(name, "==", value)) for value in special):
-        parts.append(text)
-        bound += new
-    return f"({' OR '.join(parts)})", bound
+    return text, [number, key]
 
 
 def _equals(value: Any) -> Iterator[tuple[int, Any]]:
