@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,8 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
     """Return what `model.summary` shows.
 
     Returns:
-        `layers`: per leaf module name, type, output shape without the batch, parameters (of shared ones, once),
+        `layers`: of each module that is a leaf, or has parameters or operations of its own beside those of its
+        children: name, type, output shape without the batch, and its own parameters (of shared ones, once),
         `operations` and `output_bytes` of one sample, and `receptive_field`, see `receptive_fields`, [] where it is not
         defined; `parameters` and `trainable`: totals; `operations`: floating-point operations of one sample forward, as
         `torch.utils.flop_counter` counts them (a multiply and an add are two); `parameter_bytes`, with buffers;
@@ -31,14 +32,14 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
     sizes: dict[str, int] = {}
     handles = []
     for name, module in model.named_modules():
-        if not any(module.children()):
-            handles.append(module.register_forward_hook(_shape_recorder(shapes, sizes, name)))
+        of_leaf = None if any(module.children()) else sizes
+        handles.append(module.register_forward_hook(_shape_recorder(shapes, of_leaf, name)))
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     inputs = torch.zeros(1, *input_shape, dtype=dtype, device=device)
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), _countable(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), _countable(model), FlopCounterMode(display=False) as counter:
             model(inputs)
         fields = receptive_fields(model, inputs)
     finally:
@@ -57,21 +58,29 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
 
 
 @contextlib.contextmanager
-def _countable() -> Iterator[None]:
-    """Let attention be computed by matrix products, which the counter knows, instead of by fused kernels."""
+def _countable(model: nn.Module) -> Iterator[None]:
+    """Let attention and recurrent layers be computed by matrix products, which the counter knows, not fused kernels."""
+    has_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if has_recurrent else []
+    before = [library.enabled for library in libraries]
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
+        for library in libraries:
+            library.enabled = False
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def _shape_recorder(shapes: dict[str, list[int]], sizes: dict[str, int], name: str) -> Any:
+def _shape_recorder(shapes: dict[str, list[int]], sizes: dict[str, int] | None, name: str) -> Any:
     def record(module: nn.Module, inputs: Any, output: Any) -> None:
         shapes[name] = list(output.shape[1:]) if isinstance(output, Tensor) else []
-        sizes[name] = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
+        if sizes is not None:
+            sizes[name] = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
 
     return record
 
@@ -83,22 +92,35 @@ def _layers(
     counter: FlopCounterMode,
     fields: dict[str, list[int]],
 ) -> list[dict[str, Any]]:
-    counts, root = counter.get_flop_counts(), type(model).__name__
+    operations = _own_operations(counter, type(model).__name__, shapes)
     seen: set[int] = set()
     layers = []
     for name, module in model.named_modules():
         own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in seen]
         seen.update(id(parameter) for parameter in own)
-        if own or name in shapes:
-            is_leaf = name in shapes
+        if own or operations.get(name) or name in sizes:
             row = {
                 "name": name or "(model)",
                 "type": type(module).__name__,
                 "output": shapes.get(name, []),
                 "parameters": sum(parameter.numel() for parameter in own),
-                "operations": sum(counts.get(f"{root}.{name}" if name else root, {}).values()) if is_leaf else 0,
+                "operations": operations.get(name, 0),
                 "output_bytes": sizes.get(name, 0),
                 "receptive_field": fields.get(name, []),
             }
             layers.append(row)
     return layers
+
+
+def _own_operations(counter: FlopCounterMode, root: str, called: Collection[str]) -> dict[str, int]:
+    """Return the operations of each module that was called, without those of the modules that it called itself."""
+    counts = counter.get_flop_counts()
+    totals = {name: sum(counts.get(f"{root}.{name}" if name else root, {}).values()) for name in called}
+    own = dict(totals)
+    for name, total in totals.items():
+        parts = name.split(".") if name else []
+        above = (".".join(parts[:depth]) for depth in range(len(parts) - 1, -1, -1))
+        caller = next((one for one in above if one in totals), None)
+        if caller is not None and name:
+            own[caller] -= total
+    return own

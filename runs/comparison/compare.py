@@ -18,6 +18,7 @@ from runs.comparison.grouping import ExcludedRun, Group, differences_between, di
 from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
+from runs.query.texts import count_text
 from runs.stores.run import Run
 
 __all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
@@ -296,9 +297,13 @@ def _cautions(
     excluded: Sequence[ExcludedRun],
     asked: Sequence[str],
 ) -> Iterable[str]:
-    if excluded:
+    others = [entry.run for entry in excluded if entry.is_of_other_command]
+    if others:
+        yield f"left out: {count_text(len(others), 'run')} of {', '.join(sorted({run.command for run in others}))}"
+    num_lacking = len(excluded) - len(others)
+    if num_lacking:
         yield (
-            f"{len(excluded)} of {len(excluded) + sum(len(part.result.runs) for part in measured)} runs are excluded;"
+            f"{num_lacking} of {num_lacking + sum(len(part.result.runs) for part in measured)} runs are excluded;"
             " if they failed because of what is compared, the rest is biased"
         )
     for part in measured:

@@ -37,11 +37,13 @@ class ExcludedRun:
         run: The run.
         group: Label of the group that it would belong to.
         reason: What excludes it, such as `is FAILED`.
+        is_of_other_command: Whether it is no run of what is compared at all.
     """
 
     run: Run
     group: str
     reason: str
+    is_of_other_command: bool = False
 
 
 @dataclasses.dataclass
@@ -133,7 +135,7 @@ def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], 
             reason = (
                 f"is of the command {run.command}, not {chosen[run.name]}; for those: --where command={run.command}"
             )
-            excluded.append(ExcludedRun(run, _label({name: run.get(name) for name in by}), reason))
+            excluded.append(ExcludedRun(run, _label({name: run.get(name) for name in by}), reason, True))
     return kept, excluded
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 from torch import nn
 
 from ingredients.models.summarizing import summarize
@@ -53,3 +55,31 @@ def test_operations_of_attention_are_those_that_are_counted_by_hand():
     attention = 2 * (2 * length * length * width)
     layers = 2 * (2 * length * width * hidden)
     assert summarize(model, (length, width))["operations"] == projections + attention + layers
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.rnn = kind(10, 20, batch_first=True)
+        self.head = nn.Linear(20, 3)
+
+    def forward(self, inputs):
+        return self.head(self.rnn(inputs)[0][:, -1])
+
+
+@pytest.mark.parametrize(("kind", "num_gates"), [(nn.RNN, 1), (nn.GRU, 3), (nn.LSTM, 4)])
+def test_recurrent_layers_have_the_operations_of_their_products(kind, num_gates):
+    by_hand = 2 * 16 * num_gates * (10 * 20 + 20 * 20)
+    found = summarize(Recurrent(kind), (16, 10))
+    assert {row["name"]: row["operations"] for row in found["layers"]} == {"rnn": by_hand, "head": 2 * 20 * 3}
+    assert found["operations"] == by_hand + 2 * 20 * 3
+    assert (torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled) == (True, True)
+
+
+def test_every_operation_stands_in_the_row_of_the_module_that_does_it():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    found = summarize(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), (8, 16))
+    rows = {row["name"]: row["operations"] for row in found["layers"]}
+    attention = 2 * 8 * 16 * 48 + 2 * 2 * 8 * 8 * 16 + 2 * 8 * 16 * 16  # in, scores and values, out
+    assert rows["layers.0.self_attn"] == rows["layers.1.self_attn"] == attention
+    assert sum(rows.values()) == found["operations"] > 0

@@ -212,6 +212,7 @@ def test_runs_of_other_commands_are_excluded(write_store):
         (id, "opt.name=adam", "is of the command predict, not main; for those: --where command=predict")
         for id in ("11", "12")
     ]
+    assert found.cautions == ("left out: 2 runs of predict",)
     assert of(store, metric="result", where="command=predict", mode="max").groups[0].sample.mean == 270
     assert {group.name for group in of(store, by="command", metric="seed", mode="max").groups} == {"main", "predict"}
 
