@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
+import os
 import shutil
 from collections.abc import Callable
 from datetime import datetime
@@ -47,7 +49,9 @@ __all__ = ["MongoObserver"]
 _log = logging.getLogger(__name__)
 
 START_BOUND_S = 2.5
-DRAIN_BOUND_S = 10.0
+# How long the end of a run waits for the server: one that answered during the run, and one that never did.
+DRAIN_BOUND_S, NEVER_ANSWERED_BOUND_S = 10.0, 1.0
+DRAIN_VARIABLE = "SACRISTAN_DRAIN_S"
 # Name of the folder that holds the run in a spool.
 _SPOOLED = "run"
 # Between two heartbeats in the database: a run that sends a large artifact is not to look dead.
@@ -105,13 +109,15 @@ class MongoObserver(Owned, RunObserver):
         client: A client to use in place of `url`.
         failure_dir: Where the spool is, by default `my_runs/_spool`.
         checkpoints: Whether the checkpoints that the run keeps are delivered, too, when it has ended.
+        drain_s: Seconds that the end of a run waits for what is not delivered yet, and up to 3 more for an attempt that
+            is under way; by default `SACRISTAN_DRAIN_S` in the environment, else 10, or 1 if the server never answered.
         **kwargs: Options of `pymongo.MongoClient`.
 
     Attributes:
         beat_interval_s: Seconds between two heartbeats; see `FileObserver`.
 
     Raises:
-        DestinationError: If two arguments exclude each other.
+        DestinationError: If two arguments exclude each other, or `drain_s` is no number of seconds.
     """
 
     def __init__(
@@ -125,8 +131,10 @@ class MongoObserver(Owned, RunObserver):
         client: Any = None,
         failure_dir: str | Path | None = None,
         checkpoints: bool = False,
+        drain_s: float | None = None,
         **kwargs: Any,
     ) -> None:
+        self.drain_s = _drain_s(drain_s)
         if client is not None and url is not None:
             raise DestinationError("MongoObserver: got both a client and a url; give one of them")
         if collection != "runs" and collection_prefix:
@@ -261,12 +269,12 @@ class MongoObserver(Owned, RunObserver):
             raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
     def join(self) -> None:
-        """Deliver what is left, within `DRAIN_BOUND_S`, and say in one line what is not."""
+        """Deliver what is left, within `drain_s`, and say in one line what is not."""
         # A thread does not live in a forked child, and the spool is its parent's.
         if self._shipper is None or self._is_copy():
             return
         shipper, self._shipper = self._shipper, None
-        self._is_delivered = delivered = shipper.stop(DRAIN_BOUND_S)
+        self._is_delivered = delivered = shipper.stop(self._bound_s(shipper))
         if self._own_client and self._client is not None:
             self._client.close()
             self._client = None
@@ -284,6 +292,11 @@ class MongoObserver(Owned, RunObserver):
             )
             return
         self._say_what_is_left(shipper.delivery)
+
+    def _bound_s(self, shipper: Shipper) -> float:
+        if self.drain_s is not None:
+            return self.drain_s
+        return DRAIN_BOUND_S if shipper.has_delivered else min(NEVER_ANSWERED_BOUND_S, DRAIN_BOUND_S)
 
     @property
     def _folder(self) -> Path:
@@ -320,3 +333,17 @@ def _as_id(wanted: Any) -> int | str | None:
         number = as_number(wanted)
         return wanted if number is None else number
     return wanted if isinstance(wanted, int) else None
+
+
+def _drain_s(given: float | None) -> float | None:
+    """Return the bound that was asked for, as an argument or in the environment; None for the usual one."""
+    name, value = ("drain_s", given) if given is not None else (DRAIN_VARIABLE, os.environ.get(DRAIN_VARIABLE))
+    if value is None or value == "":
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise DestinationError(f"{name}: got {value!r}, expected seconds from 0 on, such as 30")
+    return seconds

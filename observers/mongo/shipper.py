@@ -30,6 +30,7 @@ class Shipper(threading.Thread):
     Attributes:
         delivery: What delivers; None before it could be made.
         attempted: Set after the first attempt.
+        has_delivered: Whether the server took something, ever.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Shipper(threading.Thread):
         self.label = label
         self.interval_s = interval_s
         self.attempted = threading.Event()
+        self.has_delivered = False
         self._stopping = threading.Event()
         self._refused = False
         self._deadline = 0.0
@@ -74,7 +76,7 @@ class Shipper(threading.Thread):
             self._refused = is_refusal(error)
             self._warn(explain(error))
             return False
-        self._refused = False
+        self._refused, self.has_delivered = False, True
         if self._troubles:
             _log.warning("MongoDB at %s: back, and all up to now is delivered", self.label)
             self._troubles.clear()

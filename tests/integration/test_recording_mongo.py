@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
 from experiments import Experiment
-from observers import FileObserver, MongoObserver, Text
+from observers import DestinationError, FileObserver, MongoObserver, Text
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
+from observers.mongo.shipper import Shipper
 from observers.record.points import POINT, read_metrics
 from runs import open_store
 from runs.__main__ import main as runs_command
@@ -413,3 +414,35 @@ def test_explain_tells_access_from_outage(error, words):
 
 def test_label_of_a_destination_hides_credentials():
     assert Destination("mongodb://me:pw@host:1/x?authSource=admin", "db").label == "mongodb://host:1/db"
+
+
+@pytest.mark.parametrize(
+    ("drain_s", "variable", "answers", "expected"),
+    [
+        (None, None, True, 10.0),
+        (None, None, False, 1.0),
+        (None, "30", False, 30.0),
+        (0.5, "30", True, 0.5),
+    ],
+)
+def test_end_waits_as_long_as_asked_for(
+    tmp_path, database, mongo_url, monkeypatch, drain_s, variable, answers, expected
+):
+    bounds = []
+    stop = Shipper.stop
+    monkeypatch.setattr(Shipper, "stop", lambda self, bound_s: bounds.append(bound_s) or stop(self, min(bound_s, 2)))
+    if variable is not None:
+        monkeypatch.setenv("SACRISTAN_DRAIN_S", variable)
+    url = mongo_url if answers else "mongodb://127.0.0.1:9"
+    record(lambda: 1, mongo_of(database, url, failure_dir=tmp_path, serverSelectionTimeoutMS=100, drain_s=drain_s))
+    assert bounds == [expected]
+    assert database.runs.count_documents({"status": "COMPLETED"}) == answers
+
+
+@pytest.mark.parametrize("bad", ["soon", -1, float("nan"), float("inf")])
+def test_bound_that_is_no_number_of_seconds_is_refused(bad, monkeypatch):
+    with pytest.raises(DestinationError, match=r"drain_s: got .*, expected seconds from 0 on, such as 30"):
+        MongoObserver(drain_s=bad)
+    monkeypatch.setenv("SACRISTAN_DRAIN_S", str(bad))
+    with pytest.raises(DestinationError, match=r"SACRISTAN_DRAIN_S: got .*, expected seconds from 0 on"):
+        MongoObserver()
