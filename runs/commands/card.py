@@ -7,7 +7,6 @@ from pathlib import Path
 
 from runs.commands.terminal.arguments import add_run, open_given
 from runs.commands.terminal.text import print_text
-from runs.errors import RunsError, StoreError
 
 __all__ = ["add_arguments", "main"]
 
@@ -21,21 +20,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the card, or write it to a file."""
-    from observers.record.atomic_file import replacing
     from runs.comparison.model_card import model_card
+    from runs.drawing.output_file import check_output, writing
 
     output = arguments.output
-    if output is not None and output.exists() and not arguments.force:
-        raise RunsError(f"{output} is there already; choose another name, or say --force")
+    if output is not None:
+        check_output(output, overwrite=arguments.force, how="--force")
     with open_given(arguments) as store:
         card = model_card(store.get(arguments.run))
     if output is None:
         for line in card.splitlines():
             print_text(line)
         return 0
-    try:
-        with replacing(output) as stream:
-            stream.write(card.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise StoreError(f"{output} cannot be written ({error.strerror or error})") from error
+    with writing(output, overwrite=arguments.force) as stream:
+        stream.write(card.encode(errors="backslashreplace"))
     return 0

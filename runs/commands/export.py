@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runs.commands.terminal.arguments import add_runs, open_given
-from runs.commands.terminal.outcomes import print_left_out
+from runs.commands.terminal.outcomes import print_left_out, print_written
 from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
-from runs.commands.terminal.text import harmless, is_terminal, print_text
-from runs.errors import RunsError, StoreError
+from runs.commands.terminal.text import harmless, is_terminal
+from runs.errors import RunsError
 from runs.query.strict_json import strict
-from runs.query.texts import size_text
 
 if TYPE_CHECKING:
     from runs.stores.run import Run
@@ -43,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the archive or the table."""
+    from runs.drawing.output_file import check_output
+
     output = arguments.output
     suffix = output.suffix.removeprefix(".").lower() if output else ""
     format = arguments.format or (suffix if suffix in _FORMATS else "zip")
@@ -50,8 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise RunsError(f"export: got no file, expected -o FILE.{format}")
     if format == "zip" and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; say --format csv")
-    if output is not None and output.exists() and not arguments.force:
-        raise RunsError(f"{output} is there already; choose another name, or say --force")
+    if output is not None:
+        check_output(output, overwrite=arguments.force, how="--force")
     with open_given(arguments) as store:
         columns = names_in(arguments.columns) if arguments.columns else None
         chosen = _chosen(arguments, store, format, columns)
@@ -78,9 +79,7 @@ def _export_archive(chosen: Sequence[Run], output: Path) -> int:
     from runs.transfer.archives import export_runs
 
     done = export_runs(chosen, output, overwrite=True)
-    print_text(
-        f"{output}: runs {', '.join(run.id for run in chosen)}, {done.num_files} files, {size_text(done.num_bytes)}"
-    )
+    print_written(output, f"runs {', '.join(run.id for run in chosen)}, {done.num_files} files")
     print_left_out(done.left_out)
     return 0
 
@@ -111,16 +110,13 @@ def _export_table(
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    from observers.record.atomic_file import replacing
+    from runs.drawing.output_file import writing
 
     if output is None:
         yield sys.stdout
         return
-    try:
-        with replacing(output) as binary:
-            text = io.TextIOWrapper(binary, "utf-8", errors="backslashreplace", newline="")
-            yield text
-            text.flush()
-            text.detach()
-    except OSError as error:
-        raise StoreError(f"{output} cannot be written ({error.strerror or error})") from error
+    with writing(output, overwrite=True) as binary:
+        text = io.TextIOWrapper(binary, "utf-8", errors="backslashreplace", newline="")
+        yield text
+        text.flush()
+        text.detach()

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
+from runs.commands.terminal.outcomes import print_written
 from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
-from runs.commands.terminal.text import harmless, is_terminal, print_text
+from runs.commands.terminal.text import harmless, is_terminal
 from runs.errors import PlotError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     outputs = parser.add_mutually_exclusive_group()
     outputs.add_argument("-o", "--output", type=Path, metavar="FILE", help=help)
     add_json(outputs)
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -60,9 +62,11 @@ def main(arguments: argparse.Namespace) -> int:
     if not 0 < arguments.confidence < 1:
         raise PlotError(f"--confidence: got {arguments.confidence}, expected a number between 0 and 1, such as 0.95")
     if arguments.output is not None:
+        from runs.drawing.output_file import check_output
         from runs.drawing.pictures import check_format
 
         check_format(arguments.output)
+        check_output(arguments.output, overwrite=arguments.force, how="--force")
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
     with open_given(arguments) as store:
@@ -76,8 +80,9 @@ def main(arguments: argparse.Namespace) -> int:
     elif arguments.output is not None:
         from runs.drawing.pictures import draw
 
-        draw(panels, arguments.output, arguments.title)
-        print_text(f"{arguments.output}: {sum(len(panel.curves) for panel in panels)} curves of {len(found)} runs")
+        draw(panels, arguments.output, arguments.title, overwrite=arguments.force)
+        num_curves = sum(len(panel.curves) for panel in panels)
+        print_written(arguments.output, f"{num_curves} curves of {len(found)} runs", with_length=False)
     else:
         _print(panels)
     return 0

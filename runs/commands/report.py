@@ -6,10 +6,9 @@ import argparse
 from pathlib import Path
 
 from runs.commands.terminal.arguments import add_runs, open_given
+from runs.commands.terminal.outcomes import print_written
 from runs.commands.terminal.selection import add_direction, add_selection, find_named_or_chosen, names_in
-from runs.commands.terminal.text import print_text
 from runs.errors import RunsError
-from runs.query.texts import size_text
 
 __all__ = ["add_arguments", "main"]
 
@@ -46,10 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Write the report."""
     from runs.comparison.report import write_report
+    from runs.drawing.output_file import check_output
 
     output, by = arguments.output, names_in(*arguments.by)
-    if output.exists() and not arguments.force:
-        raise RunsError(f"{output} is there already; choose another name, or say --force")
+    check_output(output, overwrite=arguments.force, how="--force")
     if arguments.compare and not by:
         raise RunsError("--compare: expected --by too, the fields that make the groups to compare")
     with open_given(arguments) as store:
@@ -68,7 +67,5 @@ def main(arguments: argparse.Namespace) -> int:
             log_y=arguments.log_y,
             overwrite=arguments.force,
         )
-    print_text(f"{output}: {len(found)} run{'s' * (len(found) != 1)}, {size_text(output.stat().st_size)}")
-    if note:
-        print_text(note)
+    print_written(output, f"{len(found)} run{'s' * (len(found) != 1)}", note)
     return 0

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from observers.record.atomic_file import replacing
 from runs.comparison.compare import compare
 from runs.comparison.panels import View, make_panels
 from runs.comparison.report_sections import (
@@ -21,7 +20,8 @@ from runs.comparison.report_sections import (
     statistics_section,
 )
 from runs.drawing.markup import Markup, element
-from runs.errors import PlotError, StoreError
+from runs.drawing.output_file import check_output, writing
+from runs.errors import PlotError
 from runs.stores.run import Run
 
 __all__ = ["write_report"]
@@ -89,14 +89,10 @@ def write_report(
     view = View(tuple(by), tuple(over), x, smoothing, log_y=log_y)
     contents = _Contents(title, tuple(metrics), view, compared, mode)
     path = Path(path)
-    if not overwrite and path.exists():
-        raise StoreError(f"{path} is there already; choose another name, or say overwrite=True")
+    check_output(path, overwrite=overwrite)
     content = _page(list(runs), contents).encode()
-    try:
-        with replacing(path) as stream:
-            stream.write(content)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+    with writing(path, overwrite=overwrite) as stream:
+        stream.write(content)
     return path
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.atomic_file import replacing
 from runs.drawing.curve import COLORS
+from runs.drawing.output_file import writing
 from runs.drawing.panel import Panel
 from runs.errors import PlotError
 
@@ -54,16 +54,18 @@ def check_format(path: Path) -> None:
         raise PlotError(f"got the file {path}, expected one that ends in {', '.join(FORMATS)}")
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
+def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: bool = False) -> None:
     """Draw panels below each other into a file, which is replaced as a whole.
 
     Args:
         panels: At least one.
         path: Ends in one of `FORMATS`.
         title: Above all of it.
+        overwrite: Whether a file that is there is replaced.
 
     Raises:
-        PlotError: If matplotlib is not there, the file cannot be written, or its ending is none.
+        PlotError: If matplotlib is not there, or the file's ending is none of them.
+        StoreError: If the file is there already, or cannot be written.
     """
     check_format(path)
     options = FORMATS[path.suffix.lower()]
@@ -84,11 +86,8 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
             _draw_panel(axes, panel)
         if title:
             figure.suptitle(printable(title), parse_math=False)
-        try:
-            with replacing(path) as temporary:
-                figure.savefig(temporary, format=path.suffix.lower()[1:], **options)
-        except OSError as error:
-            raise PlotError(f"{path} cannot be written ({error.strerror}); give another --output") from error
+        with writing(path, overwrite=overwrite) as stream:
+            figure.savefig(stream, format=path.suffix.lower()[1:], **options)
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import re
 import shutil
 import stat
@@ -22,10 +23,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from observers.record.atomic_file import replacing
 from observers.record.json_text import parse_json
 from observers.record.safe_paths import relative_path
 from observers.record.schema import RUN
+from runs.drawing.output_file import check_output, is_stream, writing
 from runs.errors import ArchiveError, RunsError, StoreError
 from runs.stores.adding import Copied
 from runs.stores.folder import FolderStore
@@ -88,8 +89,7 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
             export_runs(store.find("status=COMPLETED"), "completed.zip")
     """
     path = Path(path)
-    if path.exists() and not overwrite:
-        raise StoreError(f"{path} is there already; choose another name, or pass overwrite=True")
+    check_output(path, overwrite=overwrite)
     left_out: list[str] = []
     try:
         # On the same disk as the archive, where there is room for it.
@@ -103,18 +103,21 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
                 left_out += [f"run {run.id}: {text}" for text in staged.left_out]
                 listed.append({"folder": str(number), "uid": staged.uid, "name": run.name, "id": run.id})
             files = sorted(found for found in base.rglob("*") if found.is_file())
-            with replacing(path) as stream:
+            with writing(path, overwrite=overwrite) as stream:
                 count = _write(stream, base, files, listed, runs[0].store if runs else None, left_out)
+                num_bytes = stream.seek(0, os.SEEK_END)
     except OSError as error:
         raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
-    return Exported(count, path.stat().st_size, tuple(left_out))
+    return Exported(count, num_bytes, tuple(left_out))
 
 
 @contextlib.contextmanager
 def staging_beside(path: Path) -> Iterator[Path]:
-    """Give a folder for what is not whole yet, beside `path`; it goes in the end."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name[:64]}.", dir=path.parent) as name:
+    """Give a folder for what is not whole yet, beside `path`, or elsewhere if that is a pipe; it goes in the end."""
+    beside = None if is_stream(path) else path.parent
+    if beside is not None:
+        beside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name[:64]}.", dir=beside) as name:
         yield Path(name)
 
 

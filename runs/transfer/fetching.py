@@ -103,8 +103,8 @@ def _write(content: Content, folder: Path, written: set[str], *, overwrite: bool
     is_there = target.exists() or target.is_symlink()
     if is_there and (same in written or not overwrite):
         raise StoreError(f"{str(target)!r} is there already; choose another folder, or say --force")
-    if target.is_dir() and not target.is_symlink():
-        raise StoreError(f"{str(target)!r} is a folder")
+    if is_there and not target.is_symlink() and not target.is_file():
+        raise StoreError(f"{str(target)!r} is {'a folder' if target.is_dir() else 'no regular file'}; move it away")
     with replacing(target, durable=False) as stream:
         content.write_to(stream)
     written.add(same)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from observers.record.atomic_file import replacing
-from runs.errors import MissingExtraError, StoreError
+from runs.drawing.output_file import writing
+from runs.errors import MissingExtraError
 from runs.stores.rows import row_of
 from runs.stores.run import Run
 
@@ -90,11 +90,8 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, A
     frame = pandas.DataFrame(list(rows), columns=list(columns))
     found = {name: _column(frame[name].tolist()) for name in columns}
     table = pa.table({name: pa.array(values) for name, values in found.items()})
-    try:
-        with replacing(path) as stream:
-            pq.write_table(table, stream)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written ({error.strerror or error})") from error
+    with writing(path, overwrite=True) as stream:
+        pq.write_table(table, stream)
 
 
 def _as_text(value: Any) -> Any:

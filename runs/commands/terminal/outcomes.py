@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runs.commands.terminal.strict_json import print_json
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from runs.stores.adding import Copied
     from runs.stores.removing import Removed
 
-__all__ = ["print_copied", "print_left_out", "print_removed"]
+__all__ = ["print_copied", "print_left_out", "print_removed", "print_written"]
 
 
 def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
@@ -67,6 +68,16 @@ def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json
         else:
             print_text(f"{before} is in {one.run.store.where} already, as run {one.run.id}; nothing is changed")
         print_left_out(one.left_out)
+
+
+def print_written(output: Path, what: str, note: str = "", *, with_length: bool = True) -> None:
+    """Print what was written to a file; to stderr if that is a pipe, which may be stdout itself."""
+    from runs.drawing.output_file import is_stream
+
+    is_file = not is_stream(output)
+    length = f", {size_text(output.stat().st_size)}" if is_file and with_length else ""
+    for text in filter(None, (f"{output}: {what}{length}", note)):
+        (print_text if is_file else print_to_stderr)(text)
 
 
 def print_left_out(sentences: Sequence[str]) -> None:

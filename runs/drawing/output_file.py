@@ -1,0 +1,101 @@
+"""The file that somebody names as output: a regular file is replaced as a whole, a pipe or a device is written into."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from observers.record.atomic_file import replacing
+from runs.errors import StoreError
+
+__all__ = ["check_output", "is_stream", "writing"]
+
+_NAMED = {"/dev/stdout": 1, "/dev/stderr": 2}
+_DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
+
+
+def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") -> None:
+    """Check that output may go to `path`.
+
+    Args:
+        path: A file, there or not, a pipe or a character device.
+        overwrite: Whether a file that is there is replaced.
+        how: What to say to replace it, for the message.
+
+    Raises:
+        StoreError: If a file is there and not to be replaced, or it is a folder, a socket or a disk.
+    """
+    if is_stream(path):
+        return
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    if stat.S_ISDIR(mode):
+        raise StoreError(f"{path} is a folder; give the name of a file")
+    if not stat.S_ISREG(mode):
+        raise StoreError(f"{path} is a socket or a disk; give the name of a file or a pipe")
+    if not overwrite:
+        raise StoreError(f"{path} is there already; choose another name, or say {how}")
+
+
+def is_stream(path: Path) -> bool:
+    """Tell whether output is written into what is at `path`: an open descriptor, a FIFO or a character device."""
+    if _descriptor(path) is not None:
+        return True
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+@contextlib.contextmanager
+def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
+    """Give a stream to write output to; it comes to `path` as a whole, or not at all if anything fails before.
+
+    A link stays, and the file that it leads to is replaced.
+
+    Raises:
+        StoreError: As `check_output` does, and if it cannot be written.
+    """
+    check_output(path, overwrite=overwrite)
+    try:
+        if not is_stream(path):
+            with replacing(Path(os.path.realpath(path))) as stream:
+                yield stream
+            return
+        with tempfile.TemporaryFile() as whole:
+            yield whole
+            whole.seek(0)
+            with os.fdopen(_opened(path), "wb") as stream:
+                shutil.copyfileobj(whole, stream, 2**20)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _descriptor(path: Path) -> int | None:
+    match = _DESCRIPTOR.fullmatch(str(path))
+    return int(match[1]) if match else _NAMED.get(str(path))
+
+
+def _opened(path: Path) -> int:
+    number = _descriptor(path)
+    if number is None:
+        return os.open(path, os.O_WRONLY)
+    sys.stdout.flush()
+    return os.dup(number)  # opened by its name, a file would be written from its start
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} cannot be written ({error.strerror or error})")
