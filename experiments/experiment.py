@@ -337,6 +337,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         shown = {flag: redact(value) if isinstance(value, str) else value for flag, value in ours.items()}
         run.meta_info["options"] |= {"--force": force, **shown}
         run.meta_info["config_updates"] = config_updates or {}
+        strictness.check_depth(run.config)
         self._check_config(run, given_updates, named_configs)
         self._attach_observers(run, ours)
         check_nested(run)

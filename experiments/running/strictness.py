@@ -29,6 +29,7 @@ from ingredients.config.ingredient import MapSignature
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import Scope, misfit
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
+from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
 
 __all__ = ["check_known", "check_scopes", "check_settings", "check_updates", "nested"]
 
@@ -71,6 +72,20 @@ def check_updates(
             _check_group(path, values)
             if "seed" in values:
                 _check_seed(experiment, path, values["seed"], force)
+
+
+def check_depth(config: Mapping[str, Any]) -> None:
+    """Refuse a config that is nested more deeply than a record is.
+
+    Raises:
+        ConfigError: If it is.
+    """
+    for name, value in config.items():
+        if is_deeper(value, MAX_NOTED_LEVELS - 1):
+            raise ConfigError(
+                f"{name}: got lists and dicts nested more than {MAX_NOTED_LEVELS} levels deep in the config, expected "
+                "fewer; put the data into a file, and its path into the config"
+            )
 
 
 def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> None:

@@ -297,7 +297,7 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
             raise TypeError(f"it is a {type(metadata).__name__}")
         if len(text) > MAX_METADATA_BYTES or _depth(found) > MAX_METADATA_DEPTH:
             raise ValueError(f"it is larger than {MAX_METADATA_BYTES // 1024} KiB or {MAX_METADATA_DEPTH} levels")
-    except (TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # whatever an object does that is asked for its entries
         raise ArtifactError(
             f"artifact metadata: {error}; expected a dict of what JSON holds, up to 256 KiB; put more into a file"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from observers.file.sacred_form import plain
+from observers.file.odd_entries import OddEntries
 from observers.record.journal import Journal
 from observers.record.pacing import Pace
 from observers.record.schema import INFO
@@ -18,10 +18,12 @@ class InfoFile:
 
     Args:
         journal: The journal of the run.
+        odd: Makes it plain.
     """
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, odd: OddEntries) -> None:
         self._journal = journal
+        self._odd = odd
         self._info: dict[str, Any] = {}
         self._text = "{}"
         self._pace = Pace()
@@ -35,7 +37,7 @@ class InfoFile:
     def write(self) -> None:
         """Write the info of the last heartbeat as it is now, if it changed."""
         with self._pace:
-            document = plain(self._info)
+            document = self._odd.plain("info", self._info)
             text = json.dumps(document, sort_keys=True)
             if text != self._text:
                 self._text = text

@@ -22,7 +22,6 @@ from observers.errors import ArtifactError, ResumeError
 from observers.file.lease_file import LeaseFile
 from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import RunFile, command_line, new_entry
-from observers.file.sacred_form import plain
 from observers.provenance.lab_sources import LabSources
 from observers.record.guarding import Owned, guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
@@ -477,7 +476,7 @@ class FileObserver(Owned, RunObserver):
 
     @guarded
     def _write_end(self, status: str, at: datetime, entries: dict[str, Any]) -> None:
-        self._started().end(status, at, **{name: plain(value) for name, value in entries.items()})
+        self._started().end(status, at, **entries)
 
     def _release(self) -> None:
         """Let others write the record, which is as it should be."""

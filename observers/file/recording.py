@@ -13,10 +13,11 @@ from observers.errors import ResumeError
 from observers.file.info_file import InfoFile
 from observers.file.lease_file import LeaseFile
 from observers.file.run_file import RunFile
-from observers.file.sacred_form import plain, sacred_metrics, to_ticks
+from observers.file.sacred_form import sacred_metrics, to_ticks
 from observers.file.whereabouts import Whereabouts
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
+from observers.record.guarding import Apart
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.media_entry import MediaEntry
@@ -106,7 +107,8 @@ class Recording:
         self.start = start.replace(tzinfo=UTC)
         self._sources = sources
         self._lock = lock
-        self._info = InfoFile(journal)
+        self._info = InfoFile(journal, run.odd)
+        self._apart = Apart()
         self._output_done = 0
         # What was said to have changed since the first session: pairs of the kind and the name.
         self._told: set[tuple[str, str]] = set()
@@ -152,7 +154,7 @@ class Recording:
         """Write down what is known when a session begins."""
         _recordings.setdefault(self.uid, []).append(self)
         self._save_sources()
-        self.journal.write(CONFIG, plain(config))
+        self.journal.write(CONFIG, self.run.odd.plain("config", config))
         if not self.is_resumed:
             self.lease.write()
             self.run.write()
@@ -210,17 +212,20 @@ class Recording:
     def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
         """Write down what is new: points, output, info, result, and that the run is alive."""
         if self._folder_pace.is_due:
-            with self._folder_pace:
+            with self._apart.part("following the folder"), self._folder_pace:
                 self.stay_in_folder()
-        self.journal.flush()
-        self._write_summary()
+        with self._apart.part("points"):
+            self.journal.flush()
+            self._write_summary()
         if len(captured_out) > self._output_done:
             self.add_output(captured_out[self._output_done :])
             self._output_done = len(captured_out)
-        self._info.heartbeat(info)
-        self._save_sources()
+        with self._apart.part("info"):
+            self._info.heartbeat(info)
+        with self._apart.part("sources"):
+            self._save_sources()
         if self._gathering is not None and self._gathering_pace.is_due:
-            with self._gathering_pace:
+            with self._apart.part("provenance"), self._gathering_pace:
                 self._gathering.look()
         self.lease.renew()
         self.run.heartbeat(at, result)
@@ -348,21 +353,8 @@ class Recording:
             **entries: What else to tell of it.
         """
         try:
-            self.stay_in_folder()
-            if self._gathering is not None:
-                self._gathering.look()
-            self._info.write()
-            self._save_sources()
-            self.journal.give_up()
-            self.run.note_unwritten_points(self.journal.points.num_lost_points)
-            lost = {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
-            if self.is_resumed:
-                # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
-                lost["damaged_points"] = self.journal.points.num_damaged()
+            lost = self._write_rest()
             self.run.end(status, at, lost, **entries)
-            self.journal.write_summary(durable=True)
-            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
-                self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
             # Last: a run that says how it ended has all else on the disk by then.
             self.journal.sync_all()
             self.run.write()
@@ -373,3 +365,29 @@ class Recording:
                 _recordings[self.uid] = others
             else:
                 _recordings.pop(self.uid, None)
+
+    def _write_rest(self) -> dict[str, int | list[str]]:
+        """Write what is left but for `run.json`, each part whatever becomes of the others; return what is lost."""
+        part = self._apart.part
+        with part("following the folder"):
+            self.stay_in_folder()
+        with part("provenance"):
+            if self._gathering is not None:
+                self._gathering.look()
+        with part("info"):
+            self._info.write()
+        with part("sources"):
+            self._save_sources()
+        lost: dict[str, int | list[str]] = {}
+        with part("points"):
+            self.journal.give_up()
+            self.run.note_unwritten_points(self.journal.points.num_lost_points)
+            if self.is_resumed:
+                # A disk takes its time to damage what it holds: these are of earlier sessions, and were not rewound.
+                lost["damaged_points"] = self.journal.points.num_damaged()
+            self.journal.write_summary(durable=True)
+        with part(SACRED_METRICS):
+            if 0 < sum(row["count"] for row in self.journal.summary.values()) <= MAX_SACRED_POINTS:
+                self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
+        lost |= {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
+        return lost | {"lost_parts": sorted(self._apart.failed)}

@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from observers.file.sacred_form import plain
+from observers.file.odd_entries import OddEntries
 from observers.record.identity import new_uid, parent_uid
 from observers.record.journal import Journal
+from observers.record.json_text import MAX_LEVELS
 from observers.record.redaction import hide_passwords, redact
 from observers.record.schema import FORMAT, RUN
 
@@ -34,10 +35,12 @@ class RunFile:
 
     Attributes:
         entry: What stands in it.
+        odd: Makes what the run notes plain.
     """
 
     def __init__(self, journal: Journal, entry: dict[str, Any], meta_info: Mapping[str, Any]) -> None:
         self.entry = {**entry, "folder": str(journal.folder.absolute())}
+        self.odd = OddEntries(journal)
         self._journal = journal
         self._meta = meta_info
 
@@ -53,7 +56,7 @@ class RunFile:
 
     def write(self) -> bool:
         """Replace the file, and return whether that is done."""
-        return self._journal.write(RUN, plain(self.entry))
+        return self._journal.write(RUN, self.odd.plain("", self.entry, num_levels=MAX_LEVELS))
 
     def follow(self) -> None:
         """Note that the folder is another one."""
@@ -63,7 +66,7 @@ class RunFile:
     def heartbeat(self, at: datetime, result: Any) -> None:
         """Note that the run is alive, and its result; only a new one is worth to replace the file."""
         # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
-        result = plain(result)
+        result = self.odd.plain("result", result)
         changed = self.entry.get("result") != result
         self.entry |= {"result": result, "heartbeat": at.isoformat()}
         if changed:
@@ -94,7 +97,8 @@ class RunFile:
         if name not in self.entry["artifacts"]:
             self.entry["artifacts"].append(name)
         if metadata or content_type:
-            details = {"metadata": plain(metadata), "content_type": content_type}
+            plain = self.odd.plain(f"metadata of the artifact {name}", metadata)
+            details = {"metadata": plain, "content_type": content_type}
             self.entry.setdefault("artifact_details", {})[name] = details
         if left_at is not None:
             self.entry.setdefault("artifact_paths", {})[name] = str(left_at)
@@ -151,16 +155,17 @@ class RunFile:
             self.session["step"] = step
         self.write()
 
-    def end(self, status: str, at: datetime, lost: Mapping[str, int], **entries: Any) -> None:
+    def end(self, status: str, at: datetime, lost: Mapping[str, int | list[str]], **entries: Any) -> None:
         """Note how the run ended. It is written by the next `write`: after all else, so that the rest is there by then.
 
         Args:
             status: Its status; one that is completed is so only if nothing is lost.
             at: When.
-            lost: How much of the record was given up, by its name in the file.
+            lost: How much of the record was given up, or which parts of it, by its name in the file.
             **entries: What else there is to tell of it.
         """
-        lost = {name: number for name, number in lost.items() if number}
+        entries = {name: self.odd.plain(name, value) for name, value in entries.items()}
+        lost = {name: amount for name, amount in lost.items() if amount}
         if (lost or "lost_points" in self.entry or "lost_artifacts" in self.entry) and status == "COMPLETED":
             status = "COMPLETED_WITH_LOSS"
         self.entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries, **lost}

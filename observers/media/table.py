@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +12,11 @@ from observers.errors import MediaError
 from observers.media.kinds import Image, Media, are_numbers, snapshot
 from observers.media.snapshots import Snapshot
 from observers.record.media_entry import Content
+from observers.record.storable import MAX_DIGITS, is_unwritable, storable_integer
 
 __all__ = ["Table"]
+
+_log = logging.getLogger(__name__)
 
 
 class Table(Media):
@@ -80,6 +84,11 @@ def _written(cell: Any, images: dict[str, Content]) -> Any:
         return {"$image": content.file, **content.meta}
     if isinstance(cell, Snapshot):
         cell = cell.array().item()
+    if isinstance(cell, int) and is_unwritable(cell):
+        _log.warning(
+            "Table: an integer of more than %s digits is noted as text, in hexadecimal ones", f"{MAX_DIGITS:,}"
+        )
+        return storable_integer(cell)
     if isinstance(cell, float) and not math.isfinite(cell):
         return {"$number": str(cell)}
     return cell

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from observers.errors import ObserversError
 
-__all__ = ["Owned", "guarded", "guarded_without_lock"]
+__all__ = ["Apart", "Owned", "guarded", "guarded_without_lock"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,31 @@ class Owned:
                 self._owner_pid,
             )
         return True
+
+
+class Apart:
+    """Does the parts of an event apart from each other: one that fails is said once, and the next one follows.
+
+    Attributes:
+        failed: The parts that failed when they were tried last.
+    """
+
+    def __init__(self) -> None:
+        self.failed: set[str] = set()
+        self._said: set[str] = set()
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Keep the errors of a block from what follows it."""
+        try:
+            yield
+        except Exception:
+            self.failed.add(name)
+            if name not in self._said:
+                self._said.add(name)
+                _log.exception("%s failed; the run goes on, and so does the rest of its record", name)
+        else:
+            self.failed.discard(name)
 
 
 def guarded(method: Callable) -> Callable:

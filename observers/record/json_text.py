@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["MAX_LEVELS", "is_deeper", "parse_json"]
+__all__ = ["MAX_LEVELS", "MAX_NOTED_LEVELS", "is_deeper", "parse_json"]
 
 # Lists and objects within each other. Readers walk them by recursion, and a level takes up to three of Python's 1,000
 # frames. Python's own parser stops at 1,000 levels in 3.11, and at many more in later versions.
 MAX_LEVELS = 200
+# A run's info, result, config and metadata are cut here when they are written, with room for the document around them.
+MAX_NOTED_LEVELS = 180
 
 
 def parse_json(text: str | bytes) -> Any:

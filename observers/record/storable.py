@@ -6,10 +6,16 @@ more than 34 digits are texts to questions, in folders as in databases.
 
 from __future__ import annotations
 
-__all__ = ["is_large", "is_text_only", "storable_integer", "storable_text"]
+import math
+import sys
+
+__all__ = ["MAX_DIGITS", "is_large", "is_text_only", "is_unwritable", "storable_integer", "storable_text"]
 
 _DIGITS = 34
 _BOUND = 10**_DIGITS
+# Python neither writes nor reads integers of more digits, unless it is told to.
+MAX_DIGITS = 4300
+_BITS_A_DIGIT = math.log2(10)
 
 
 def is_large(value: int) -> bool:
@@ -22,9 +28,17 @@ def is_text_only(value: int) -> bool:
     return not -_BOUND < value < _BOUND
 
 
+def is_unwritable(value: int) -> bool:
+    """Tell whether an integer has more digits than Python writes and reads."""
+    # No Python allows fewer than 640 digits.
+    if value.bit_length() < 2000:
+        return False
+    return value.bit_length() > _BITS_A_DIGIT * min(sys.get_int_max_str_digits() or MAX_DIGITS, MAX_DIGITS)
+
+
 def storable_integer(value: int) -> str:
     """Return an integer of any length as text; one that Python refuses to write in digits, in hexadecimal ones."""
-    return f"{value:#x}" if value.bit_length() > 10_000 else str(value)
+    return f"{value:#x}" if is_unwritable(value) else str(value)
 
 
 def storable_text(text: str) -> str:

@@ -98,6 +98,15 @@ for name, value, step in bad:
     except TypeError: continue
     raise AssertionError((name, value, step))
 """
+ODD_ENTRIES = """
+class Unlisted(dict):
+    def items(self): 1 / 0
+deep = 1
+for _ in range(900): deep = [deep]
+run.info |= {"integer": 10**5000, "key": {10**5000: 1}, "unlisted": Unlisted(a=1), "deep": deep}
+run.flush()
+run.result = dict(run.info)
+"""
 OTHERS = """
 from observers.record.locking import RecordLock
 from runs import reap
@@ -128,6 +137,7 @@ FAULTS = [
         status="INTERRUPTED",
     ),
     Fault("values and names that are none", BAD_VALUES),
+    Fault("info and a result that JSON cannot hold", ODD_ENTRIES),
     Fault("others reap and write the record", OTHERS),
     Fault("the folder is deleted", "shutil.rmtree(folder.rename('doomed'))"),
     Fault("all folders are deleted", "shutil.rmtree(folder.parent.rename('doomed'))"),

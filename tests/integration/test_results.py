@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +12,19 @@ import torch
 
 import runs
 from experiments import Experiment
-from observers import FileObserver, MongoObserver
+from ingredients.errors import ConfigError
+from observers import ArtifactError, FileObserver, MongoObserver, Table, read_table
+from observers.file.info_file import InfoFile
+from observers.record.media_record import read_media
 
 RESULT = {"acc": torch.tensor(0.5), "ci": (0.25, np.float32(0.75))}
 
 
-def record(main, *observers):
+def record(main, *observers, **options):
     ex = Experiment("computed", base_dir=Path(__file__).parent, save_git_info=False)
     ex.observers.extend(observers)
     ex.main(main)
-    return ex.run(options={"--capture": "sys"})
+    return ex.run(options={"--capture": "sys"}, **options)
 
 
 def test_numbers_of_a_run_are_stored_as_numbers(tmp_path, database, mongo_url):
@@ -79,3 +83,82 @@ def test_result_without_a_text_completes(tmp_path, caplog):
     assert stored["result"]["acc"] == 0.5
     assert stored["result"]["model"]["py/object"].endswith("Textless")
     assert "the result, a dict, has no text (RuntimeError: no text); it is noted as" in caplog.text
+
+
+class Unlisted(dict):
+    def items(self):
+        raise RuntimeError("no entries")
+
+
+HUGE = 10**5000
+DEEP: list = []
+for _ in range(900):
+    DEEP = [DEEP]
+ODD = {"integer": HUGE, "key": {HUGE: 1}, "unlisted": Unlisted(a=1), "deep": DEEP}
+
+
+def test_entries_that_json_cannot_hold_are_told_and_noted_as_text(tmp_path, database, mongo_url, caplog):
+    (tmp_path / "weights").write_text("w")
+
+    def main(_run):
+        _run.info |= ODD
+        _run.flush()
+        _run.log_media("cases", Table(["number"], [[HUGE], [5]]))
+        _run.add_artifact(tmp_path / "weights", metadata=ODD)
+        for metadata in ODD.values():
+            with pytest.raises(ArtifactError, match="artifact metadata"):
+                _run.log_artifact("weights", tmp_path / "weights", metadata={"value": metadata})
+        _run.info["later"] = 1
+        return {"accuracy": 0.5, **ODD}
+
+    with caplog.at_level(logging.WARNING):
+        observers = FileObserver(tmp_path / "runs"), MongoObserver(mongo_url, database.name)
+        record(main, *observers, meta_info={"odd": ODD})
+    for where in (tmp_path / "runs", f"{mongo_url}/{database.name}"):
+        with runs.open_store(where) as store:
+            [run] = store.find("result.accuracy=0.5")
+            assert run.status == "COMPLETED"
+            odd = [run.info, run.result, run.document["meta"]["odd"], run.artifact_details()["weights"]["metadata"]]
+            assert run.info["later"] == 1
+        for found in odd:
+            assert (found["integer"], found["key"], found["unlisted"]) == (hex(HUGE), {hex(HUGE): 1}, "{'a': 1}")
+            assert found["deep"][0][0][0]
+    [table] = read_media(tmp_path / "runs" / "1")
+    assert read_table(table.path) == (["number"], [[hex(HUGE)], [5]])
+    told = [line for line in caplog.messages if "noted as" in line]
+    assert sum("info.integer (an integer of more than 4,300 digits)" in line for line in told) == 1
+    for name in ("info.unlisted (RuntimeError: no entries)", "info.deep.0.0", "result", "meta.odd.integer"):
+        assert any(name in line for line in told), name
+    assert not any(entry.exc_info for entry in caplog.records)
+
+
+def test_part_of_a_record_that_fails_takes_nothing_else_with_it(tmp_path, caplog, monkeypatch):
+    def fail(self):
+        raise RuntimeError("a fault of ours")
+
+    def main(_run):
+        _run.log_scalar("loss", 0.5, 0)
+        monkeypatch.setattr(InfoFile, "write", fail)
+        _run.flush()
+        return 0.5
+
+    record(main, FileObserver(tmp_path / "runs"))
+    stored = json.loads((tmp_path / "runs" / "1" / "run.json").read_text())
+    assert (stored["status"], stored["lost_parts"]) == ("COMPLETED_WITH_LOSS", ["info"])
+    assert stored["result"] == 0.5
+    assert caplog.text.count("info failed; the run goes on, and so does the rest of its record") == 1
+
+
+def test_config_deeper_than_a_record_is_refused(tmp_path):
+    ex = Experiment("computed", base_dir=Path(__file__).parent, save_git_info=False)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+    ex.main(lambda: None)
+    with pytest.raises(ConfigError, match=r"add_config: got lists and dicts .* too many levels deep"):
+        ex.add_config(data=DEEP)
+    shallower: list = []
+    for _ in range(180):
+        shallower = [shallower]
+    ex.add_config(data=shallower)
+    with pytest.raises(ConfigError, match="data: got lists and dicts nested more than 180 levels deep"):
+        ex.run()
+    assert not (tmp_path / "runs").exists()
