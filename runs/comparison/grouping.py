@@ -8,12 +8,13 @@ it are one repetition, however many they are: they hold no independent evidence.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import difflib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runs.errors import ComparisonError
+from runs.errors import ComparisonError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
@@ -118,23 +119,26 @@ def _label(values: Mapping[str, Any]) -> str:
 
 
 def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], list[ExcludedRun]]:
-    """Return the runs of one command of each experiment, and the others."""
+    """Return the runs of one command of each experiment, with those whose command cannot be read, and the others."""
     prefetch(runs, ["command", "experiment.name"])
-    counts: dict[str, collections.Counter[str]] = {}
+    commands: dict[Run, tuple[str, str]] = {}
     for run in runs:
-        counts.setdefault(run.name, collections.Counter())[run.command] += 1
+        with contextlib.suppress(StoreError):
+            commands[run] = run.name, run.command
+    counts: dict[str, collections.Counter[str]] = {}
+    for name, command in commands.values():
+        counts.setdefault(name, collections.Counter())[command] += 1
     chosen = {
         name: next((one for one in _TRAININGS if one in found), min(found, key=lambda one: (-found[one], one)))
         for name, found in counts.items()
     }
     kept, excluded = [], []
     for run in runs:
-        if run.command == chosen[run.name]:
+        name, command = commands.get(run, ("", ""))
+        if run not in commands or command == chosen[name]:
             kept.append(run)
         else:
-            reason = (
-                f"is of the command {run.command}, not {chosen[run.name]}; for those: --where command={run.command}"
-            )
+            reason = f"is of the command {command}, not {chosen[name]}; for those: --where command={command}"
             excluded.append(ExcludedRun(run, _label({name: run.get(name) for name in by}), reason, True))
     return kept, excluded
 
