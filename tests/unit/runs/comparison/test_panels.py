@@ -18,7 +18,7 @@ from runs.drawing.panel import Panel
 from runs.drawing.pictures import draw
 from runs.drawing.terminal_plot import draw_text
 from runs.drawing.ticks import ticks
-from runs.errors import PlotError
+from runs.errors import PlotError, StoreError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -140,7 +140,7 @@ def test_pictures_are_the_same_each_time(tmp_path):
     for name in ("p.svg", "p.png", "p.pdf"):
         drawn = []
         for _ in range(2):
-            draw([panel(curve(3, 2, 1, low=np.ones(3), high=np.full(3, 4.0)))], tmp_path / name, "title")
+            draw([panel(curve(3, 2, 1, low=np.ones(3), high=np.full(3, 4.0)))], tmp_path / name, "title", overwrite=True)
             drawn.append((tmp_path / name).read_bytes())
         assert drawn[0] == drawn[1], name
     assert b"<dc:date>" not in (tmp_path / "p.svg").read_bytes()
@@ -195,7 +195,7 @@ def test_user_settings_of_matplotlib_change_nothing(tmp_path):
 def test_file_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(PlotError, match=r"got the file x.gif, expected one that ends in .png, .svg, .pdf"):
         draw([panel(curve(1))], __import__("pathlib").Path("x.gif"))
-    with pytest.raises(PlotError, match=r"p.png cannot be written \(No such file or directory\)"):
+    with pytest.raises(StoreError, match=r"p.png cannot be written \(No such file or directory\)"):
         draw([panel(curve(1))], tmp_path / "none" / "p.png")
 
 
