@@ -140,7 +140,8 @@ def test_pictures_are_the_same_each_time(tmp_path):
     for name in ("p.svg", "p.png", "p.pdf"):
         drawn = []
         for _ in range(2):
-            draw([panel(curve(3, 2, 1, low=np.ones(3), high=np.full(3, 4.0)))], tmp_path / name, "title", overwrite=True)
+            panels = [panel(curve(3, 2, 1, low=np.ones(3), high=np.full(3, 4.0)))]
+            draw(panels, tmp_path / name, "title", overwrite=True)
             drawn.append((tmp_path / name).read_bytes())
         assert drawn[0] == drawn[1], name
     assert b"<dc:date>" not in (tmp_path / "p.svg").read_bytes()
