@@ -29,6 +29,8 @@ _NEEDED = ("status", "tags")
 _SHOWN_FOR_S = 10.0
 # And of the list of those that cannot be read, of which there are hardly ever any.
 _BROKEN_FOR_S = 60.0
+# Numbers from here on are scaled before they are squared.
+_LARGE = 1e150
 _MAX_GROUPED = 20_000
 # A page counts so many runs, and as many beyond those that it shows, before it is sent; the rest when it watches.
 _COUNTED = 1_000
@@ -132,7 +134,7 @@ def _grouped(visit: Visit, view: RunsView) -> dict[str, Any]:
     kept: dict[str, list[list[float]]] = {}
     groups = group_runs(runs, [view.group])[0] if runs else []
     for name in names:
-        values = [[float(value) for run in group.runs if is_number(value := _value(run, name))] for group in groups]
+        values = [[_as_float(value) for run in group.runs if is_number(value := _value(run, name))] for group in groups]
         if any(values):
             kept[name] = values
     rows = [
@@ -159,8 +161,20 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None, int] | 
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None
-    std = statistics.stdev(finite) if len(finite) > 1 else None
-    return statistics.fmean(finite), std, len(finite)
+    # Sums of the largest numbers, and their squares, are larger than any.
+    most = max(map(abs, finite))
+    scale = most if most > _LARGE else 1.0
+    scaled = [value / scale for value in finite]
+    std = statistics.stdev(scaled) * scale if len(finite) > 1 else None
+    return statistics.fmean(scaled) * scale, std, len(finite)
+
+
+def _as_float(value: float) -> float:
+    """Return a number as a float; an integer that is larger than any as an infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _fields(visit: Visit) -> Response:

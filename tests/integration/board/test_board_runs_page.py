@@ -125,6 +125,20 @@ def test_groups_have_mean_and_deviation(client_of, store):
     assert '/runs?where=model.name%3Dcnn&amp;column=val%2Faccuracy.last"' in answer.text
 
 
+def test_groups_hold_the_largest_numbers(client_of, tmp_path):
+    for number, text in enumerate(("1e308", "-1e308", "1e308", "1" + "0" * 400, "Infinity", "NaN", "0.5"), 1):
+        folder = tmp_path / "store" / str(number)
+        folder.mkdir(parents=True)
+        run = {"experiment": {"name": "e"}, "command": "main", "status": "COMPLETED", "result": None}
+        (folder / "run.json").write_text(json.dumps(run).replace("null", text))
+        (folder / "config.json").write_text(f'{{"lr": {text}, "part": {number // 7}}}')
+    client = client_of(tmp_path / "store")
+    assert client.get("/runs", params={"group": "lr"}).status_code == 200
+    text = client.get("/runs", params={"group": "part", "column": "result"}).text
+    rows = [" ".join(re.sub("<[^>]+>", " ", row).split()) for row in re.findall("(?s)<tr>.*?</tr>", text)]
+    assert rows[1:] == ["0 6 3.3333e+307 ± 1.2e+308", "1 1 0.5"]
+
+
 def test_fields_for_columns_are_those_of_the_runs(client_of, store):
     found = client_of(store).get("/list/fields").json()["fields"]
     assert {"tags", "lr", "model.name", "train/loss.min", "status", "host"} <= set(found)
