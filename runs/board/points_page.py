@@ -16,7 +16,7 @@ from runs.board.compare_view import CompareView
 from runs.board.visits import Visit, page
 from runs.comparison.panels import make_panels
 from runs.errors import PlotError
-from runs.query.texts import is_number
+from runs.query.texts import cell_text, is_number
 from runs.stores.run import Run
 
 __all__ = ["ROUTES"]
@@ -116,7 +116,7 @@ def _pieces(head: Sequence[str], tables: Sequence[_Table]) -> Iterator[str]:
 
 def _text(rows: Sequence[Sequence[object]]) -> str:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows((cell_text(str(first)), *rest) for first, *rest in rows)
     return text.getvalue()
 
 

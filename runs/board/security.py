@@ -197,7 +197,7 @@ class Guard:
             if not _is_equal(given.pop("token"), token):
                 return _login_page("/", "The token in the address is wrong.", 401)
             # Not a redirect: that of a link on another site would leave the cookie behind.
-            return self._let_in(_forward(f"{path}?{urlencode(given)}" if given else path))
+            return self._let_in(_forward(_local_path(f"{path}?{urlencode(given)}" if given else path)))
         if self._has_cookie(Headers(scope=scope)):
             return None
         here = path + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")

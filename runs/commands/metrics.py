@@ -11,7 +11,7 @@ from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import is_terminal, print_text
 from runs.errors import RunsError
-from runs.query.texts import count_text, duration_text, value_text
+from runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
     from observers.record.points import Series
@@ -81,7 +81,7 @@ def _print_csv(run: Run, names: list[str], count: int | None) -> None:
     for name in names:
         series = run.metric(name, count)
         columns = (series.steps.tolist(), series.times.tolist(), series.values.tolist())
-        writer.writerows((name, *row) for row in zip(*columns, strict=True))
+        writer.writerows((cell_text(name), *row) for row in zip(*columns, strict=True))
 
 
 def _print_points(run: Run, name: str, count: int | None) -> None:

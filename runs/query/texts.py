@@ -12,6 +12,7 @@ from runs.query.strict_json import strict
 __all__ = [
     "MISSING",
     "STATUS_STYLES",
+    "cell_text",
     "count_text",
     "duration_text",
     "is_number",
@@ -55,6 +56,20 @@ def value_text(value: Any, *, exact: bool = False) -> str:
 def is_number(value: Any) -> TypeGuard[int | float]:
     """Tell whether a value is aligned as numbers are."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def cell_text(text: str) -> str:
+    """Return a text as a cell of a CSV file: with `'` ahead where a spreadsheet would take it for a formula and run it.
+
+    Source: https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def duration_text(seconds: float | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from runs.drawing.output_file import writing
 from runs.errors import MissingExtraError
+from runs.query.texts import cell_text
 from runs.stores.rows import row_of
 from runs.stores.run import Run
 
@@ -47,7 +48,7 @@ def metric_rows(runs: Iterable[Run], names: Sequence[str] = ()) -> Iterator[dict
 def write_csv(
     stream: TextIO, columns: Sequence[str], rows: Iterable[dict[str, Any]], clean: Callable[[str], str] = str
 ) -> None:
-    """Write CSV; nothing for what is missing, JSON for lists and mappings.
+    """Write CSV; nothing for what is missing, JSON for lists and mappings, no formula; see `cell_text`.
 
     Args:
         stream: Where to.
@@ -56,10 +57,10 @@ def write_csv(
         clean: What texts go through, for a terminal.
     """
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([clean(name) for name in columns])
+    writer.writerow([cell_text(clean(name)) for name in columns])
     for row in rows:
         values = [_as_text(row.get(name)) for name in columns]
-        writer.writerow([clean(value) if isinstance(value, str) else value for value in values])
+        writer.writerow([cell_text(clean(value)) if isinstance(value, str) else value for value in values])
 
 
 def write_json(stream: TextIO, rows: Iterable[dict[str, Any]], strict: Callable[[Any], Any]) -> None:

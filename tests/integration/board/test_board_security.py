@@ -69,6 +69,15 @@ def test_login_leads_to_a_page_of_the_board(client_of, recorded, target):
     assert client.get("/runs").status_code == 200
 
 
+@pytest.mark.parametrize("path", ["//evil.example/", "//evil.example", "/%2F/evil.example/"])
+def test_link_with_the_token_leads_to_a_page_of_the_board(client_of, recorded, path):
+    client = client_of(recorded, token=TOKEN)
+    answer = client.get(f"http://127.0.0.1{path}", params={"token": TOKEN})
+    assert answer.status_code == 200
+    assert 'content="0; url=/"' in answer.text
+    assert "evil" not in answer.text
+
+
 def test_link_on_another_site_finds_the_one_who_is_logged_in(client_of, recorded):
     answer = client_of(recorded, token=TOKEN).get("/runs", headers={"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200

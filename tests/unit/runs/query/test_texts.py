@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from runs.query.texts import count_text, duration_text, list_text, size_text, time_text, utc, value_text
+from runs.query.texts import cell_text, count_text, duration_text, list_text, size_text, time_text, utc, value_text
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,13 @@ def test_counts_and_lists_of_names():
     assert [count_text(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
     assert list_text(list("abcde")) == "a, b, c, d, e"
     assert list_text(list("abcdef")) == "a, b, c, d, e, ..."
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1"])
+def test_text_that_a_spreadsheet_would_run_is_a_text(text):
+    assert cell_text(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("text", ["", "train/loss", "-1.5", "+3e5", "-inf", "a=1", "'=1"])
+def test_other_cells_stay_as_they_are(text):
+    assert cell_text(text) == text
