@@ -384,6 +384,8 @@ class FileObserver(Owned, RunObserver):
         try:
             stored = keep(Path(filename), self.resource_dir, self.basedir)
         except OSError as error:
+            with self._lock:
+                recording.run.add_once("lost_resources", str(filename))
             reason = f"{self.resource_dir} cannot be written ({error.strerror})"
             raise ArtifactError(f"{filename} cannot be kept as a resource: {reason}") from error
         except ArtifactError as error:

@@ -109,6 +109,7 @@ class Recording:
         self._lock = lock
         self._info = InfoFile(journal, run.odd)
         self._apart = Apart()
+        self._has_told_missing = False
         self._output_done = 0
         # What was said to have changed since the first session: pairs of the kind and the name.
         self._told: set[tuple[str, str]] = set()
@@ -153,7 +154,8 @@ class Recording:
     def begin(self, config: Mapping[str, Any]) -> None:
         """Write down what is known when a session begins."""
         _recordings.setdefault(self.uid, []).append(self)
-        self._save_sources()
+        with self._apart.part("sources"):
+            self._save_sources()
         self.journal.write(CONFIG, self.run.odd.plain("config", config))
         if not self.is_resumed:
             self.lease.write()
@@ -171,13 +173,25 @@ class Recording:
         note_changes = self._note_environment if self.is_resumed else None
         self._gathering = Gathering(self.journal, self._lock, experiment, note_changes)
 
-    def _save_sources(self) -> None:
+    def _save_sources(self, *, last: bool = False) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""
-        if self._sources.look():
+        if self._sources.look(last=last):
             for _, stored in self._sources.pairs:
                 self.journal.note_file(self.base / stored)
             self.run.note_sources(self._sources.pairs, self._sources.changed)
             self._tell_changes({"sources": dict.fromkeys(self._sources.changed)} if self.is_resumed else {})
+        missing = self._sources.missing
+        if missing and (last or not self._has_told_missing):
+            self._has_told_missing = True
+            _log.log(
+                logging.ERROR if last else logging.WARNING,
+                "%s: %d sources are not stored, %s: %s%s",
+                self.folder,
+                len(missing),
+                "and are lost" if last else "which is tried again with each heartbeat",
+                ", ".join(list(missing)[:_SHOWN]),
+                f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
+            )
 
     def _note_environment(self, changes: dict[str, dict[str, list[Any]]]) -> None:
         self.run.note_environment(changes)
@@ -377,8 +391,8 @@ class Recording:
         with part("info"):
             self._info.write()
         with part("sources"):
-            self._save_sources()
-        lost: dict[str, int | list[str]] = {}
+            self._save_sources(last=True)
+        lost: dict[str, int | list[str]] = {"lost_sources": sorted(self._sources.missing)}
         with part("points"):
             self.journal.give_up()
             self.run.note_unwritten_points(self.journal.points.num_lost_points)

@@ -24,6 +24,9 @@ from observers.record.schema import FORMAT, RUN
 
 __all__ = ["RunFile", "command_line", "new_entry"]
 
+# Losses that are noted while a run goes on.
+_LOST_BEFORE = ("lost_points", "lost_artifacts", "lost_resources")
+
 
 class RunFile:
     """Writes `run.json`, as a whole, whenever something of it changes.
@@ -88,6 +91,8 @@ class RunFile:
 
     def add_resource(self, filename: str, stored: str) -> None:
         """List a file that the run read, and where its content is kept."""
+        lost = [name for name in self.entry.pop("lost_resources", ()) if name != filename]
+        self.entry |= {"lost_resources": lost} if lost else {}
         if [filename, stored] not in self.entry["resources"]:
             self.entry["resources"].append([filename, stored])
             self.write()
@@ -166,7 +171,7 @@ class RunFile:
         """
         entries = {name: self.odd.plain(name, value) for name, value in entries.items()}
         lost = {name: amount for name, amount in lost.items() if amount}
-        if (lost or "lost_points" in self.entry or "lost_artifacts" in self.entry) and status == "COMPLETED":
+        if (lost or any(name in self.entry for name in _LOST_BEFORE)) and status == "COMPLETED":
             status = "COMPLETED_WITH_LOSS"
         self.entry |= {"stop_time": at.isoformat(), "heartbeat": at.isoformat(), "status": status, **entries, **lost}
         if self.session is not None:

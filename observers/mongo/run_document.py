@@ -40,7 +40,8 @@ _NOT_AS_THEY_ARE = (
 # Entries of a run that has ended; one that is resumed loses them.
 _OF_AN_END = (
     *("stop_time", "fail_trace", "fail_trace_file", "lost_artifacts", "lost_bytes", "lost_media", "lost_parts"),
-    *("lost_points", "damaged_points", "unwritten_points", "captured_out_file", "values_file", "rank_outputs"),
+    *("lost_points", "lost_resources", "lost_sources", "damaged_points", "unwritten_points"),
+    *("captured_out_file", "values_file", "rank_outputs"),
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # The files of which one that cannot be told from its stored form is kept as it is.

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from observers.errors import ArtifactError
 from observers.provenance import sources_and_git as provenance
+from observers.record.pacing import Pace
 from observers.record.stored_files import keep
 
 __all__ = ["LabSources"]
@@ -25,6 +27,7 @@ class LabSources:
     Attributes:
         pairs: All of them. Of a name that is there twice, the last one is the newest.
         changed: Names whose content is not that of the earlier sessions.
+        missing: Names whose content could not be kept so far, and why.
     """
 
     def __init__(
@@ -44,17 +47,34 @@ class LabSources:
         self._num_modules = 0
         self.pairs: list[list[str]] = self._earlier
         self.changed: list[str] = []
+        self.missing: dict[str, str] = {}
+        self._retry_pace = Pace()
 
-    def look(self) -> bool:
-        """Keep every source that is imported by now; return whether there are new ones."""
-        if len(sys.modules) == self._num_modules:
+    def look(self, *, last: bool = False) -> bool:
+        """Keep every source that is imported by now; return whether there are new ones.
+
+        Those that cannot be kept are `missing`, and tried again by later calls; by the `last` one in any case.
+        """
+        is_retry = bool(self.missing) and (last or self._retry_pace.is_due)
+        if len(sys.modules) == self._num_modules and not is_retry:
             return False
         self._num_modules = len(sys.modules)
-        for name in (*self._given, *provenance.imported_files(self._lab, self._mainfile)):
-            if name not in self._kept:
-                path = self._lab / name
-                self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)
-        before, last = self.pairs, dict(self._earlier)
-        new = sorted([name, stored] for name, stored in self._kept.items() if last.get(name) != stored)
-        self.pairs, self.changed = [*self._earlier, *new], [name for name, _ in new if name in last]
+        names = (*self._given, *provenance.imported_files(self._lab, self._mainfile), *self.missing)
+        self.missing = {}
+        with self._retry_pace:
+            for name in names:
+                if name not in self._kept:
+                    self._keep(name)
+        before, recorded = self.pairs, dict(self._earlier)
+        new = sorted([name, stored] for name, stored in self._kept.items() if recorded.get(name) != stored)
+        self.pairs, self.changed = [*self._earlier, *new], [name for name, _ in new if name in recorded]
         return self.pairs != before
+
+    def _keep(self, name: str) -> None:
+        path = self._lab / name
+        try:
+            self._kept[name] = str(path) if self._store is None else keep(path, self._store, self._runs)
+        except OSError as error:
+            self.missing[name] = f"{error.filename or self._store}: {error.strerror}"
+        except ArtifactError as error:
+            self.missing[name] = str(error)

@@ -31,8 +31,9 @@ from observers.record.schema import FORMAT, RUN
 
 __all__ = ["changed_libraries", "environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
 
-# What an end writes; a run that is resumed loses it.
-_END = ("stop_time", "fail_trace", "lost_bytes", "lost_media", "lost_parts", "damaged_points", "result", "rewinding")
+# What an end tells of a loss, and all that it writes; a run that is resumed loses it.
+_LOST = ("lost_bytes", "lost_media", "lost_parts", "lost_sources", "damaged_points")
+_END = ("stop_time", "fail_trace", *_LOST, "result", "rewinding")
 # Texts of any length, which the record of the first session has.
 _NOT_COMPARED = ("diff", "untracked")
 
@@ -114,7 +115,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
         "step": 0,
         "changed_sources": [],
     }
-    session |= {key: run[key] for key in ("lost_bytes", "lost_media", "lost_parts", "damaged_points") if key in run}
+    session |= {key: run[key] for key in _LOST if key in run}
     # What a later session tells of itself is truer than the run's head, which tells of the first; but not how it ended.
     known = (run.get("sessions") or [{}])[-1]
     session |= {key: value for key, value in known.items() if key not in ("status", "stop_time")}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,22 +40,25 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
 
     Raises:
         ArtifactError: If `path` is no file that can be read.
-        OSError: If the store cannot be written.
+        OSError: If the store cannot be written, or its content cannot be read.
     """
     digest = _md5()
     with open_file(path) as stream:
         while chunk := stream.read(2**20):
             digest.update(chunk)
     target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
-    if is_as_named(target):
+    if is_as_named(target):  # what this user may not read is not kept for this run
         try:
             # `runs gc` keeps what was touched lately, whether or not a run names it yet.
             os.utime(target)
         except OSError:
             _log.debug("%s: its time cannot be set; it belongs to another user", target)
     else:
-        store.mkdir(parents=True, exist_ok=True)
+        if not store.is_dir():
+            store.mkdir(parents=True, exist_ok=True)
+            _share(store)
         copy_file(path, target)
+        _share(target)
     below = os.path.join(base, "")  # noqa: PTH118
     name = str(target)
     return name[len(below) :] if name.startswith(below) else os.path.relpath(target, base)
@@ -76,6 +81,20 @@ def is_as_named(path: Path) -> bool:
 
 def _md5() -> hashlib._Hash:
     return hashlib.md5(usedforsecurity=False)
+
+
+def _share(path: Path) -> None:
+    """Give everybody who may use the folder that a path is in the same rights on it, whatever the umask.
+
+    Without that, the first user of a folder that many may write to would keep the others from the contents they share.
+    """
+    around = path.parent.stat().st_mode
+    if path.is_dir():
+        mode = stat.S_IMODE(around) if around & 0o022 else 0
+    else:
+        mode = around & 0o044
+    with contextlib.suppress(OSError):  # there are file systems without
+        path.chmod(stat.S_IMODE(path.stat().st_mode) | mode)
 
 
 def copy_file(path: Path, target: Path) -> None:

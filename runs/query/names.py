@@ -37,8 +37,9 @@ RUN_FIELDS = frozenset(
     (
         "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "duration", "experiment",
         "damaged_points", "fail_trace", "format", "heartbeat", "host", "info", "lease", "lost_artifacts", "lost_bytes",
-        "lost_media", "lost_parts", "lost_points", "meta", "note", "parent", "provenance", "queue_time", "result",
-        "start_time", "status", "stop_time", "summary", "tags", "uid", "unwritten_points",
+        "lost_media", "lost_parts", "lost_points", "lost_resources", "lost_sources", "meta", "note", "parent",
+        "provenance", "queue_time", "result", "start_time", "status", "stop_time", "summary", "tags", "uid",
+        "unwritten_points",
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))

@@ -1,9 +1,11 @@
 """A disk or a quota that fills: what does not get to the disk is written when there is room, or counted and told."""
 
 import contextlib
+import importlib
 import json
 import logging
 import resource
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,8 +57,8 @@ def small(request):
     return request.getfixturevalue(request.param)
 
 
-def record(main, *observers, **options):
-    ex = Experiment("recorded", base_dir=Path(__file__).parent, system_metrics_s=None)
+def record(main, *observers, base_dir=Path(__file__).parent, **options):
+    ex = Experiment("recorded", base_dir=base_dir, system_metrics_s=None)
     ex.observers.extend(observers)
     ex.main(main)
     return ex.run(options={"--capture": "sys", "--beat-interval": 0.05}, **options)
@@ -199,3 +201,58 @@ def test_points_lost_at_an_end_are_no_longer_lost_where_a_later_session_records_
     record(main, FileObserver(quota.folder / "runs"), meta_info={"resume": str(folder)})
     run = load(folder)
     assert (run["status"] == "COMPLETED", run.get("lost_points", 0) > 0) == (is_rewound, not is_rewound), run
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A folder of sources, on another disk; `write` writes a module there and imports it."""
+    folder = tmp_path / "lab"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+
+    def write(name, text):
+        (folder / f"{name}.py").write_text(text)
+        importlib.invalidate_caches()
+        importlib.import_module(name)
+
+    yield SimpleNamespace(folder=folder, write=write)
+    for path in folder.glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+@pytest.mark.parametrize("when", ["in mid-run, for a while", "in mid-run, to the end", "from the start, for a while"])
+def test_sources_and_resources_of_a_full_disk_are_kept_later_or_counted(disk, lab, caplog, when):
+    (lab.folder / "table.csv").write_text("x" * 10_000)
+    lab.write("first_source", f"a = {'1' * 2_000}")
+
+    def main(_run):
+        if "mid-run" in when:
+            disk.fill()
+        lab.write("late_source", f"b = {'2' * 10_000!r}")
+        _run.flush()
+        _run.add_resource(lab.folder / "table.csv")
+        _run.log_scalar("loss", 0.5, 0)
+        if "while" in when:
+            disk.empty()
+            _run.add_resource(lab.folder / "table.csv")
+
+    if "start" in when:
+        disk.fill()
+    with caplog.at_level(logging.WARNING):
+        record(main, FileObserver(disk.folder / "runs"), base_dir=lab.folder)
+    folder = disk.folder / "runs" / "1"
+    run = load(folder)
+    stored = {name: (folder.parent / where).read_text() for name, where in run["experiment"]["sources"]}
+    assert stored["first_source.py"].startswith("a = 1")
+    assert "table.csv cannot be kept as a resource" in caplog.text
+    assert caplog.text.count("sources are not stored, which is tried again with each heartbeat") == 1
+    if "while" in when:
+        assert stored["late_source.py"].startswith("b = ")
+        assert run["status"] == "COMPLETED"
+        assert not [key for key in run if "lost" in key]
+        assert len(run["resources"]) == 1
+    else:
+        assert (run["status"], run["lost_sources"]) == ("COMPLETED_WITH_LOSS", ["late_source.py"])
+        assert run["lost_resources"] == [str(lab.folder / "table.csv")]
+        assert "1 sources are not stored, and are lost: late_source.py" in caplog.text
+    assert not list(disk.folder.rglob("*.tmp"))

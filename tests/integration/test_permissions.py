@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import runs
+from experiments import Experiment
+from observers import FileObserver
 from runs.__main__ import main
 from runs.commands import COMMANDS
 from runs.rerun.planning import planned
@@ -98,6 +100,55 @@ def test_run_of_somebody_else_is_reproduced_into_a_folder_of_ones_own(place, mon
     with open_store("reproduce-1/runs") as own:
         new = own.get("1")
         assert (new["parent"], [entry["verdict"] for entry in new.reproductions]) == (plan.run.uid, ["IDENTICAL"])
+
+
+@contextlib.contextmanager
+def user(uid, umask):
+    """Be another user, with a umask of his own; only root can."""
+    before = os.umask(umask)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.umask(before)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user can be become by root only")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_second_user_of_a_shared_store_records_as_the_first_one_does(place, monkeypatch, umask, caplog):
+    module = f"shared_source_{umask}"
+    (place / f"{module}.py").write_text("a = 1")
+    (place / "read.txt").write_text("read")
+    monkeypatch.syspath_prepend(place)
+    importlib.import_module(module)
+    store = place / "store"
+    store.mkdir()
+    store.chmod(0o1777)
+
+    def record():
+        ex = Experiment("small", base_dir=place, save_git_info=False, system_metrics_s=None)
+        ex.observers.append(FileObserver(store))
+        ex.main(lambda _run: _run.add_resource(place / "read.txt"))
+        return ex.run(options={"--capture": "sys"})
+
+    try:
+        for uid in (12345, 12346):
+            with user(uid, umask):
+                document = json.loads((store / record()._id / "run.json").read_text())
+                assert document["status"] == "COMPLETED"
+                stored = dict([*document["experiment"]["sources"], *document["resources"]])
+                assert (store / stored[f"{module}.py"]).read_text() == "a = 1"
+                assert (store / stored[str(place / "read.txt")]).read_text() == "read"
+        # As an earlier version made it, or somebody who wants it so.
+        (store / "_sources").chmod(0o700)
+        with user(12347, umask):
+            run = record()
+    finally:
+        sys.modules.pop(module)
+    document = json.loads((store / run._id / "run.json").read_text())
+    assert (document["status"], document["lost_sources"]) == ("COMPLETED_WITH_LOSS", [f"{module}.py"])
+    assert f"1 sources are not stored, and are lost: {module}.py ({store / '_sources'}" in caplog.text
 
 
 # What is typed behind each command; those that are left out use no store, or serve it until they are stopped.

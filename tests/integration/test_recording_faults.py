@@ -91,6 +91,12 @@ with open("disk/filler", "wb", buffering=0) as stream:
     except OSError: pass
 """
 
+LATE_SOURCE = """
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+with open(os.path.join(sys.path[0], "late.py"), "w") as stream: stream.write("late = " + "1" * 4000)
+import late
+run.flush()
+"""
 BAD_VALUES = """
 bad = [("loss", [1, 2], 0), ("loss", None, 0), ("loss", "5", 0), (None, 1, 0), (5, 1, 0), ("loss", 1, [])]
 for name, value, step in bad:
@@ -154,6 +160,13 @@ FAULTS = [
         needs_disk=True,
     ),
     Fault("a full disk, to the end", FILL, needs_disk=True),
+    Fault("a full disk while a source is imported", FILL + LATE_SOURCE + "os.unlink('disk/filler')", needs_disk=True),
+    Fault(
+        "a full disk, and a source, to the end",
+        FILL + LATE_SOURCE,
+        status="COMPLETED_WITH_LOSS",
+        needs_disk=True,
+    ),
     Fault("a full disk, to the end, and many points", FILL + "log(run, 140_000)", loses=True, needs_disk=True),
 ]
 STORES = {
