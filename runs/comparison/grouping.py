@@ -18,7 +18,7 @@ from runs.query.flattening import dotted
 from runs.stores.run import Run
 from runs.stores.settings import identity, show
 
-__all__ = ["ExcludedRun", "Group", "group_runs"]
+__all__ = ["ExcludedRun", "Group", "damage", "group_runs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that lack a field of `over`.
+    """Return the groups, sorted by their values, and the runs that lack a field of `over`, or whose record is damaged.
 
     The order of `runs` changes nothing.
 
@@ -82,10 +82,14 @@ def group_runs(
             if runs and all(run.get(name) is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
+    excluded: list[ExcludedRun] = []
     for run in runs:
+        why = damage(run, by)
+        if why:
+            excluded.append(ExcludedRun(run, "no group", why))
+            continue
         members.setdefault(tuple(identity(run.get(name)) for name in by), []).append(run)
     groups: list[Group] = []
-    excluded: list[ExcludedRun] = []
     labels: collections.Counter[str] = collections.Counter()
     for key in sorted(members, key=_order):
         values = {name: members[key][0].get(name) for name in by}
@@ -100,10 +104,23 @@ def group_runs(
     return groups, excluded
 
 
+def damage(run: Run, names: Sequence[str]) -> str:
+    """Return why a run that lacks some of these fields may have them, as its record is damaged; nothing if it may not.
+
+    Raises:
+        StoreError: If it cannot be read, and is not listed among others.
+    """
+    if all(run.get(name) is not None for name in names):
+        return ""
+    _ = run.config, run.summary  # tells whether they can be read
+    return f"cannot be read as a whole: {run.problem}" if run.problem else ""
+
+
 def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:
     missing = [name for name in over if run.get(name) is None]
     if missing:
-        excluded.append(ExcludedRun(run, group.label, f"has no {' and no '.join(missing)}"))
+        reason = damage(run, over) or f"has no {' and no '.join(missing)}"
+        excluded.append(ExcludedRun(run, group.label, reason))
         return
     repetition: Hashable = tuple(identity(run.get(name)) for name in over) if over else run.id
     group.repetitions.setdefault(repetition, []).append(run)

@@ -67,6 +67,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         ComparisonError: If no run has a field of the view.
         StoreError: If a run cannot be read.
     """
+    runs = [run.listed() for run in runs]
     if not runs:
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
@@ -193,8 +194,12 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
     notes = [f"{bands[view.band]}{smoothing}"]
     if varies:
         notes.append("where n varies, not every run has every point")
-    if excluded:
-        notes.append(f"without {' or '.join(view.over)}: {_listed('run', [entry.run.id for entry in excluded])}")
+    damaged = [entry.run.id for entry in excluded if entry.run.problem]
+    lacking = [entry.run.id for entry in excluded if not entry.run.problem]
+    if lacking:
+        notes.append(f"without {' or '.join(view.over)}: {_listed('run', lacking)}")
+    if damaged:
+        notes.append(f"not readable as a whole: {_listed('run', damaged)}")
     return curves, notes
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from runs.drawing.curve import COLORS
 from runs.drawing.output_file import writing
 from runs.drawing.panel import Panel
-from runs.errors import PlotError
+from runs.errors import PlotError, StoreError
 
 __all__ = ["COLORS", "FORMATS", "STYLE", "check_format", "draw", "printable"]
 
@@ -54,18 +54,16 @@ def check_format(path: Path) -> None:
         raise PlotError(f"got the file {path}, expected one that ends in {', '.join(FORMATS)}")
 
 
-def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: bool = False) -> None:
+def draw(panels: Sequence[Panel], path: Path, title: str = "") -> None:
     """Draw panels below each other into a file, which is replaced as a whole.
 
     Args:
         panels: At least one.
         path: Ends in one of `FORMATS`.
         title: Above all of it.
-        overwrite: Whether a file that is there is replaced.
 
     Raises:
-        PlotError: If matplotlib is not there, or the file's ending is none of them.
-        StoreError: If the file is there already, or cannot be written.
+        PlotError: If matplotlib is not there, the file cannot be written, or its ending is none of them.
     """
     check_format(path)
     options = FORMATS[path.suffix.lower()]
@@ -86,8 +84,11 @@ def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: boo
             _draw_panel(axes, panel)
         if title:
             figure.suptitle(printable(title), parse_math=False)
-        with writing(path, overwrite=overwrite) as stream:
-            figure.savefig(stream, format=path.suffix.lower()[1:], **options)
+        try:
+            with writing(path, overwrite=True) as stream:
+                figure.savefig(stream, format=path.suffix.lower()[1:], **options)
+        except StoreError as error:
+            raise PlotError(f"{error}; give another --output") from error
 
 
 def _draw_panel(axes: Any, panel: Panel) -> None:
