@@ -47,13 +47,13 @@ def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
     if len(view.run) > _MAX_RUNS:
         raise FilterError(f"got {len(view.run)} runs, expected {_MAX_RUNS} at most; choose fewer")
     if view.run:
-        return visit.store.get_all(view.run)
+        return [run.listed() for run in visit.store.get_all(view.run)]
     if not view.where:
         return []
     found = visit.store.find(list(view.where), limit=_MAX_RUNS + 1, columns=_COLUMNS)
     if len(found) > _MAX_RUNS:
         raise FilterError(f"got more than {_MAX_RUNS} runs; add a condition")
-    return list(found)
+    return [run.listed() for run in found]
 
 
 def _compare(visit: Visit) -> Response:

@@ -84,7 +84,7 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> dict[str,
     """Return the rows of a view, and of how many runs they are, counted up to a limit."""
     wanted = view.columns or (*_COLUMNS, "result", "tags")
     offset = (view.page - 1) * view.size
-    found = visit.store.find(view.filter(), view.sort, view.size, [*wanted, *_NEEDED], offset)
+    found = [run.listed() for run in visit.store.find(view.filter(), view.sort, view.size, [*wanted, *_NEEDED], offset)]
     columns = list(view.columns or _usual_columns(found, view))
     rows = [(run, [_value(run, name) for name in columns]) for run in found]
     shown = [[row[1][index] for row in rows] for index in range(len(columns))]
@@ -128,7 +128,7 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 def _grouped(visit: Visit, view: RunsView) -> dict[str, Any]:
     """Return the runs of a view in groups, each with mean and deviation of the columns that are numbers."""
     names = view.columns or ("duration", "result", *_some_metrics(visit))
-    runs = visit.store.find(view.filter(), None, _MAX_GROUPED, [view.group, *names])
+    runs = [run.listed() for run in visit.store.find(view.filter(), None, _MAX_GROUPED, [view.group, *names])]
     if runs:
         visit.store.check_field(view.group)
     kept: dict[str, list[list[float]]] = {}
@@ -146,8 +146,9 @@ def _grouped(visit: Visit, view: RunsView) -> dict[str, Any]:
         }
         for index, group in enumerate(groups)
     ]
+    broken = visit.store.unreadable(_BROKEN_FOR_S)
     return {
-        "columns": list(kept), "rows": [], "groups": rows, "total": len(runs), "numeric": set(kept), "broken": []
+        "columns": list(kept), "rows": [], "groups": rows, "total": len(runs), "numeric": set(kept), "broken": broken
     }  # fmt: skip
 
 

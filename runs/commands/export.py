@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runs.commands.terminal.arguments import add_runs, open_given
-from runs.commands.terminal.outcomes import print_left_out, print_written
+from runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
 from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
 from runs.commands.terminal.text import harmless, is_terminal
 from runs.errors import RunsError
@@ -94,18 +94,20 @@ def _export_table(
     from runs.transfer import tables
 
     rows: Any
+    problems: dict[str, str] = {}
     if metrics is not None:
-        names, rows = list(tables.METRIC_COLUMNS), tables.metric_rows(chosen, metrics)
+        names, rows = list(tables.METRIC_COLUMNS), tables.metric_rows(chosen, metrics, problems)
     else:
-        names, rows = tables.run_rows(chosen, columns)
+        names, rows, problems = tables.run_rows(chosen, columns)
     if format == "parquet" and output is not None:
         tables.write_parquet(output, names, rows)
-        return
-    with _opened(output) as stream:
-        if format == "json":
-            tables.write_json(stream, rows, strict)
-        else:
-            tables.write_csv(stream, names, rows, harmless if output is None and is_terminal() else str)
+    else:
+        with _opened(output) as stream:
+            if format == "json":
+                tables.write_json(stream, rows, strict)
+            else:
+                tables.write_csv(stream, names, rows, harmless if output is None and is_terminal() else str)
+    print_problems(problems)
 
 
 @contextlib.contextmanager

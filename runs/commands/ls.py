@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, open_given
@@ -78,7 +78,11 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[str], is_filtered: bool) -> None:
-    rows = [_document(run, columns, broken.pop(run.id, None)) for run in shown]
+    from runs.stores.rows import read_rows
+
+    found, problems = read_rows(shown, columns)
+    broken |= {id: why for id, why in problems.items() if id not in broken}
+    rows = [_document(run, row, broken.pop(run.id, None)) for run, row in found]
     if is_filtered:
         _note_broken(broken)
     else:
@@ -87,17 +91,11 @@ def _print_json(shown: Sequence[Run], broken: dict[str, str], columns: Sequence[
     print_json(rows)
 
 
-def _document(run: Run, columns: Sequence[str], problem: str | None) -> dict[str, Any]:
+def _document(run: Run, values: Mapping[str, Any], problem: str | None) -> dict[str, Any]:
     from runs.query.names import TIMES, full_name
 
-    values = {name: _value(run, name) for name in columns}
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
     return {"id": run.id, "uid": run.uid, **values, **times, "unreadable": problem}
-
-
-def _value(run: Run, name: str) -> Any:
-    """Return a column of a run; tags, which are kept as a mapping, as a list."""
-    return run.tags if name == "tags" else run[name]
 
 
 # ---------------------------------------------------------------------- tables
@@ -111,14 +109,21 @@ def _print_table(
     are_usual: bool,
     is_filtered: bool,
 ) -> None:
-    if not shown and (is_filtered or not broken):
+    from runs.stores.rows import read_rows
+
+    found, problems = read_rows(shown, columns)
+    broken |= {id: why for id, why in problems.items() if id not in broken}
+    if not found and (is_filtered or not broken):
         print_text("no run meets the conditions" if is_filtered else f"there is no run in {store.where} yet")
-    if shown:
-        names, rows = _rows(shown, columns, are_usual)
-        print_table(_header(names, rows), [_cells(run, names, row) for run, row in zip(shown, rows, strict=True)])
+    if found:
+        names = _filled_columns(found, columns) if are_usual else list(columns)
+        rows = [[row[name] for name in names] for _, row in found]
+        print_table(_header(names, rows), [_cells(run, names, row) for (run, _), row in zip(found, rows, strict=True)])
     if is_filtered:
-        _note_broken({id: why for id, why in broken.items() if id not in {run.id for run in shown}})
-    elif broken:
+        ids = {run.id for run in shown}
+        _note_broken({id: why for id, why in broken.items() if id not in ids})
+        broken = {id: why for id, why in broken.items() if id in ids}
+    if broken:
         print_text("cannot be read, or not as a whole:", "red")
         print_table([Column(is_kept=True), Column()], [[Cell(id), Cell(why)] for id, why in broken.items()], indent=2)
 
@@ -140,13 +145,9 @@ def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple
     return tuple(dict.fromkeys(name for name in wanted if name in _COLUMNS or full_name(name) not in known))
 
 
-def _rows(shown: Sequence[Run], names: Sequence[str], are_usual: bool) -> tuple[list[str], list[list[Any]]]:
-    """Return names of columns and the rows of values; of the usual columns those that hold something."""
-    rows = [[_value(run, name) for name in names] for run in shown]
-    if are_usual:
-        kept = [i for i, name in enumerate(names) if name == "status" or any(row[i] not in (None, []) for row in rows)]
-        return [names[i] for i in kept], [[row[i] for i in kept] for row in rows]
-    return list(names), rows
+def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Sequence[str]) -> list[str]:
+    """Return the columns in which a run has something."""
+    return [name for name in names if name == "status" or any(row[name] not in (None, []) for _, row in found)]
 
 
 def _header(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Column]:
@@ -189,35 +190,38 @@ def _note_broken(broken: dict[str, str]) -> None:
 
 def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int) -> int:
     """Print the newest runs, the last one last, and then a line for each that is new or has changed, for ever."""
+    from runs.stores.rows import read_rows
+
     conditions, in_json = conditions_in(arguments), arguments.json
-    found = find_chosen(store, arguments, columns)
-    known = {run.id: _state(run, columns) for run in found}
+    found, _ = read_rows(find_chosen(store, arguments, columns), columns)
+    known = {run.id: _state(row) for run, row in found}
     shown = (found[:limit] if limit else found)[::-1]
-    rows = [[_value(run, name) for name in columns] for run in shown]
+    rows = [[row[name] for name in columns] for _, row in shown]
     header = _header(columns, rows)
     widths: Sequence[int] = ()
     if in_json:
-        for run in shown:
-            print_json(_document(run, columns, None), in_one_line=True)
+        for run, values in shown:
+            print_json(_document(run, values, run.problem), in_one_line=True)
     elif not shown:
         print_text("no run meets the conditions yet" if conditions else f"there is no run in {store.where} yet")
         sys.stdout.flush()
     else:
-        cells = [_cells(run, columns, row) for run, row in zip(shown, rows, strict=True)]
+        cells = [_cells(run, columns, row) for (run, _), row in zip(shown, rows, strict=True)]
         widths = print_table(header, cells)
-    for run in store.watch(conditions):
-        state = _state(run, columns)
-        if known.get(run.id) == state:
-            continue
-        known[run.id] = state
-        if in_json:
-            print_json(_document(run, columns, None), in_one_line=True)
-        else:
-            row = _cells(run, columns, [_value(run, name) for name in columns])
-            widths = print_row(header, row, widths) if widths else print_table(header, [row])
+    for changed in store.watch(conditions):
+        for run, values in read_rows([changed], columns)[0]:
+            state = _state(values)
+            if known.get(run.id) == state:
+                continue
+            known[run.id] = state
+            if in_json:
+                print_json(_document(run, values, run.problem), in_one_line=True)
+            else:
+                line = _cells(run, columns, [values[name] for name in columns])
+                widths = print_row(header, line, widths) if widths else print_table(header, [line])
     return 0
 
 
-def _state(run: Run, columns: Sequence[str]) -> str:
+def _state(row: Mapping[str, Any]) -> str:
     """Return what makes a line news; that time passes is none."""
-    return repr([run[name] for name in columns if name not in ("duration", "heartbeat")])
+    return repr([value for name, value in row.items() if name not in ("duration", "heartbeat")])

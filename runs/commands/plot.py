@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.outcomes import print_written
+from runs.commands.terminal.outcomes import print_problems, print_written
 from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import harmless, is_terminal
@@ -73,6 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
         columns = (*by, *over, "status", "config")
         found, note = find_named_or_chosen(store, arguments, columns, 0 if by else _LIMIT)
         panels = make_panels(found, arguments.metric, view)
+    print_problems({run.id: run.problem for run in found if run.problem})
     if note:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
     if arguments.json:
@@ -80,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
     elif arguments.output is not None:
         from runs.drawing.pictures import draw
 
-        draw(panels, arguments.output, arguments.title, overwrite=arguments.force)
+        draw(panels, arguments.output, arguments.title)
         num_curves = sum(len(panel.curves) for panel in panels)
         print_written(arguments.output, f"{num_curves} curves of {len(found)} runs", with_length=False)
     else:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from runs.commands.terminal.arguments import add_runs, open_given
-from runs.commands.terminal.outcomes import print_written
+from runs.commands.terminal.outcomes import print_problems, print_written
 from runs.commands.terminal.selection import add_direction, add_selection, find_named_or_chosen, names_in
 from runs.errors import RunsError
 
@@ -67,5 +67,6 @@ def main(arguments: argparse.Namespace) -> int:
             log_y=arguments.log_y,
             overwrite=arguments.force,
         )
+    print_problems({run.id: run.problem for run in found if run.problem})
     print_written(output, f"{len(found)} run{'s' * (len(found) != 1)}", note)
     return 0

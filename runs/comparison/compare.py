@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from runs.comparison.direction import better_text, direction_of
-from runs.comparison.grouping import ExcludedRun, Group, differences_between, differences_within, group_runs
+from runs.comparison.grouping import ExcludedRun, Group, damage, differences_between, differences_within, group_runs
 from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, paired_test, sample, welch_test
 from runs.errors import ComparisonError
 from runs.query.filters import matches, parse_filter
@@ -171,7 +171,7 @@ def compare(
     if test == "paired" and not over:
         raise ComparisonError("test: got 'paired' without over; give what the runs are paired by, such as seed")
     tree = parse_filter(where)
-    runs = [run for run in runs if matches(tree, run.__getitem__)]
+    runs = [run for run in (run.listed() for run in runs) if matches(tree, run.__getitem__)]
     if not runs:
         raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
     groups, excluded = group_runs(runs, by, over)
@@ -229,7 +229,7 @@ def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
         return math.nan, f"is {run.status}"
     value = run.get(metric)
     if value is None:
-        return math.nan, f"has no {metric}"
+        return math.nan, damage(run, [metric]) or f"has no {metric}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan, f"has {metric} {value!r}, which is no number"
     try:

@@ -20,7 +20,7 @@ from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 from runs.stores.settings import differing, identity, show
 
-__all__ = ["ExcludedRun", "Group", "differences_between", "differences_within", "group_runs"]
+__all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences_within", "group_runs"]
 
 # What a training is called, where an experiment has runs of several commands; else the most frequent one is taken.
 _TRAININGS = ("main", "train")
@@ -74,7 +74,8 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that lack a field of `over`, or are of another command.
+    """Return the groups, sorted by their values, and the runs that lack a field of `over`, are of another command or
+    damaged.
 
     What an experiment's commands return are different things: of each experiment the runs of one command count,
     those of `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
@@ -97,7 +98,12 @@ def group_runs(
             if runs and all(run.get(name) is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
+    excluded: list[ExcludedRun] = []
     for run in runs:
+        why = damage(run, by)
+        if why:
+            excluded.append(ExcludedRun(run, "no group", why))
+            continue
         members.setdefault(tuple(identity(run.get(name)) for name in by), []).append(run)
     groups: list[Group] = []
     labels: collections.Counter[str] = collections.Counter()
@@ -178,10 +184,23 @@ def _in_words(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MAX_NAMED])}{more}"
 
 
+def damage(run: Run, names: Sequence[str]) -> str:
+    """Return why a run that lacks some of these fields may have them, as its record is damaged; nothing if it may not.
+
+    Raises:
+        StoreError: If it cannot be read, and is not listed among others.
+    """
+    if all(run.get(name) is not None for name in names):
+        return ""
+    _ = run.config, run.summary  # tells whether they can be read
+    return f"cannot be read as a whole: {run.problem}" if run.problem else ""
+
+
 def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun]) -> None:
     missing = [name for name in over if run.get(name) is None]
     if missing:
-        excluded.append(ExcludedRun(run, group.label, f"has no {' and no '.join(missing)}"))
+        reason = damage(run, over) or f"has no {' and no '.join(missing)}"
+        excluded.append(ExcludedRun(run, group.label, reason))
         return
     repetition: Hashable = tuple(identity(run.get(name)) for name in over) if over else run.id
     group.repetitions.setdefault(repetition, []).append(run)

@@ -69,6 +69,7 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
         ComparisonError: If no run has a field of the view.
         StoreError: If a run cannot be read.
     """
+    runs = [run.listed() for run in runs]
     if not runs:
         raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
     if not view.by and view.over:
@@ -204,7 +205,8 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
         notes += ["where n varies, not every run has every point", *changes]
     reasons: dict[str, list[str]] = {}
     for entry in excluded:
-        reasons.setdefault(entry.reason, []).append(entry.run.id)
+        reason = "not readable as a whole" if entry.run.problem else entry.reason
+        reasons.setdefault(reason, []).append(entry.run.id)
     for reason, ids in reasons.items():
         lacking = f"without {reason.removeprefix('has no ')}" if reason.startswith("has no ") else f"left out: {reason}"
         notes.append(f"{lacking}: {_listed('run', ids)}")

@@ -90,7 +90,7 @@ def write_report(
     contents = _Contents(title, tuple(metrics), view, compared, mode)
     path = Path(path)
     check_output(path, overwrite=overwrite)
-    content = _page(list(runs), contents).encode()
+    content = _page([run.listed() for run in runs], contents).encode()
     with writing(path, overwrite=overwrite) as stream:
         stream.write(content)
     return path

@@ -74,7 +74,12 @@ def run_section(runs: Sequence[Run]) -> Markup:
         rows.append([*row, *(show(run.get(name)) for name in names), *map(_short, last)])
     texts = {name for name in names if any(isinstance(run.get(name), str) for run in runs)}
     numbers = [place for place, name in enumerate(head) if place >= 4 and name not in texts]
-    return _section("Runs", _wide(table(head, rows, numbers), "Runs"))
+    problems = [
+        element("p", f"run {run.id} cannot be read as a whole: {run.problem}", class_="caution")
+        for run in runs
+        if run.problem
+    ]
+    return _section("Runs", _wide(table(head, rows, numbers), "Runs"), *problems)
 
 
 def statistics_section(comparison: Comparison) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from runs.query.filters import AllOf, Filter, names_in, parse_filter
 from runs.query.index.fields import is_indexed
 from runs.query.names import COMMON_FIELDS, TIMES, full_name, short_name, similar_names
 from runs.query.times import time_of
-from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS, row_of
+from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS, read_rows
 from runs.stores.run import Run
 from runs.stores.run_list import RunList
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["NEWEST_FIRST", "Catalog"]
+
+_log = logging.getLogger(__name__)
 
 NEWEST_FIRST = "-start_time"
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
@@ -272,14 +275,21 @@ class Catalog(abc.ABC):
             filter, sort, limit: See `find`.
             columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
 
+        What cannot be read of a damaged record is missing; `frame.attrs["problems"]` says why, by the run's id, and a
+        warning is logged.
+
         Raises:
             FilterError: As `find` does.
         """
         import pandas
 
         runs = self.find(filter, sort, limit, WHOLE_COLUMNS if columns is None else columns)
-        rows = [row_of(run, columns) for run in runs]
-        frame = pandas.DataFrame(rows, index=pandas.Index([run.id for run in runs], name="id"))
+        rows, problems = read_rows(runs, columns)
+        frame = pandas.DataFrame([row for _, row in rows], index=pandas.Index([run.id for run, _ in rows], name="id"))
+        if problems:
+            frame.attrs["problems"] = problems
+            for id, why in problems.items():
+                _log.warning("run %s cannot be read as a whole: %s", id, why)
         for name in frame.columns:
             if full_name(name) in TIMES:
                 frame[name] = pandas.to_datetime([time_of(value) for value in frame[name]], utc=True, errors="coerce")
@@ -313,7 +323,7 @@ class Catalog(abc.ABC):
         from runs.stores.curve_frames import curve_frame
 
         names = [names] if isinstance(names, str) else list(names)
-        return curve_frame(self.find(where, sort, limit), names, num_points)
+        return curve_frame([run.listed() for run in self.find(where, sort, limit)], names, num_points)
 
     def watch(self, filter: Any = None, interval_s: float = 1.0) -> Iterator[Run]:
         """Yield every run that is new or has changed, for ever; at first the newest runs as they are.

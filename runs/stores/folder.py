@@ -74,12 +74,16 @@ class FolderStore(Store):
         # All tags there are cost less than a file for every run.
         tags = self.index.entries(_TAGS) if _TAGS in names else []
         found: list[Run] = []
+        problems = dict(self.index.problems())
         for row in self.index.find(tree, sort, limit, [*flat, *tags], offset):
             known = ((name, value) for name, value in row.items() if value is not NOT_HELD)
             fields = {name: value for name, value in known if value is not None or name not in mappings}
             if _TAGS in names:
                 fields[_TAGS] = {name.removeprefix(f"{_TAGS}."): True for name in tags if row[name] is True}
-            found.append(FolderRun(self, self.folder, fields.pop("name"), fields))
+            run = FolderRun(self, self.folder, fields.pop("name"), fields)
+            if run.id in problems:
+                run.problem = problems[run.id]
+            found.append(run)
         return found
 
     def _count(self, tree: Filter, limit: int | None) -> int:

@@ -74,7 +74,7 @@ class FolderRun(Run):
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
-        document = {**_read(self.folder / RUN), **_read(self.folder / NOTES)}
+        document = {**_read(self.folder / RUN), **self._readable(lambda: _read(self.folder / NOTES))}
         return without_pickles(document, twice=True)
 
     def _part(self, name: str) -> dict[str, Any]:
@@ -86,7 +86,11 @@ class FolderRun(Run):
     @property
     def status(self) -> str:
         """See `Run.status`."""
-        return self._row.get("status") or true_status(self.document, read_lease(self.folder)) or ""
+        known = self._row.get("status")
+        return str(known) if known else true_status(self.document, read_lease(self.folder)) or ""
+
+    def _check_is_there(self) -> None:
+        require_run(self.folder)
 
     def _metric_names(self) -> list[str]:
         if (self.folder / POINTS).exists():

@@ -27,6 +27,7 @@ class Shown(Protocol):
     """The part of a run that is shown; see `runs.stores.run.Run`."""
 
     id: str
+    problem: str | None
 
     @property
     def name(self) -> str: ...
@@ -122,6 +123,9 @@ def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -
             there[run.id] = run.metrics
         except RunsError as error:
             problems.append(element("p", f"run {run.id}: {error}"))
+        else:
+            if run.problem:
+                problems.append(element("p", f"run {run.id} cannot be read as a whole: {run.problem}"))
     metrics = _leading({name for names in there.values() for name in names})
     head = ("id", "name", "status", "start", "duration", "result", *settings, *metrics)
     rows = [_row(run, settings, [name if name in there.get(run.id, ()) else None for name in metrics]) for run in shown]

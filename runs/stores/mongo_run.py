@@ -125,9 +125,12 @@ class MongoRun(Run):
             raise StoreError(f"run {self.id} is no longer in {self.store.where}")
         return found
 
+    def _check_is_there(self) -> None:
+        self._find({"_id": 1})
+
     def _nothing(self) -> list[Any]:
         """Return an empty list; of a run that is gone, raise."""
-        self._find({"_id": 1})
+        self._check_is_there()
         return []
 
     def _part(self, name: str) -> dict[str, Any]:
@@ -145,7 +148,7 @@ class MongoRun(Run):
             document: The run's, with `fields_of_part`.
 
         Raises:
-            StoreError: If what is kept outside of the document is gone.
+            StoreError: If it is no mapping, or what is kept outside of the document is gone.
         """
         part, exact = document.get(name), document.get("exact")
         if isinstance(exact, Mapping) and name in exact:
@@ -153,7 +156,12 @@ class MongoRun(Run):
         part = self._whole(part)
         if name == "provenance" and isinstance(part, dict):
             part |= {key: with_dots(part[key]) for key in ("packages", "libraries") if key in part}
-        self._parts[name] = without_pickles(plain(part)) if isinstance(part, Mapping) else {}
+        if not isinstance(part, Mapping | None):
+            raise StoreError(
+                f"{name} of run {self.id} holds {type(part).__name__}, expected an object; "
+                "the rest of the run may still be read"
+            )
+        self._parts[name] = without_pickles(plain(part or {}))
 
     def hold(self, fields: Mapping[str, Any]) -> None:
         """Keep fields of the run, by their full names, for when they are asked for."""
@@ -401,7 +409,7 @@ class MongoRun(Run):
     def _write_notes(self, notes: Mapping[str, Any]) -> None:
         with self.mongo.errors():
             if not self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)}).matched_count:
-                self._find({"_id": 1})
+                self._check_is_there()
             if "tags" in notes:
                 others = {"$pull": {OMNIBOARD_TAGS: {"$nin": list(notes["tags"])}}}
                 self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}, others)

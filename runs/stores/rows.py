@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.run import Run
 
-__all__ = ["DEFAULT_COLUMNS", "WHOLE_COLUMNS", "row_of"]
+__all__ = ["DEFAULT_COLUMNS", "WHOLE_COLUMNS", "read_rows", "row_of"]
 
 # What a list of runs needs of each.
 DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
 # What `row_of` needs of a run whose columns are not named.
 WHOLE_COLUMNS = (*DEFAULT_COLUMNS, "config", "summary", "host")
+
+
+def read_rows(
+    runs: Iterable[Run], columns: Sequence[str] | None = None
+) -> tuple[list[tuple[Run, dict[str, Any]]], dict[str, str]]:
+    """Return runs with their rows, and by its id why a run is not there as a whole: no run hides another.
+
+    What cannot be read of a run is missing in its row. A run that was removed meanwhile has none.
+
+    Args:
+        runs: The runs.
+        columns: As `row_of` takes them.
+
+    Raises:
+        FilterError: If no run has a column.
+        StoreAwayError: If the store is away.
+    """
+    rows, problems = [], {}
+    for run in runs:
+        run = run if run.is_listed else run.listed()
+        try:
+            rows.append((run, row_of(run, columns)))
+        except StoreAwayError:
+            raise
+        except StoreError as error:
+            problems[run.id] = str(error)
+        else:
+            if run.problem:
+                problems[run.id] = run.problem
+    return rows, problems
 
 
 def row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from configs import Map
 from observers.record.identity import is_alive
-from runs.errors import StoreError
+from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at
 from runs.query.names import full_name
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign, time_of
@@ -67,6 +67,7 @@ class Run(abc.ABC):
         store: The store that it was found in.
         id: Its id in the store, as text.
         folder: The folder that it lies in; None in a database.
+        problem: Why a part of its record cannot be read, as far as is known; None if nothing is wrong.
 
     Example:
         with open_store("my_runs") as store:
@@ -78,6 +79,9 @@ class Run(abc.ABC):
     """
 
     folder: Path | None = None
+    problem: str | None = None
+    # Whether it is shown among others, which a damaged part of its record must not hide.
+    is_listed = False
 
     def __init__(self, store: RunStore, id: str, row: Mapping[str, Any] | None = None) -> None:
         self.store = store
@@ -95,6 +99,29 @@ class Run(abc.ABC):
     def __hash__(self) -> int:
         return hash((self.store.where, self.id))
 
+    def listed(self) -> Self:
+        """Return a copy to show among others: damaged parts of its record are missing, and `problem` says why."""
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__, is_listed=True)
+        return copied
+
+    def _readable(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a part of the record; of a run that is listed an empty one if it is damaged.
+
+        Raises:
+            StoreError: If it is damaged, and the run is not listed; or if the run is gone.
+        """
+        try:
+            return read()
+        except StoreAwayError:
+            raise
+        except StoreError as error:
+            if not self.is_listed:
+                raise
+            self._check_is_there()
+            self.problem = self.problem or str(error)
+            return {}
+
     # ------------------------------------------------------------------ what stores provide
 
     @functools.cached_property
@@ -109,6 +136,10 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def _part(self, name: str) -> dict[str, Any]:
         """Return `config`, `info`, `summary` or `provenance`; empty if there is none."""
+
+    @abc.abstractmethod
+    def _check_is_there(self) -> None:
+        """Raise a StoreError if it was removed."""
 
     @abc.abstractmethod
     def _metric_names(self) -> list[str]: ...
@@ -253,9 +284,9 @@ class Run(abc.ABC):
             return self.summary.get(metric, {}).get(statistic)
         if first in ("config", "info", "provenance", "summary"):
             if first not in self._parts:
-                self._parts[first] = self._part(first)
+                self._parts[first] = self._readable(lambda: self._part(first))
             return entry_at(self._parts[first], rest)
-        return entry_at(self.document, name)
+        return entry_at(self._readable(lambda: self.document), name)
 
     def may_have(self, name: str) -> bool:
         """Tell whether it has the field of that full name, or the field was not fetched along."""
@@ -343,22 +374,23 @@ class Run(abc.ABC):
     @functools.cached_property
     def config(self) -> Map:
         """Its config."""
-        return Map(self._part("config"))
+        return Map(self._readable(lambda: self._part("config")))
 
     @functools.cached_property
     def info(self) -> Map:
         """The `info` that it wrote."""
-        return Map(self._part("info"))
+        return Map(self._readable(lambda: self._part("info")))
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
         """Of every metric first, last, min, max and so on; see `observers.record.summaries.summarize`."""
-        return {name: value for name, value in self._part("summary").items() if isinstance(value, dict)}
+        found = self._readable(lambda: self._part("summary"))
+        return {name: value for name, value in found.items() if isinstance(value, dict)}
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
         """Its origins: `git`, `packages`, `machine`; empty of a run that stock Sacred recorded."""
-        return self._part("provenance")
+        return self._readable(lambda: self._part("provenance"))
 
     @property
     def diff(self) -> str:
@@ -368,7 +400,7 @@ class Run(abc.ABC):
     @property
     def metrics(self) -> list[str]:
         """Names of its metrics."""
-        return sorted(self._metric_names())
+        return sorted(self._readable(lambda: dict.fromkeys(self._metric_names())))
 
     def metric(self, name: str, num_points: int | None = None) -> Series:
         """Return the points of a metric.

@@ -33,4 +33,5 @@ class RunList(list[Run]):
         """Return a table of the first runs as HTML that needs nothing else."""
         from runs.stores.forms import runs_form  # with numpy, which lists of runs do without
 
-        return runs_form(self, telling_settings(self[:_MAX_READ]), title)
+        listed = [run.listed() for run in self]
+        return runs_form(listed, telling_settings(listed[:_MAX_READ]), title)

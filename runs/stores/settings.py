@@ -68,7 +68,7 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
-    rows = [dotted(run.config) for run in runs]
+    rows = [dotted(run.config) for run in runs if run.config or not run.problem]
     found: dict[Hashable, str] = {}
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
         values = tuple(identity(row.get(name)) for row in rows)

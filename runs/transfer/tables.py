@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from runs.drawing.output_file import writing
-from runs.errors import MissingExtraError
+from runs.errors import MissingExtraError, StoreAwayError, StoreError
 from runs.query.texts import cell_text
-from runs.stores.rows import row_of
+from runs.stores.rows import read_rows
 from runs.stores.run import Run
 
 __all__ = ["METRIC_COLUMNS", "metric_rows", "run_rows", "write_csv", "write_json", "write_parquet"]
@@ -19,30 +19,43 @@ __all__ = ["METRIC_COLUMNS", "metric_rows", "run_rows", "write_csv", "write_json
 METRIC_COLUMNS = ("id", "uid", "name", "step", "time_s", "value")
 
 
-def run_rows(runs: Iterable[Run], columns: Sequence[str] | None = None) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return names of columns, and a row for each run.
+def run_rows(
+    runs: Iterable[Run], columns: Sequence[str] | None = None
+) -> tuple[list[str], list[dict[str, Any]], dict[str, str]]:
+    """Return names of columns, a row for each run, and by their ids why runs are not there as a whole.
 
     Args:
         runs: The runs.
         columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
     """
-    rows = []
-    for run in runs:
-        rows.append({"id": run.id, **row_of(run, columns)})
-    return list(dict.fromkeys(name for row in rows for name in row)) or ["id", *(columns or ())], rows
+    found, problems = read_rows(runs, columns)
+    rows = [{"id": run.id, **row} for run, row in found]
+    return list(dict.fromkeys(name for row in rows for name in row)) or ["id", *(columns or ())], rows, problems
 
 
-def metric_rows(runs: Iterable[Run], names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
-    """Yield a row for each point of each metric, or of `names`, of each run."""
+def metric_rows(runs: Iterable[Run], names: Sequence[str], problems: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each point of each metric, or of `names`, of each run.
+
+    Args:
+        runs: The runs.
+        names: Metrics; of none, all.
+        problems: Is told, by its id, why a run is not there as a whole.
+    """
     for run in runs:
-        for name in run.metrics:
-            if names and name not in names:
-                continue
-            series = run.metric(name)
-            for step, time, value in zip(
-                *(a.tolist() for a in (series.steps, series.times, series.values)), strict=True
-            ):
-                yield dict(zip(METRIC_COLUMNS, (run.id, run.uid, name, step, time, value), strict=True))
+        try:
+            for name in run.metrics:
+                if not names or name in names:
+                    yield from _points(run, name)
+        except StoreAwayError:
+            raise
+        except StoreError as error:
+            problems[run.id] = str(error)
+
+
+def _points(run: Run, name: str) -> Iterator[dict[str, Any]]:
+    series = run.metric(name)
+    for step, time, value in zip(*(a.tolist() for a in (series.steps, series.times, series.values)), strict=True):
+        yield dict(zip(METRIC_COLUMNS, (run.id, run.uid, name, step, time, value), strict=True))
 
 
 def write_csv(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runs.stores.adding import Copied
     from runs.stores.removing import Removed
 
-__all__ = ["print_copied", "print_left_out", "print_removed", "print_written"]
+__all__ = ["print_copied", "print_left_out", "print_problems", "print_removed", "print_written"]
 
 
 def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
@@ -78,6 +78,13 @@ def print_written(output: Path, what: str, note: str = "", *, with_length: bool 
     length = f", {size_text(output.stat().st_size)}" if is_file and with_length else ""
     for text in filter(None, (f"{output}: {what}{length}", note)):
         (print_text if is_file else print_to_stderr)(text)
+
+
+def print_problems(problems: Mapping[str, str]) -> None:
+    """Print to stderr in one line which runs cannot be read as a whole, by their ids, and why."""
+    if problems:
+        shown = list_text([f"run {id} ({why})" for id, why in problems.items()])
+        print_to_stderr(f"note: {count_text(len(problems), 'run')} cannot be read as a whole: {shown}")
 
 
 def print_left_out(sentences: Sequence[str]) -> None:

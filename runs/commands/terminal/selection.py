@@ -68,12 +68,15 @@ def has_conditions(arguments: argparse.Namespace) -> bool:
 def find_chosen(
     store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None = None
 ) -> list[Run]:
-    """Return the runs that the options mean; see `runs.stores.store.Store.find`.
+    """Return the runs that the options mean, none of which hides others; see `Run.listed` and `Store.find`.
 
     Raises:
         FilterError: If they make no sense.
     """
-    return store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
+    found = store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
+    for run in found:
+        run.is_listed = True
+    return found
 
 
 def find_named_or_chosen(
@@ -98,7 +101,7 @@ def find_named_or_chosen(
             raise RunsError(
                 "got runs and conditions, expected either; leave out the ids, or --where, --tag and --sweep"
             )
-        return list(dict.fromkeys(store.get(key) for key in arguments.runs)), ""
+        return list(dict.fromkeys(store.get(key).listed() for key in arguments.runs)), ""
     if not (has_conditions(arguments) or not limit or arguments.limit is not None):
         raise RunsError("got no run; name some, such as latest, or choose with --where or --limit")
     most = limit_in(arguments, limit)
