@@ -23,6 +23,7 @@ from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from ingredients.checkpoints.record import TrainingRecord
+from ingredients.errors import LabError, RankError, TrainingError
 from ingredients.ranks.group import leave
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
@@ -321,6 +322,17 @@ class LabRun(RecordedRun):
             step: The optimizer step that a checkpoint was saved after, if one was.
         """
         self._signals.stop(step)
+
+    def _emit_failed(self, exc_type: Any, exc_value: Any, trace: Any) -> None:
+        if self._is_refused(exc_value):
+            self.meta_info["refused"] = True
+        super()._emit_failed(exc_type, exc_value, trace)
+
+    def _is_refused(self, error: BaseException) -> bool:
+        """Tell whether the lab refused what was asked for before the run, one of its own, came to anything."""
+        is_started_elsewhere = self.is_resumed or self._trial is not None or "queued" in self.meta_info
+        is_refusal = isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
+        return is_refusal and not is_started_elsewhere and not any(self.position().values())
 
     def _emit_interrupted(self, status: str) -> None:
         error = sys.exc_info()[1]

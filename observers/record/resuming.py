@@ -138,7 +138,7 @@ def resumed_entry(
         "changed_sources": [],
     }
     earlier = [*run.get("sessions", ())[:-1], session_of(run, read_lease(folder))]
-    meta = {key: value for key, value in run["meta"].items() if key != "interrupted_by"}
+    meta = {key: value for key, value in run["meta"].items() if key not in ("interrupted_by", "refused")}
     kept = {key: value for key, value in run.items() if key not in _END}
     # Of one that was killed while it was rewound, another state is there now than before.
     revision = {"revision": run.get("revision", 0) + 1} if run.get("rewinding") else {}

@@ -12,6 +12,7 @@ from runs.commands.terminal.selection import add_selection, conditions_in, find_
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from runs.commands.terminal.text import is_terminal, print_text, print_to_stderr
+from runs.query.names import REFUSED
 from runs.query.texts import (
     MISSING,
     STATUS_STYLES,
@@ -44,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
     help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
     parser.add_argument("--limit", type=int, metavar="N", help=help)
+    help = "list runs that were refused before they trained anything, too; conditions find them as well"
+    parser.add_argument("--refused", action="store_true", help=help)
     parser.add_argument(
         "--follow", action="store_true", help="then print each run that is new or changes, until Ctrl-C"
     )
@@ -60,7 +63,10 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
         # One more tells whether there are more.
-        found = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None)
+        is_hiding = not (is_filtered or arguments.refused)
+        also = [{REFUSED: {"$ne": True}}] if is_hiding else []
+        found = find_chosen(store, arguments, (*columns, "uid"), limit + 1 if limit else None, also)
+        num_hidden = store.count({REFUSED: True}) if is_hiding else 0
         broken = dict(store.unreadable())
         shown = found[:limit] if limit else found
         if not given:
@@ -68,9 +74,14 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _print_json(shown, broken, columns, is_filtered)
         else:
-            _print_table(store, shown, broken, columns, not given, is_filtered)
+            if shown or not num_hidden:
+                _print_table(store, shown, broken, columns, not given, is_filtered)
             if len(found) > len(shown):
                 print_text(f"({limit} runs; there are more: --limit 0 shows all)", "dim")
+            if num_hidden:
+                are, them = ("is", "it") if num_hidden == 1 else ("are", "them")
+                what = count_text(num_hidden, "refused run")
+                print_text(f"({what} {are} not listed; --refused lists {them})", "dim")
     return 0
 
 

@@ -11,6 +11,7 @@ from runs.commands.terminal.arguments import add_json, add_run, open_given
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import print_text
+from runs.query.names import REFUSED
 from runs.query.texts import STATUS_STYLES, duration_text, time_text, utc, value_text
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def _session_changes(session: Mapping[str, Any]) -> str:
 
 def _status(run: Run) -> str:
     name = run["meta.interrupted_by"]
-    return f"{run.status} by {name}" if name else str(run.status)
+    refused = " (refused before it came to anything)" if run[REFUSED] is True else ""
+    return f"{run.status} by {name}" if name else f"{run.status}{refused}"
 
 
 def _sweep(run: Run) -> str:

@@ -74,11 +74,11 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that lack a field of `over`, are of another command or
-    damaged.
+    """Return the groups, sorted by their values, and the runs that are left out, each with the reason.
 
-    What an experiment's commands return are different things: of each experiment the runs of one command count,
-    those of `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
+    Left out are runs that lack a field of `over`, whose record is damaged, or that are of another command. What an
+    experiment's commands return are different things: of each experiment the runs of one command count, those of
+    `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
 
     The order of `runs` changes nothing.
 
@@ -98,7 +98,6 @@ def group_runs(
             if runs and all(run.get(name) is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
-    excluded: list[ExcludedRun] = []
     for run in runs:
         why = damage(run, by)
         if why:

@@ -18,6 +18,7 @@ from observers.record.numbered_folder import as_number
 
 __all__ = [
     "COMMON_FIELDS",
+    "REFUSED",
     "RUN_FIELDS",
     "STATISTICS",
     "SWEEP",
@@ -45,10 +46,12 @@ RUN_FIELDS = frozenset(
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))
 # The sweep that a run is a trial of.
 SWEEP = "meta.sweep.id"
+# True of a run that was refused, for its settings or its data, before it came to anything.
+REFUSED = "meta.refused"
 # Fields that any run may have; whether one does is no question of spelling.
 COMMON_FIELDS = TIMES | {
     "_id", "command", "config", "duration", "experiment.name", "fail_trace", "host.hostname", "info", "note", "parent",
-    "provenance", "result", "status", "summary", "tags", "uid", SWEEP,
+    "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
 }  # fmt: skip
 _FULL = {
     "name": "experiment.name",

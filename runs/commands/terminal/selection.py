@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runs.query.filters import Filter
@@ -66,14 +66,18 @@ def has_conditions(arguments: argparse.Namespace) -> bool:
 
 
 def find_chosen(
-    store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None = None
+    store: Store,
+    arguments: argparse.Namespace,
+    columns: Sequence[str],
+    limit: int | None = None,
+    also: Sequence[Mapping[str, Any]] = (),
 ) -> list[Run]:
-    """Return the runs that the options mean, none of which hides others; see `Run.listed` and `Store.find`.
+    """Return the runs that the options, and `also`, mean, none of which hides others; see `Run.listed`, `Store.find`.
 
     Raises:
         FilterError: If they make no sense.
     """
-    found = store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
+    found = store.find([*conditions_in(arguments), *also], getattr(arguments, "sort", "-start"), limit, columns)
     for run in found:
         run.is_listed = True
     return found
