@@ -21,7 +21,7 @@ from ingredients.config.hooks import ConfigHook
 from ingredients.config.nearest import nearest
 from ingredients.config.scope import DeclaredDict, NamedDict, Scope
 from ingredients.errors import ConfigError, MissingEntryError
-from observers.record.json_text import MAX_NOTED_LEVELS
+from observers.record.json_text import MAX_LEVELS, MAX_NOTED_LEVELS, is_deeper
 
 __all__ = ["Ingredient", "LabFunctions", "MapSignature", "look_once_at_sources", "make_writable"]
 
@@ -183,13 +183,13 @@ def _entries(method: str, cfg_or_file: Any, entries: dict) -> dict:
     if cfg_or_file is not None and not isinstance(cfg_or_file, Mapping):
         kind = type(cfg_or_file).__name__
         raise ConfigError(f"{method}: got {cfg_or_file!r} ({kind}), expected a dict, the name of a file, or keywords")
-    try:
-        return to_plain(cfg_or_file if cfg_or_file is not None else entries)
-    except RecursionError:
+    given = cfg_or_file if cfg_or_file is not None else entries
+    if is_deeper(given, MAX_LEVELS):
         raise ConfigError(
             f"{method}: got lists and dicts that are within themselves, or too many levels deep, expected a config of "
             f"up to {MAX_NOTED_LEVELS} levels; put the data into a file, and its path into the config"
-        ) from None
+        )
+    return to_plain(given)
 
 
 class Ingredient(LabFunctions):

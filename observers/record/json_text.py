@@ -39,5 +39,7 @@ def is_deeper(value: Any, num_levels: int) -> bool:
         level = [item for item in level if isinstance(item, dict | list | tuple)]
         if not level:
             return False
-        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+        children = (child for item in level for child in (item.values() if isinstance(item, dict) else item))
+        # What stands in many places is looked at once: a list that holds itself twice has no end of levels.
+        level = list({id(child): child for child in children}.values())
     return True

@@ -251,7 +251,8 @@ def test_points_of_children_outlive_a_parent_that_is_killed(tmp_path, start, wai
     process.process.kill()
     process.process.wait(60)
     folder = tmp_path / "runs" / "1"
-    [(reaped, _)] = reap(tmp_path / "runs")
+    # A program that was about to be started when its parent was killed may hold the lock for a moment.
+    [(reaped, _)] = wait_for(lambda: reap(tmp_path / "runs"), "the end of the lock")
     assert reaped == folder
     found = read_metrics(folder)
     assert (found["loss"].steps.tolist(), found["loss"].values.tolist()) == ([0, 1], [0.5, 1.5])

@@ -155,6 +155,10 @@ def test_config_deeper_than_a_record_is_refused(tmp_path):
     ex.main(lambda: None)
     with pytest.raises(ConfigError, match=r"add_config: got lists and dicts .* too many levels deep"):
         ex.add_config(data=DEEP)
+    within: list = []
+    within += [within, within]
+    with pytest.raises(ConfigError, match=r"add_config: got lists and dicts that are within themselves"):
+        ex.add_config(data=within)
     shallower: list = []
     for _ in range(180):
         shallower = [shallower]
