@@ -45,7 +45,7 @@ from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import World, world_of
 from observers.errors import ObserversError
 from observers.file.observer import FileObserver
-from observers.options import environment_option, file_option, mongo_option, tensorboard_option
+from observers.options import environment_option, file_option, mongo_option, reads_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
 from observers.record.redaction import redact
 
@@ -143,7 +143,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("save_git_info", False)
         self._module = module_of(caller)
         options.setdefault("base_dir", base_dir_of(mainfile, self._module))
-        ours = (tensorboard_option, environment_option, commands.origin_option)
+        ours = (tensorboard_option, environment_option, reads_option, commands.origin_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
         look_once_at_sources()

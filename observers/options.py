@@ -1,11 +1,10 @@
-"""The options `-F`, `-m`, `-T` and `-E` of an experiment's command line, with Sacred's forms."""
+"""The options `-F`, `-m`, `-T`, `-E` and `-R` of an experiment's command line, with Sacred's forms."""
 
 from __future__ import annotations
 
 import fnmatch
 import logging
 import os
-import re
 from typing import Any
 
 from configs.importing import import_sacred
@@ -15,13 +14,11 @@ import_sacred()
 
 from sacred.commandline_options import cli_option
 
-from observers.record.redaction import redact
+from observers.record.redaction import is_secret_name, redact
 
-__all__ = ["environment_option", "file_option", "mongo_option", "tensorboard_option"]
+__all__ = ["environment_option", "file_option", "mongo_option", "reads_option", "tensorboard_option"]
 
 _log = logging.getLogger(__name__)
-
-_SECRET = re.compile("passw|secret|token|credential|(api|access|private|auth)_?key", re.IGNORECASE)
 
 
 @cli_option("-F", "--file_storage")
@@ -59,9 +56,14 @@ def environment_option(args: str, run: Any) -> None:
     for name in filter(None, (part.strip() for part in args.split(","))):
         names = fnmatch.filter(os.environ, name) if "*" in name else [name]
         found |= {one: os.environ.get(one) for one in names}
-    hidden = sorted(name for name in found if _SECRET.search(name))
+    hidden = sorted(name for name in found if is_secret_name(name))
     if hidden:
         _log.warning("-E: not recorded, because their names tell of secrets: %s", ", ".join(hidden))
     run.meta_info["environment"] = {
         name: None if value is None else redact(value) for name, value in sorted(found.items()) if name not in hidden
     }
+
+
+@cli_option("-R", "--no_reads", is_flag=True)
+def reads_option(args: bool, run: Any) -> None:
+    """Do not record which files below its folders, and which environment variables, the run reads."""

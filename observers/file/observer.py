@@ -194,7 +194,8 @@ class FileObserver(Owned, RunObserver):
                 entry = new_entry(ex_info, command, host_info, start_time, meta_info, "RUNNING")
                 entry |= {} if first is None else {"states_folder": str(first.folder.absolute())}
                 number = self._begin(entry, ex_info, start_time, config, _id)
-            self._started().gather_provenance(ex_info)
+            options = meta_info.get("options") or {}
+            self._started().gather_provenance(ex_info, with_reads=not options.get("--no_reads"))
             return number
 
     def _own_of(self, resume: str | Path | None) -> Path | None:

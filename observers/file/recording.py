@@ -168,10 +168,10 @@ class Recording:
         at = datetime.fromisoformat(sessions[-1]["start_time"]).isoformat(" ", "seconds")
         self.journal.add_output(f"--- session {len(sessions)}, {at} UTC ---\n".encode())
 
-    def gather_provenance(self, experiment: Mapping[str, Any]) -> None:
-        """Begin to gather git, packages and machine; `experiment` is what Sacred tells of it."""
+    def gather_provenance(self, experiment: Mapping[str, Any], *, with_reads: bool) -> None:
+        """Begin to gather git, packages, machine, and what the run reads; `experiment` is what Sacred tells of it."""
         note_changes = self._note_environment if self.is_resumed else None
-        self._gathering = Gathering(self.journal, self._lock, experiment, note_changes)
+        self._gathering = Gathering(self.journal, self._lock, experiment, note_changes, with_reads=with_reads)
 
     def _save_sources(self, *, last: bool = False) -> None:
         """Keep every source of the lab that is imported by now; modules imported later come with later heartbeats."""

@@ -12,6 +12,7 @@ from observers.provenance import sources_and_git as provenance
 from observers.provenance.determinism import read_flags, torch_versions
 from observers.provenance.gpus import load_nvml
 from observers.provenance.libraries import Libraries
+from observers.provenance.reads import OpenedFiles, variables_in
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.resuming import environment_changes
@@ -32,6 +33,7 @@ class Gathering:
         journal: Writes `provenance.json`, under `lock`.
         lock: Held by whoever calls `look`.
         experiment: What Sacred tells of the experiment: `base_dir`, `mainfile`.
+        with_reads: Whether the files and environment variables that the run reads are recorded at its end.
         note_changes: Called in a resumed run with how its environment differs from that of the first session, see
             `environment_changes`; None in a run's first session.
     """
@@ -42,6 +44,8 @@ class Gathering:
         lock: threading.RLock,
         experiment: Mapping[str, Any],
         note_changes: Callable[[dict[str, Any]], None] | None = None,
+        *,
+        with_reads: bool = True,
     ) -> None:
         self._journal = journal
         self._note_changes = note_changes
@@ -52,6 +56,10 @@ class Gathering:
         self._found: dict[str, Any] | None = None
         self._first: dict[str, Any] = {}
         self._flags: dict[str, Any] = {}
+        self._reads: dict[str, dict[str, Any]] = {}
+        self._opened = OpenedFiles(_folders(self._base_dir), journal.folder.parent) if with_reads else None
+        if self._opened is not None:
+            self._opened.begin()
         self.look()
         self._libraries = Libraries(self._base_dir)
         self._thread = self._begin(self._gather)
@@ -76,6 +84,20 @@ class Gathering:
         self._thread.join(timeout_s)
         if not self._thread.is_alive() and self._libraries.is_stale:
             self._gather_libraries()
+        if self._opened is not None:
+            self._gather_reads(self._opened)
+
+    def _gather_reads(self, opened: OpenedFiles) -> None:
+        opened.end()
+        try:
+            sources = provenance.imported_files(self._base_dir, self._mainfile)
+            reads = {"files": opened.contents(), "variables": variables_in(sources)}
+        except Exception:
+            _log.exception("reads: could not be gathered; provenance.json goes without")
+            return
+        with self._lock:
+            self._reads = {"reads": reads}
+            self._write()
 
     def _gather(self) -> None:
         """Gather what takes a while; what fails is left out."""
@@ -114,7 +136,7 @@ class Gathering:
         if self._found is None:
             return
         before = {name: value for name, value in self._first.items() if value != self._flags.get(name, value)}
-        document = {**self._found, "determinism": self._flags}
+        document = {**self._found, "determinism": self._flags, **self._reads}
         if "machine" in document:
             document["machine"] = {**document["machine"], **torch_versions()}
         self._write_down({**document, "determinism_before": before} if before else document)
@@ -129,3 +151,11 @@ class Gathering:
                 self._note_changes(environment_changes(first, document))
                 return
         self._journal.write(PROVENANCE, document)
+
+
+def _folders(base_dir: Path) -> list[Path]:
+    """Return the folders in which a run finds its files: the working folder, if it is there, and that of its code."""
+    try:
+        return [Path.cwd(), base_dir]
+    except FileNotFoundError:
+        return [base_dir]

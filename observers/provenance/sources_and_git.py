@@ -24,6 +24,7 @@ __all__ = [
     "git_state",
     "imported_files",
     "imported_sources",
+    "is_installed",
     "lab_git_state",
     "machine",
     "md5_of",
@@ -65,7 +66,7 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
         if folder and is_loose(base) and not is_loose(folder):
             continue
         below = _folder_below(folder, base)
-        if below is not None and not _is_installed(below):
+        if below is not None and not is_installed(below):
             names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
             found |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
     return sorted(found)
@@ -77,7 +78,7 @@ def md5_of(path: Path) -> str:
 
 
 @functools.cache
-def _is_installed(folder: str) -> bool:
+def is_installed(folder: str) -> bool:
     """Return whether a folder in the lab belongs to a virtual environment, which is no source of it."""
     return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(folder).parts)
 

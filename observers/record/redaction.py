@@ -6,11 +6,12 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-__all__ = ["hide_passwords", "hide_user", "is_hidden", "redact"]
+__all__ = ["hide_passwords", "hide_user", "is_hidden", "is_secret_name", "redact"]
 
 _SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "password")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>`]+)")
 _SECRET = re.compile(r"([?&](?:\w*(?:password|passwd|pwd)|authmechanismproperties)=)[^&#]+", re.IGNORECASE)
+_SECRET_NAME = re.compile("pass(w|_|$)|pwd|secret|token|credential|(api|access|private|auth)_?key", re.IGNORECASE)
 _HIDDEN = "***"
 _IS_HIDDEN = re.compile(r"://[^\s'\"<>`]*(?:\*\*\*@|=\*\*\*(?:[&#]|$))")
 
@@ -40,6 +41,11 @@ def _hide(match: re.Match[str]) -> str:
         head, _, query = rest.rpartition("@")[2].partition("?")
     kept = [(key, value) for key, value in parse_qsl(query) if key.lower() not in _SECRET_OPTIONS]
     return f"{scheme}://{head}?{urlencode(kept)}" if kept else f"{scheme}://{head}"
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether the name of a setting, such as an environment variable, tells of a password, a token or a key."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def hide_passwords(value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import Any
 
 from observers.provenance import sources_and_git as provenance
 from observers.provenance.gpus import load_nvml
+from observers.provenance.reads import changed_reads
 from observers.record.redaction import redact
 from runs.errors import StoreError
 from runs.rerun.record import Record, mapping
@@ -29,6 +30,7 @@ __all__ = [
     "Environment",
     "compare_environment",
     "compare_flags",
+    "compare_reads",
     "imported_names",
     "plain_name",
     "python_of",
@@ -47,7 +49,7 @@ class Differing:
     """One thing that differs.
 
     Attributes:
-        kind: python, package, library, machine, flag or variable.
+        kind: python, package, library, machine, flag, file or variable.
         name: Of the package, flag or part of the machine.
         recorded, now: The two values; None where there is none.
         is_loud: Whether it can change what the run computes.
@@ -127,6 +129,16 @@ def compare_flags(old: Run, new: Run) -> list[Differing]:
         return []
     names = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))
     return [Differing("flag", name, ours.get(name), theirs.get(name), is_loud=True) for name in names]
+
+
+def compare_reads(old: Run, new: Run) -> list[Differing]:
+    """Return the files and environment variables that both runs read, and that were not the same."""
+    ours, theirs = (mapping(run.provenance.get("reads")) for run in (old, new))
+    found = []
+    for kind, part in (("file", "files"), ("variable", "variables")):
+        changes = changed_reads(mapping(ours.get(part)), mapping(theirs.get(part)))
+        found += [Differing(kind, str(name), was, now, is_loud=True) for name, (was, now) in changes.items()]
+    return found
 
 
 def requirements(run: Run) -> str:

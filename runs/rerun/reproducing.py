@@ -24,7 +24,7 @@ from observers.record.schema import RUN
 from runs.comparison.difference import diff
 from runs.errors import LaunchError, StoreError
 from runs.query.index.folders import read_json
-from runs.rerun.environment import Differing, compare_flags
+from runs.rerun.environment import Differing, compare_flags, compare_reads
 from runs.rerun.judging import judge
 from runs.rerun.launching import run_launch
 from runs.rerun.libraries import compare_libraries, has_libraries
@@ -52,7 +52,8 @@ class Reproduction:
         plan: How it was done.
         run: The new run, in the store of the old one, or in a folder of its own where that cannot be written to.
         verdict: Whether it is what the old one was.
-        flags: Determinism flags that were not the same, and libraries that only the new run showed to differ.
+        flags: Determinism flags, files and environment variables that were not the same in both runs, and libraries
+            that only the new run showed to differ.
         sources: The unified diff of each source that was not the same, recorded to new.
         notes: What else is to be said, a sentence each.
     """
@@ -103,7 +104,7 @@ def _carry_out(
     _refuse_unlike(old, new, code)
     verdict = judge(old, new, tolerance)
     changed = _changed_sources(plan, old, new)
-    flags = tuple(compare_flags(old, new)) + _late_libraries(plan, old, new)
+    flags = (*compare_flags(old, new), *compare_reads(old, new), *_late_libraries(plan, old, new))
     notes += verdict.notes
     if changed and plan.mode == RESTORED:
         notes.append(f"the new run was not made of the recorded sources alone: {some(changed)} differ")

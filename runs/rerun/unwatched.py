@@ -22,7 +22,8 @@ def unwatched(run: Run) -> str:
     """Return in words what may have changed the outcome of a run though nothing that it recorded differs."""
     text = (
         "nothing that is recorded differs; not recorded are the time, random generators without a seed, environment "
-        "variables but those of -E, files but those of open_resource and of the ingredient data, and the network"
+        "variables that the sources do not name, files outside of its folders and those that other processes opened, "
+        "and the network"
     )
     flags = mapping(run.provenance.get("determinism"))
     if flags.get("PYTHONHASHSEED", "0") not in (None, "", "random"):

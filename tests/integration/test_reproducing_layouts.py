@@ -15,6 +15,13 @@ from tests.processes import run, warm_children
 
 ROOT = Path(__file__).resolve().parents[2]
 
+READING = """
+import os
+
+def scale():
+    open("notes.txt").close()
+    return float(open("scale.txt").read()) * float(os.environ.get("SCALE", 1))
+"""
 TRAIN = """
 from experiments import Experiment
 from observers import file_observer
@@ -145,6 +152,29 @@ def test_cause_that_no_record_holds_is_not_laid_on_the_hash_seed(lab, value, is_
         assert ("PYTHONHASHSEED was not set for run 1" in out) is is_of_hashes
         if not is_of_hashes:
             break
+
+
+def test_file_and_variable_that_the_run_read_are_named_where_they_differ(lab, monkeypatch):
+    lab.write("scale.txt", "1")
+    lab.write("notes.txt", "read, and the same")
+    lab.write("train.py", TRAIN.replace("1 /", "scale() /").replace("IMPORTS", READING))
+    monkeypatch.setenv("SCALE", "1")
+    lab.record("train.py")
+    with open_store(lab.folder / "my_runs") as store:
+        reads = store.get("1").provenance["reads"]
+    assert sorted(reads["files"]) == ["notes.txt", "scale.txt"]
+    assert reads["variables"] == {"SCALE": "1"}
+    lab.write("scale.txt", "2")
+    monkeypatch.setenv("SCALE", "3")
+    code, out, err = lab.reproduce("--in-place")
+    assert (code, out.splitlines()[0].partition(":")[0]) == (1, "DIVERGED"), err
+    assert "the sources are the same: it comes from the environment (scale.txt, SCALE)" in out
+    assert "variable SCALE: recorded 1, now 3" in out
+    assert "file scale.txt: recorded c4ca4238" in out
+    assert "notes.txt" not in out
+    lab.record("train.py", "-R")
+    with open_store(lab.folder / "my_runs") as store:
+        assert "reads" not in store.get("latest").provenance
 
 
 def test_copy_that_shadows_an_installed_package_is_named(lab, tmp_path, monkeypatch):

@@ -1,0 +1,128 @@
+"""What the code of a run reads beside its config: files below its folders, and environment variables."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from observers.provenance.sources_and_git import is_installed
+from observers.record.redaction import is_secret_name, redact
+
+__all__ = ["OpenedFiles", "changed_reads", "variables_in"]
+
+# More files than these are a data set, which has a fingerprint of its own.
+_MAX_FILES = 1000
+# Larger files are known by their length: reading them again would hold up the end of the run.
+_MAX_BYTES = 64 * 2**20
+_MAX_BYTES_IN_ALL = 256 * 2**20
+_CODE = (".py", ".pyc", ".pyi", ".so", ".pyd", ".pth")
+_VARIABLE = re.compile(rb"""(?:\benviron\s*(?:\[|\.\s*(?:get|pop|setdefault)\s*\()|\bgetenv\s*\()\s*["'](\w+)["']""")
+
+# Those that watch now. Python offers no way to take an audit hook away, so there is one that has nothing to do then.
+_watching: list[OpenedFiles] = []
+_is_hooked = False
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open" and _watching:
+        path, _, flags = arguments
+        if isinstance(path, str | bytes) and isinstance(flags, int):
+            for each in _watching:
+                each.note(path, flags)
+
+
+class OpenedFiles:
+    """Notes the files below some folders that this process opens for reading, from `begin` until `end`.
+
+    A file that it opens for writing, too, is made by the run. Code is recorded as sources, and does not count; nor does
+    what lies in an installed package, in a hidden folder, or below `without`.
+
+    Args:
+        folders: The folders; names are relative to the first one that a file lies below.
+        without: A folder whose files do not count, such as that of the record.
+    """
+
+    def __init__(self, folders: Iterable[Path], without: Path) -> None:
+        self._folders = list(dict.fromkeys(os.path.join(folder.absolute(), "") for folder in folders))  # noqa: PTH118
+        self._without = os.path.join(without.absolute(), "")  # noqa: PTH118
+        self._read: dict[str, None] = {}
+        self._written: set[str] = set()
+
+    def begin(self) -> None:
+        """Begin to watch."""
+        global _is_hooked
+        if not _is_hooked:
+            sys.addaudithook(_hook)
+            _is_hooked = True
+        _watching.append(self)
+
+    def end(self) -> None:
+        """Watch no longer."""
+        if self in _watching:
+            _watching.remove(self)
+
+    def note(self, path: str | bytes, flags: int) -> None:
+        """Take an opened file to notice; never raises, as whoever opens the file would get the error."""
+        try:
+            name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
+        except (OSError, ValueError):  # the working folder is gone, or the name cannot be one
+            return
+        if not name.startswith(tuple(self._folders)) or name.startswith(self._without) or name.endswith(_CODE):
+            return
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            if len(self._written) < _MAX_FILES:
+                self._written.add(name)
+        elif len(self._read) <= _MAX_FILES and name not in self._written:
+            self._read[name] = None
+
+    def contents(self) -> dict[str, str]:
+        """Return by name the MD5 of each file that was read, or the length of a large one; empty if they are too many.
+
+        They are as they lie there now.
+        """
+        found: dict[str, str] = {}
+        left = _MAX_BYTES_IN_ALL
+        names = [] if len(self._read) > _MAX_FILES else list(self._read)
+        for name in names:
+            base = next(folder for folder in self._folders if name.startswith(folder))
+            path, short = Path(name), name.removeprefix(base)
+            if name in self._written or is_installed(str(Path(short).parent)) or not path.is_file():
+                continue
+            try:
+                size = path.stat().st_size
+                if size > min(_MAX_BYTES, left):
+                    found[short] = f"{size} bytes"
+                    continue
+                left -= size
+                found[short] = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            except OSError:
+                continue
+        return dict(sorted(found.items()))
+
+
+def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:
+    """Return the environment variables that sources name where they read one, with their values now.
+
+    None stands for one that is not set. Those of the lab, and those whose names tell of a secret, are left out.
+    """
+    names: set[str] = set()
+    for file in files:
+        try:
+            names.update(name.decode() for name in _VARIABLE.findall(Path(file).read_bytes()))
+        except OSError:
+            continue
+    return {
+        name: None if (value := os.environ.get(name)) is None else redact(value)
+        for name in sorted(names)
+        if not (name.startswith("SACRISTAN_") or is_secret_name(name))
+    }
+
+
+def changed_reads(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return what two runs both read, and found otherwise: `{name: [was, is]}`."""
+    return {name: [before[name], now[name]] for name in sorted(before.keys() & now.keys()) if before[name] != now[name]}
