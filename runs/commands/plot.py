@@ -81,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
     elif arguments.output is not None:
         from runs.drawing.pictures import draw
 
-        draw(panels, arguments.output, arguments.title)
+        draw(panels, arguments.output, arguments.title, overwrite=arguments.force)
         num_curves = sum(len(panel.curves) for panel in panels)
         print_written(arguments.output, f"{num_curves} curves of {len(found)} runs", with_length=False)
     else:
