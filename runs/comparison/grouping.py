@@ -74,8 +74,9 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that lack a field of `over`, are of another command or
-    damaged.
+    """Return the groups, sorted by their values, and the runs that are in none.
+
+    Runs that lack a field of `over`, are of another command or damaged are in none.
 
     What an experiment's commands return are different things: of each experiment the runs of one command count,
     those of `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
@@ -92,13 +93,14 @@ def group_runs(
         ComparisonError: If no run has a field of `by` or `over`.
     """
     runs = sorted(set(runs), key=lambda run: (len(run.id), run.id))
-    runs, excluded = (runs, []) if "command" in by else _of_one_command(runs, by)
+    excluded: list[ExcludedRun] = []
+    if "command" not in by:
+        runs, excluded = _of_one_command(runs, by)
     for option, names in (("--by", by), ("--over", over)):
         for name in names:
             if runs and all(run.get(name) is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
-    excluded: list[ExcludedRun] = []
     for run in runs:
         why = damage(run, by)
         if why:
