@@ -1,4 +1,4 @@
-"""`checked_output`: a command line whose standard output is full or closed ends with one error, not with a traceback."""
+"""`checked_output`: a command whose standard output is full or closed ends with one error, not with a traceback."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 __all__ = ["OutputError", "checked_output"]
 
@@ -27,7 +29,7 @@ class OutputError(Exception):
         """Print the error to stderr; that a reader has seen enough, as in `print_config | head`, is none."""
         with contextlib.suppress(OSError):  # it is full, too
             if self.code == 74:
-                print(f"error: {self}", file=sys.stderr)
+                sys.stderr.write(f"error: {self}\n")
 
 
 @contextlib.contextmanager
@@ -44,15 +46,15 @@ def checked_output() -> Iterator[None]:
     if raw is None:  # somebody reads along in memory, as tests do
         yield
         return
-    options = {} if stdout is None else {"encoding": stdout.encoding, "errors": stdout.errors}
-    is_direct = stdout is not None and getattr(stdout, "write_through", False)
-    is_in_lines = stdout is not None and stdout.line_buffering
-    buffer = io.BufferedWriter(raw)
-    checked = io.TextIOWrapper(buffer, **options, line_buffering=is_in_lines, write_through=is_direct)
+    options: dict[str, Any] = {}
+    if stdout is not None:
+        names = ("encoding", "errors", "line_buffering", "write_through")
+        options = {name: getattr(stdout, name) for name in names}
+    checked = io.TextIOWrapper(io.BufferedWriter(raw), **options)
     with contextlib.ExitStack() as opened:
         sys.stdout = checked
         if stderr is None:
-            sys.stderr = opened.enter_context(open(os.devnull, "w"))
+            sys.stderr = opened.enter_context(Path(os.devnull).open("w"))
         try:
             yield
         finally:
@@ -70,7 +72,7 @@ class _Raw(io.FileIO):
 
     failure: OutputError | None = None
 
-    def write(self, data: bytes) -> int | None:  # type: ignore[override]  # any buffer
+    def write(self, data: Any, /) -> int:
         if self.failure is not None:
             return memoryview(data).nbytes
         try:

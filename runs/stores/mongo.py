@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -62,6 +62,10 @@ class MongoStore(Store):
         # What `unreadable` found, which looks at every document, and when.
         self._odd_runs: list[tuple[str, str]] = []
         self._judged_at = -math.inf
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle where it is, with the credentials of its URL; what loads it connects to the server."""
+        return MongoStore, (self.mongo.destination.url, self.mongo.destination.prefix), {"max_age_s": self.max_age_s}
 
     # ------------------------------------------------------------------ finding
 
@@ -331,7 +335,7 @@ def _discarded(document: Document) -> Discarded:
     experiment, kept = document.get("experiment"), document[TRASH]
     name = experiment.get("name") if isinstance(experiment, Mapping) else None
     uid = kept.get("uid") if isinstance(kept.get("uid"), str) else None
-    at = kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)
+    at = (kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)).replace(tzinfo=UTC)
     status = true_status(kept, kept.get("lease"))
     return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at)
 

@@ -24,6 +24,7 @@ from observers.record.points import Series
 from observers.record.summaries import summarize
 from runs.errors import StoreError
 from runs.query.serialized import without_pickles
+from runs.query.times import without_zone
 from runs.stores.bson_arrays import decode_arrays
 from runs.stores.bson_values import has_changed_keys, plain, tags_in, with_dots
 from runs.stores.content import Content, missing_content
@@ -72,6 +73,13 @@ class MongoRun(Run):
         self.key = key
         self._parts: dict[str, Any] = {}
         self._names: list[str] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "mongo"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.mongo = self.store.mongo  # type: ignore[attr-defined]  # a MongoStore
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
@@ -239,7 +247,7 @@ class MongoRun(Run):
 
     def _start_in(self, document: Mapping[str, Any]) -> datetime | None:
         start = document.get("start_time")
-        return start if isinstance(start, datetime) else self.start_time
+        return start if isinstance(start, datetime) else without_zone(self.start_time)
 
     def hold_start(self, document: Mapping[str, Any]) -> None:
         """Keep when it started, which a document with `start_time` tells, for when points are asked for."""
