@@ -23,7 +23,7 @@ from runs.stores.adding import Copied, StagedRun
 from runs.stores.bson_values import plain
 from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import BATCH, Document, MongoDatabase
-from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
+from runs.stores.mongo_filters import OMNIBOARD_NOTES, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_prefetching import prefetch_from, series_from
 from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo_rows import projection_of, row_in, value_at
@@ -127,6 +127,8 @@ class MongoStore(Store):
             yield {f"{stored_path(name)}.dtype": {"$type": "string"}}
         if DURATION in judged:
             yield {"status": "RUNNING"}
+        if "note" in judged:
+            yield {OMNIBOARD_NOTES: {"$type": "string"}}
 
     def _find_there(
         self, among: Mapping[str, Any], tree: Filter, sort: str | None, limit: int | None, asked: set[str]

@@ -26,12 +26,12 @@ from runs.errors import StoreError
 from runs.query.serialized import without_pickles
 from runs.query.times import without_zone
 from runs.stores.bson_arrays import decode_arrays
-from runs.stores.bson_values import has_changed_keys, plain, tags_in, with_dots
+from runs.stores.bson_values import has_changed_keys, note_in, plain, tags_in, with_dots
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.metric_chunks import joined
 from runs.stores.mongo_database import MongoDatabase
-from runs.stores.mongo_filters import OMNIBOARD_TAGS
+from runs.stores.mongo_filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
 from runs.stores.mongo_removing import Remover
 from runs.stores.run import Run, RunStore
 from runs.stores.stock_sacred import series_of
@@ -90,8 +90,8 @@ class MongoRun(Run):
         for name, text in times.items() if isinstance(times, Mapping) else ():
             found[name] = exact_time(found.get(name), text)
         document = without_pickles(plain(self._whole(found)), twice=True)
-        tags = tags_in(document)
-        return {**document, "tags": tags} if tags else document
+        ours = {"tags": tags_in(document), "note": note_in(document)}
+        return {**document, **{name: value for name, value in ours.items() if value is not None}}
 
     def with_exact_entries(self, document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """Return a document of the run with entries of these names, which are all there, as they were recorded."""
@@ -418,6 +418,9 @@ class MongoRun(Run):
         with self.mongo.errors():
             if not self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)}).matched_count:
                 self._check_is_there()
+            if "note" in notes:
+                same = {"$set": {OMNIBOARD_NOTES: notes["note"]}}
+                self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_NOTES: {"$type": "string"}}, same)
             if "tags" in notes:
                 others = {"$pull": {OMNIBOARD_TAGS: {"$nin": list(notes["tags"])}}}
                 self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}, others)
