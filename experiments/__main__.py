@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs.printing import OutputError, checked_output
 from experiments.new import write_experiment
 from ingredients.errors import LabError
 
@@ -34,8 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"Wrote {', '.join(path.name for path in paths)}.")
-    print(_NEXT.format(name=arguments.name), end="")
+    try:
+        with checked_output():
+            print(f"Wrote {', '.join(path.name for path in paths)}.")
+            print(_NEXT.format(name=arguments.name), end="")
+    except OutputError as error:
+        error.tell()
+        return error.code
     return 0
 
 

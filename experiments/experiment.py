@@ -20,6 +20,7 @@ from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 
 from configs import to_plain
+from configs.printing import OutputError, checked_output
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s, check_command_line
@@ -235,10 +236,9 @@ class Experiment(LabFunctions, sacred.Experiment):
             if self._on_command_line:
                 self._leave("interrupted (Ctrl-C)", 130)
             raise
-        except BrokenPipeError:
-            if self._on_command_line:  # as in `print_config | head`
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                sys.exit(141)
+        except OutputError as error:
+            if self._on_command_line:
+                sys.exit(error.code)  # `run_commandline` prints it
             raise
         except Exception as error:
             # Sacred says of its own errors which of them are to be shown without a traceback.
@@ -259,10 +259,14 @@ class Experiment(LabFunctions, sacred.Experiment):
         """
         self._on_command_line = True
         try:
-            check_command_line(sys.argv if argv is None else argv, self.all_cli_options)
-            return super().run_commandline(argv)
+            with checked_output():
+                check_command_line(sys.argv if argv is None else argv, self.all_cli_options)
+                return super().run_commandline(argv)
         except LabError as error:
             self._leave(str(error), 1)
+        except OutputError as error:
+            error.tell()
+            sys.exit(error.code)
         finally:
             self._on_command_line = False
 

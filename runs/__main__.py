@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from configs.printing import OutputError, checked_output
 from runs.commands import COMMANDS
 from runs.commands.terminal.arguments import Parser, add_store
 from runs.errors import RunsError
@@ -22,12 +23,13 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
     try:
-        return _run(sys.argv[1:] if argv is None else list(argv))
+        with checked_output():
+            return _run(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    except OutputError as error:
+        error.tell()
+        return error.code
 
 
 def _run(words: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ import os
 import signal
 from pathlib import Path
 
-from runs.commands.terminal.arguments import where_of
+from runs.commands.terminal.arguments import port, where_of
 
 __all__ = ["add_arguments", "main"]
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8765, help="its port; 0 takes a free one (8765)")
+    parser.add_argument("--port", type=port, default=8765, help="its port; 0 takes a free one (8765)")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     parser.add_argument("--read-only", action="store_true", help="refuse tags, notes and deletion")
     parser.add_argument("--token", nargs="?", const="", help="what browsers must show; by itself, one is made up")

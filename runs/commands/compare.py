@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import add_json, open_given
+from runs.commands.terminal.arguments import add_json, confidence, open_given
 from runs.commands.terminal.selection import add_conditions, add_direction, find_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_conditions(parser)
     add_direction(parser, _MODE_HELP)
     parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="take this test (auto)")
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the intervals (0.95)")
+    parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the intervals (0.95)")
     parser.add_argument("--any-status", action="store_true", help="count runs too that did not complete")
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--latex", action="store_true", help="print a table for LaTeX, with the rules of booktabs")

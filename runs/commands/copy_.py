@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_json, add_runs, open_given
+from runs.commands.terminal.arguments import add_json, add_runs, open_given, place
 from runs.commands.terminal.outcomes import print_copied
 from runs.commands.terminal.progress import Progress
 
@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_runs(parser)
-    parser.add_argument("--to", required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL")
+    parser.add_argument("--to", type=place, required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL")
     add_json(parser)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from runs.commands.terminal.arguments import add_runs, open_given
+from runs.commands.terminal.arguments import add_runs, bound, open_given
 from runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
 from runs.commands.terminal.selection import add_selection, find_chosen, has_conditions, limit_in, names_in
 from runs.commands.terminal.text import harmless, is_terminal
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help = "zip for whole runs, csv, json or parquet for a table (by the file's suffix)"
     parser.add_argument("--format", choices=_FORMATS, help=help)
     add_selection(parser)
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="how many at most, 0 for all (0)")
+    parser.add_argument("--limit", type=bound, default=0, metavar="N", help="how many at most, 0 for all (0)")
     parser.add_argument("--columns", metavar="A,B,...", help="fields in the table (all of config and summary)")
     help = "a table of the points of these metrics, or of all"
     parser.add_argument("--metrics", nargs="*", metavar="NAME", help=help)

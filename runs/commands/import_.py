@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runs.commands.terminal.arguments import add_json, where_of
+from runs.commands.terminal.arguments import add_json, number, where_of
 from runs.commands.terminal.outcomes import print_copied
 from runs.commands.terminal.progress import Progress
 
@@ -16,7 +16,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE", help="an archive that export made")
     help = "how much it may unpack to (a hundred times its length, at least 1 GB)"
-    parser.add_argument("--max-bytes", type=int, metavar="N", help=help)
+    parser.add_argument(
+        "--max-bytes", type=number(int, lambda value: value > 0, "a whole number above 0"), metavar="N", help=help
+    )
     add_json(parser)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, open_given
+from runs.commands.terminal.arguments import add_json, bound, open_given
 from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_row, print_table
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_selection(parser)
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(_COLUMNS)})")
     help = f"how many at most, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
-    parser.add_argument("--limit", type=int, metavar="N", help=help)
+    parser.add_argument("--limit", type=bound, metavar="N", help=help)
     help = "list runs that were refused before they trained anything, too; conditions find them as well"
     parser.add_argument("--refused", action="store_true", help=help)
     parser.add_argument(

@@ -6,11 +6,10 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, add_metrics, add_run, open_given
+from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.tables import Cell, Column, print_table
 from runs.commands.terminal.text import is_terminal, print_text
-from runs.errors import RunsError
 from runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ __all__ = ["add_arguments", "main"]
 
 _STATISTICS = ("count", "last", "last_step", "min", "min_step", "max", "max_step", "mean")
 _ON_A_SCREEN = 20
+_POINTS = number(int, lambda value: value == 0 or value >= 4, "at least 4, or 0 for all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_metrics(parser, "metrics whose points to show")
     help = f"at most N points, those of the extremes among them, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
-    parser.add_argument("--points", type=int, metavar="N", help=help)
+    parser.add_argument("--points", type=_POINTS, metavar="N", help=help)
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--csv", action="store_true", help="print CSV: name,step,time_s,value; of all metrics if none is named"
@@ -41,8 +41,6 @@ def main(arguments: argparse.Namespace) -> int:
     count = arguments.points
     if count is None:
         count = _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
-    if count < 0 or 0 < count < 4:
-        raise RunsError(f"--points: got {count}, expected at least 4, or 0 for all")
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         names = arguments.names or (run.metrics if arguments.csv else [])

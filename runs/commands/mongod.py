@@ -6,7 +6,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from runs.commands.terminal.arguments import folder_of, is_url, where_of
+from runs.commands.terminal.arguments import folder_of, is_url, port, where_of
 
 __all__ = ["add_arguments", "main"]
 
@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--folder", type=Path, help="its data (_mongod in the folder of runs)")
-    parser.add_argument("--port", type=int, default=27017, help="its port; 0 takes a free one (27017)")
+    parser.add_argument("--port", type=port, default=27017, help="its port; 0 takes a free one (27017)")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, add_runs, open_given
+from runs.commands.terminal.arguments import add_json, add_runs, bound, confidence, open_given, smoothing
 from runs.commands.terminal.outcomes import print_problems, print_written
 from runs.commands.terminal.selection import add_selection, find_named_or_chosen, names_in
 from runs.commands.terminal.strict_json import print_json
 from runs.commands.terminal.text import harmless, is_terminal
-from runs.errors import PlotError
 
 if TYPE_CHECKING:
     from runs.drawing.panel import Panel
@@ -35,15 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", action="append", required=True, metavar="NAME", help="may be repeated")
     add_selection(parser)
     help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
-    parser.add_argument("--limit", type=int, metavar="N", help=help)
+    parser.add_argument("--limit", type=bound, metavar="N", help=help)
     parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="draw means of such groups")
     help = "with --by: runs of a group that share it count once"
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
     help = "around means: interval of the mean, range of the runs, or none (interval)"
     parser.add_argument("--band", choices=("interval", "range", "none"), default="interval", help=help)
-    parser.add_argument("--confidence", type=float, default=0.95, metavar="C", help="of the interval (0.95)")
+    parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the interval (0.95)")
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
-    parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
+    parser.add_argument("--smoothing", type=smoothing, default=0.0, metavar="W", help=help)
     help = "horizontal axis: step, epoch, time (seconds since the start) or wall (date and time, UTC) (step)"
     parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help=help)
     parser.add_argument("--log-y", action="store_true", help="logarithmic values")
@@ -59,8 +58,6 @@ def main(arguments: argparse.Namespace) -> int:
     """Draw the curves."""
     from runs.comparison.panels import View, make_panels
 
-    if not 0 < arguments.confidence < 1:
-        raise PlotError(f"--confidence: got {arguments.confidence}, expected a number between 0 and 1, such as 0.95")
     if arguments.output is not None:
         from runs.drawing.output_file import check_output
         from runs.drawing.pictures import check_format

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runs.commands.terminal.arguments import add_runs, open_given
+from runs.commands.terminal.arguments import add_runs, bound, open_given, smoothing
 from runs.commands.terminal.outcomes import print_problems, print_written
 from runs.commands.terminal.selection import add_direction, add_selection, find_named_or_chosen, names_in
 from runs.errors import RunsError
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--metric", action="append", default=[], metavar="NAME", help="draw these (all, 12 at most)")
     add_selection(parser)
     help = f"how many of the runs that were not named, 0 for all ({_LIMIT}; with --by all)"
-    parser.add_argument("--limit", type=int, metavar="N", help=help)
+    parser.add_argument("--limit", type=bound, metavar="N", help=help)
     parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help="fields that make groups")
     help = "with --by: runs of a group that share it count once"
     parser.add_argument("--over", action="append", default=[], metavar="FIELD,...", help=help)
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", metavar="FIELD", help=help)
     add_direction(parser, "with --compare: what is better; auto: as the runs record it (auto)")
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
-    parser.add_argument("--smoothing", type=float, default=0.0, metavar="W", help=help)
+    parser.add_argument("--smoothing", type=smoothing, default=0.0, metavar="W", help=help)
     parser.add_argument("--x", choices=("step", "epoch", "time", "wall"), default="step", help="horizontal axis (step)")
     parser.add_argument("--log-y", action="store_true", help="logarithmic values")
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")

@@ -34,7 +34,7 @@ def main(arguments: argparse.Namespace) -> int:
             return 0
         there = store.trash()
         if arguments.json:
-            rows = [{**vars(one), "at": utc(one.at.isoformat())} for one in there]
+            rows = [{**vars(one), "at": utc(one.at.replace(tzinfo=None).isoformat())} for one in there]
             print_json(rows)
         elif not there:
             print_text(f"there is nothing in the trash of {store.where}")

@@ -140,7 +140,7 @@ def _print_sessions(run: Run) -> None:
 
 
 def _session_texts(session: Mapping[str, Any]) -> list[str]:
-    from runs.stores.run import time_of
+    from runs.query.times import time_of
 
     start, stop = time_of(session.get("start_time")), time_of(session.get("stop_time"))
     by = session.get("interrupted_by")

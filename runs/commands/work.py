@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from runs.commands.terminal.arguments import Parser, open_given, split_rest
+from runs.commands.terminal.arguments import Parser, number, open_given, split_rest
 from runs.commands.terminal.text import print_text, print_to_stderr
 
 __all__ = ["add_arguments", "main"]
@@ -24,28 +24,27 @@ def add_arguments(parser: Parser) -> None:
     parser.epilog = _EPILOG
     parser.rest_begins = ("with", "--")
     help = "how many runs at a time (1); they share CPU threads and GPUs"
-    parser.add_argument("--workers", type=_number, default=1, metavar="N", help=help)
+    parser.add_argument(
+        "--workers",
+        type=number(int, lambda value: value > 0, "a whole number, at least 1"),
+        default=1,
+        metavar="N",
+        help=help,
+    )
     parser.add_argument("--until-empty", action="store_true", help="end when no run waits, and all have ended")
     help = "how often a run is resumed that was cut off, but by Ctrl-C (3)"
-    parser.add_argument("--retries", type=_number_or_0, default=3, metavar="N", help=help)
+    parser.add_argument(
+        "--retries",
+        type=number(int, lambda value: value >= 0, "a whole number from 0 on"),
+        default=3,
+        metavar="N",
+        help=help,
+    )
     parser.add_argument("--any-sources", action="store_true", help="start runs whose sources have changed since, too")
     help = "start this run, too, which was queued elsewhere and copied or imported; it brings its own code"
     parser.add_argument("--held", action="append", default=[], metavar="ID", help=help)
     help = "folder for runs of a database that have none on this machine (my_runs)"
     parser.add_argument("--record-to", type=Path, default=Path("my_runs"), metavar="FOLDER", help=help)
-
-
-def _number_or_0(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number")
-    return int(text)
-
-
-def _number(text: str) -> int:
-    number = _number_or_0(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number, at least 1")
-    return number
 
 
 def main(arguments: argparse.Namespace) -> int:

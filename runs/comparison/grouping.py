@@ -92,7 +92,9 @@ def group_runs(
         ComparisonError: If no run has a field of `by` or `over`.
     """
     runs = sorted(set(runs), key=lambda run: (len(run.id), run.id))
-    runs, excluded = (runs, []) if "command" in by else _of_one_command(runs, by)
+    excluded: list[ExcludedRun] = []
+    if "command" not in by:
+        runs, excluded = _of_one_command(runs, by)
     for option, names in (("--by", by), ("--over", over)):
         for name in names:
             if runs and all(run.get(name) is None for run in runs):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from datetime import UTC
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,7 +122,7 @@ def _run_curve(run: Run, series: Series, label: str, view: View) -> Curve:
     if view.x == "epoch" and epochs is None:
         raise PlotError(f"run {run.id}: its record tells no epochs; log a metric named epoch, or draw over steps")
     started = run.start_time
-    start_s = started.replace(tzinfo=UTC).timestamp() if started else 0.0
+    start_s = started.timestamp() if started else 0.0
     return smooth(curve_of(series, label, view.x, epochs=epochs, start_s=start_s), view.smoothing)
 
 

@@ -1,4 +1,4 @@
-"""Filters as people type them: `optimizer.lr<1e-3`, `model.name~^re`, `lr in (0.1, 0.2)`, `lr=1 or lr=2`."""
+"""Filters as people type them: `optimizer.lr<1e-3`, `model.name~^re`, `lr in (0.1, 0.2)`, `lr=1 and seed=2 or lr=2`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from runs.errors import FilterError
-from runs.query.conditions import Filter, Not, OneOf, condition
+from runs.query.conditions import AllOf, Filter, Not, OneOf, condition
 
 __all__ = ["parse_words"]
 
@@ -15,28 +15,37 @@ _WORDS = re.compile(
     r"\s*(?P<name>[^\s=<>!~]+(?:\s+[^\s=<>!~]+)*?)\s*(?P<operator>==|!=|<=|>=|=|<|>|~)\s*(?P<value>.*)", re.S
 )
 # A second condition behind the first.
-_MORE = re.compile(r"""^[^"'\[({]*(\sand\s|&&|\|\||,)\s*[^\s=<>!~,]+\s*(==|!=|<=|>=|=|<|>|~)""", re.I)
+_MORE = re.compile(r"""^[^"'\[({]*(&&|\|\||,)\s*[^\s=<>!~,]+\s*(==|!=|<=|>=|=|<|>|~)""", re.I)
 _IN = re.compile(r"\s*(?P<name>[^\s=<>!~]+)\s+(?P<not>not\s+)?in\s*(?P<values>[\[(].*[\])])\s*", re.S | re.I)
 # Where another condition may begin.
-_OR = re.compile(r"\s+or\s+(?=[^\s=<>!~,\"']+(\s*(==|!=|<=|>=|=|<|>|~)|\s+(not\s+)?in\s*[\[(]))", re.I)
+_NEXT = r"\s+(?=[^\s=<>!~,\"']+(\s*(==|!=|<=|>=|=|<|>|~)|\s+(not\s+)?in\s*[\[(]))"
+_OR, _AND = re.compile(rf"\s+or{_NEXT}", re.I), re.compile(rf"\s+and{_NEXT}", re.I)
 
 
 def parse_words(text: str) -> Filter:
     """Return the filter in a text such as `optimizer.lr<1e-3`, `model.name~^re`, `lr in (0.1, 0.2)` or `lr=1 or lr=2`.
 
-    Values are read as Python's literals are; what is none of them is text.
+    Values are read as Python's literals are; what is none of them is text. `and` binds closer than `or`.
 
     Raises:
-        FilterError: If it is no condition, nor several with `or` between.
+        FilterError: If it is no condition, nor several with `and` or `or` between.
     """
+    found = tuple(map(_all_of, _split(_OR, text)))
+    return found[0] if len(found) == 1 else OneOf(found)
+
+
+def _all_of(text: str) -> Filter:
+    found = tuple(map(_one_condition, _split(_AND, text)))
+    return found[0] if len(found) == 1 else AllOf(found)
+
+
+def _split(between: re.Pattern[str], text: str) -> list[str]:
     parts, start = [], 0
-    for match in _OR.finditer(text):
+    for match in between.finditer(text):
         if _is_closed(text[start : match.start()]):
             parts.append(text[start : match.start()])
             start = match.end()
-    parts.append(text[start:])
-    found = tuple(map(_one_condition, parts))
-    return found[0] if len(found) == 1 else OneOf(found)
+    return [*parts, text[start:]]
 
 
 def _is_closed(text: str) -> bool:
@@ -70,7 +79,7 @@ def _one_condition(text: str) -> Filter:
         raise FilterError(f"got the condition {text!r}, expected a value behind the {operator}")
     if _MORE.search(match["value"]):
         raise FilterError(
-            f"got {text!r}, expected one condition; give each of them by itself, or put a text in quotes: "
+            f"got {text!r}, expected conditions with and or or between; a text is put in quotes: "
             f"{match['name']}{match['operator']}'\"...\"'"
         )
     return condition(match["name"], operator, match["value"] if operator == "~" else _literal(match["value"]))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "last_sign", "time_of", "time_text"]
+__all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "in_utc", "last_sign", "time_of", "time_text", "without_zone"]
 
 DURATION = "duration"
 # The fields of a run that `duration_s` asks for.
@@ -20,6 +20,17 @@ def time_of(value: Any) -> datetime | None:
         return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def in_utc(value: Any) -> datetime | None:
+    """Return a time of a record, in UTC; None for anything that is no time in ISO form."""
+    time = time_of(value)
+    return None if time is None else time.replace(tzinfo=UTC)
+
+
+def without_zone(time: datetime | None) -> datetime | None:
+    """Return a time in UTC as one that does not say so, as records have it."""
+    return None if time is None else time.replace(tzinfo=None)
 
 
 def time_text(value: Any) -> str | None:

@@ -26,7 +26,7 @@ class StoredArtifact:
         version: 1 for the first; in a database by its own count.
         type: Such as dataset, model, code.
         digest: SHA-256 over the names and SHA-256 of all files.
-        created: When, in UTC without saying so.
+        created: When, in UTC.
         num_bytes: Length of all files together.
         num_files: How many there are.
         metadata: What was logged with it first.
@@ -73,7 +73,7 @@ def _of_folder(store: ArtifactStore, version: ArtifactVersion) -> StoredArtifact
         version.version,
         version.type,
         version.digest,
-        version.created.replace(tzinfo=None),
+        version.created,
         version.bytes,
         len(version.files),
         version.metadata,

@@ -8,7 +8,7 @@ from typing import Any
 
 import bson
 
-__all__ = ["has_changed_keys", "plain", "tags_in", "with_dots"]
+__all__ = ["has_changed_keys", "note_in", "plain", "tags_in", "with_dots"]
 
 
 def plain(value: Any) -> Any:
@@ -42,6 +42,13 @@ def tags_in(document: Mapping[str, Any]) -> Any:
     if not isinstance(others, list) or not isinstance(tags or {}, Mapping):
         return tags
     return {**(tags or {}), **{tag: True for tag in others if isinstance(tag, str)}}
+
+
+def note_in(document: Mapping[str, Any]) -> Any:
+    """Return the note of a run's document: that of Omniboard if there is one, as ours are written there, too."""
+    omniboard = document.get("omniboard")
+    notes = omniboard.get("notes") if isinstance(omniboard, Mapping) else None
+    return notes if isinstance(notes, str) else document.get("note")
 
 
 def with_dots(packages: Any) -> Any:

@@ -6,7 +6,7 @@ import abc
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from runs.drawing.markup import escape
 from runs.errors import FilterError, RunNotFoundError, StoreError
@@ -53,6 +53,13 @@ class Catalog(abc.ABC):
     max_age_s: float = 0.0
     # Those that were found to be there, which they stay.
     _known_fields: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.where!r})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return itself: deep copies of runs are in the same store."""
+        return self
 
     def __len__(self) -> int:
         """Return how many runs there are.
@@ -112,6 +119,8 @@ class Catalog(abc.ABC):
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
             raise FilterError(f"limit: got {limit!r}, expected how many runs at most, or None for all")
+        if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+            raise FilterError(f"offset: got {offset!r}, expected how many runs are passed over, from 0 on")
         tree = parse_filter(filter)
         by = full_name(sort.removeprefix("-")) if sort else "_id"
         _require_indexed(names_in(tree) | {by})

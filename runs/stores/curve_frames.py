@@ -35,7 +35,7 @@ def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | Non
         missing -= {name} if having else set()
         for run, series in each_series(having, name):
             series = series if num_points is None else downsample(series, num_points)
-            started = pandas.Timestamp(run.start_time, tz="UTC") if run.start_time else pandas.NaT
+            started = pandas.Timestamp(run.start_time) if run.start_time else pandas.NaT
             epochs = run.epochs_at(series.steps)
             frame = series.to_pandas()
             frame["wall_time"] = started + pandas.to_timedelta(frame["time"], unit="s")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from observers.record.locking import claimed
 from observers.record.schema import RUN
@@ -53,6 +53,10 @@ class FolderStore(Store):
         require_folder(self.folder)
         self.index = Index(self.folder)
         self._updated = -math.inf
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle where it is; what loads it opens it there."""
+        return FolderStore, (self.folder.absolute(),), {"where": self.where, "max_age_s": self.max_age_s}
 
     def _update(self) -> None:
         self.index.on_progress = self.on_progress
@@ -135,7 +139,7 @@ class FolderStore(Store):
         found = []
         for place, folder, time_ns in in_trash(self.folder):
             run = FolderRun(self, place, folder.relative_to(place).as_posix())
-            at = datetime.fromtimestamp(time_ns / 1e9, UTC).replace(tzinfo=None)
+            at = datetime.fromtimestamp(time_ns / 1e9, UTC)
             try:
                 one = Discarded(run.id, run.uid, run.name, run.status, at)
             except StoreError:

@@ -41,6 +41,7 @@ from runs.errors import StoreError
 from runs.query.index.fields import summary_of
 from runs.query.index.folders import has_record
 from runs.query.serialized import without_pickles
+from runs.query.times import without_zone
 from runs.stores.content import Content, missing_content
 from runs.stores.folder_removing import discard_folder, remove_folder
 from runs.stores.media import Medium
@@ -70,6 +71,9 @@ class FolderRun(Run):
         super().__init__(store, id, row)
         self.base = base
         self.folder = base / id
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "base": self.base.absolute(), "folder": self.folder.absolute()}
 
     @functools.cached_property
     def document(self) -> dict[str, Any]:
@@ -107,7 +111,7 @@ class FolderRun(Run):
                 return read_metric(self.folder, name)
         from runs.stores.stock_sacred import series_of
 
-        return series_of(_read(self.folder / SACRED_METRICS).get(name), self.start_time)
+        return series_of(_read(self.folder / SACRED_METRICS).get(name), without_zone(self.start_time))
 
     @contextlib.contextmanager
     def _damage_to(self, what: str) -> Iterator[None]:

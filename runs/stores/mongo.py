@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import bson
@@ -23,7 +23,7 @@ from runs.stores.adding import Copied, StagedRun
 from runs.stores.bson_values import plain
 from runs.stores.mongo_adding import changed_entries, deliver_whole, unnamed_files
 from runs.stores.mongo_database import BATCH, Document, MongoDatabase
-from runs.stores.mongo_filters import exists, query_of, sort_stages, stored_path
+from runs.stores.mongo_filters import OMNIBOARD_NOTES, exists, query_of, sort_stages, stored_path
 from runs.stores.mongo_prefetching import prefetch_from, series_from
 from runs.stores.mongo_removing import DISCARDED, IN_TRASH, TRASH, Remover
 from runs.stores.mongo_rows import projection_of, row_in, value_at
@@ -62,6 +62,10 @@ class MongoStore(Store):
         # What `unreadable` found, which looks at every document, and when.
         self._odd_runs: list[tuple[str, str]] = []
         self._judged_at = -math.inf
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle where it is, with the credentials of its URL; what loads it connects to the server."""
+        return MongoStore, (self.mongo.destination.url, self.mongo.destination.prefix), {"max_age_s": self.max_age_s}
 
     # ------------------------------------------------------------------ finding
 
@@ -123,6 +127,8 @@ class MongoStore(Store):
             yield {f"{stored_path(name)}.dtype": {"$type": "string"}}
         if DURATION in judged:
             yield {"status": "RUNNING"}
+        if "note" in judged:
+            yield {OMNIBOARD_NOTES: {"$type": "string"}}
 
     def _find_there(
         self, among: Mapping[str, Any], tree: Filter, sort: str | None, limit: int | None, asked: set[str]
@@ -331,7 +337,7 @@ def _discarded(document: Document) -> Discarded:
     experiment, kept = document.get("experiment"), document[TRASH]
     name = experiment.get("name") if isinstance(experiment, Mapping) else None
     uid = kept.get("uid") if isinstance(kept.get("uid"), str) else None
-    at = kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)
+    at = (kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)).replace(tzinfo=UTC)
     status = true_status(kept, kept.get("lease"))
     return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at)
 

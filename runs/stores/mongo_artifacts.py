@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
 import gridfs
@@ -42,7 +42,7 @@ def _of_database(mongo: MongoDatabase, document: Document) -> StoredArtifact:
         int(document.get("version") or 0),
         str(document.get("type") or ""),
         str(document.get("digest") or ""),
-        created if isinstance(created, datetime) else None,
+        created.replace(tzinfo=UTC) if isinstance(created, datetime) else None,
         int(document.get("bytes") or 0),
         int(document.get("num_files") or len(files)),
         metadata if isinstance(metadata, dict) else {},

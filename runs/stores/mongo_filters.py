@@ -17,7 +17,7 @@ from runs.query.filters import AllOf, Condition, Filter, Not, OneOf, Words, hold
 from runs.query.names import TIMES, full_name
 from runs.query.times import DURATION
 
-__all__ = ["exists", "query_of", "sort_stages", "stored_path"]
+__all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
 
 _COMPARISONS = {"<": "$lt", "<=": "$lte", ">": "$gt", ">=": "$gte"}
 _NOTHING: dict[str, Any] = {"_id": {"$in": []}}
@@ -55,6 +55,8 @@ def stored_path(name: str) -> str:
 
 # Where Omniboard keeps the words that people attach there: a list.
 OMNIBOARD_TAGS = "omniboard.tags"
+# And the note on a run: a text.
+OMNIBOARD_NOTES = "omniboard.notes"
 Found = Mapping[Condition, Sequence[Any]]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from observers.record.identity import true_status
 from runs.query.serialized import without_pickles
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
-from runs.stores.bson_values import has_changed_keys, plain, tags_in
+from runs.stores.bson_values import has_changed_keys, note_in, plain, tags_in
 from runs.stores.mongo_database import Document
-from runs.stores.mongo_filters import OMNIBOARD_TAGS, stored_path
+from runs.stores.mongo_filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, stored_path
 from runs.stores.mongo_run import STATUS_FIELDS
 
 __all__ = ["projection_of", "row_in", "value_at"]
@@ -22,6 +22,7 @@ def projection_of(names: Sequence[str]) -> dict[str, int]:
     wanted |= set(STATUS_FIELDS) if {"status", DURATION} & set(names) else set()
     wanted |= set(DURATION_FIELDS) if DURATION in names else set()
     wanted |= {OMNIBOARD_TAGS} if "tags" in names else set()
+    wanted |= {OMNIBOARD_NOTES} if "note" in names else set()
     kept: list[str] = []
     for path in sorted(wanted):
         if not any(path == other or path.startswith(f"{other}.") for other in kept):
@@ -36,6 +37,8 @@ def row_in(document: Document, names: Iterable[str]) -> Document:
         del row["summary"]  # the run looks the names up
     if "tags" in row:
         row["tags"] = tags_in(plain({name: document.get(name) for name in ("tags", "omniboard")}))
+    if "note" in row:
+        row["note"] = plain(note_in(document))
     if "status" in row:
         row["status"] = true_status({**document, "status": row["status"]}, document.get("lease"))
     if DURATION in row:

@@ -24,13 +24,14 @@ from observers.record.points import Series
 from observers.record.summaries import summarize
 from runs.errors import StoreError
 from runs.query.serialized import without_pickles
+from runs.query.times import without_zone
 from runs.stores.bson_arrays import decode_arrays
-from runs.stores.bson_values import has_changed_keys, plain, tags_in, with_dots
+from runs.stores.bson_values import has_changed_keys, note_in, plain, tags_in, with_dots
 from runs.stores.content import Content, missing_content
 from runs.stores.media import Medium
 from runs.stores.metric_chunks import joined
 from runs.stores.mongo_database import MongoDatabase
-from runs.stores.mongo_filters import OMNIBOARD_TAGS
+from runs.stores.mongo_filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
 from runs.stores.mongo_removing import Remover
 from runs.stores.run import Run, RunStore
 from runs.stores.stock_sacred import series_of
@@ -73,6 +74,13 @@ class MongoRun(Run):
         self._parts: dict[str, Any] = {}
         self._names: list[str] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "mongo"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.mongo = self.store.mongo  # type: ignore[attr-defined]  # a MongoStore
+
     @functools.cached_property
     def document(self) -> dict[str, Any]:
         """See `Run.document`."""
@@ -82,8 +90,8 @@ class MongoRun(Run):
         for name, text in times.items() if isinstance(times, Mapping) else ():
             found[name] = exact_time(found.get(name), text)
         document = without_pickles(plain(self._whole(found)), twice=True)
-        tags = tags_in(document)
-        return {**document, "tags": tags} if tags else document
+        ours = {"tags": tags_in(document), "note": note_in(document)}
+        return {**document, **{name: value for name, value in ours.items() if value is not None}}
 
     def with_exact_entries(self, document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         """Return a document of the run with entries of these names, which are all there, as they were recorded."""
@@ -239,7 +247,7 @@ class MongoRun(Run):
 
     def _start_in(self, document: Mapping[str, Any]) -> datetime | None:
         start = document.get("start_time")
-        return start if isinstance(start, datetime) else self.start_time
+        return start if isinstance(start, datetime) else without_zone(self.start_time)
 
     def hold_start(self, document: Mapping[str, Any]) -> None:
         """Keep when it started, which a document with `start_time` tells, for when points are asked for."""
@@ -410,6 +418,9 @@ class MongoRun(Run):
         with self.mongo.errors():
             if not self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)}).matched_count:
                 self._check_is_there()
+            if "note" in notes:
+                same = {"$set": {OMNIBOARD_NOTES: notes["note"]}}
+                self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_NOTES: {"$type": "string"}}, same)
             if "tags" in notes:
                 others = {"$pull": {OMNIBOARD_TAGS: {"$nin": list(notes["tags"])}}}
                 self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}, others)

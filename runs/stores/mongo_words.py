@@ -13,9 +13,9 @@ from bson.raw_bson import RawBSONDocument
 
 from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, texts_to_search
 from runs.query.names import id_of
-from runs.stores.bson_values import plain, tags_in
+from runs.stores.bson_values import note_in, plain, tags_in
 from runs.stores.mongo_database import BATCH, MongoDatabase
-from runs.stores.mongo_filters import OMNIBOARD_TAGS
+from runs.stores.mongo_filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
 
 __all__ = ["WordSearch"]
 
@@ -57,7 +57,7 @@ def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
     """Yield the `_id` of the runs whose texts contain all words."""
     wanted = [_lower(word) for word in words]
     raw = mongo.runs.with_options(CodecOptions(document_class=RawBSONDocument))
-    searched = dict.fromkeys(("config", "tags", OMNIBOARD_TAGS, *SEARCHED), 1)
+    searched = dict.fromkeys(("config", "tags", OMNIBOARD_TAGS, OMNIBOARD_NOTES, *SEARCHED), 1)
     for document in raw.find({}, searched, batch_size=BATCH):
         # Of most runs their bytes tell that they have no such word; to decode all would take ten times as long.
         data = bytes(document.raw)
@@ -65,7 +65,8 @@ def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
             continue
         found = bson.decode(data)
         tags = tags_in(found)
-        texts = texts_to_search(plain(found), tags if isinstance(tags, Mapping) else ())
+        searched_in = plain({**found, "note": note_in(found)})
+        texts = texts_to_search(searched_in, tags if isinstance(tags, Mapping) else ())
         if all(any(word in _lower(text) for text in texts) for word in wanted):
             yield found["_id"]
 

@@ -42,6 +42,8 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
 
         url, _, prefix = where.partition("#")
         return MongoStore(url, prefix)
+    if not where:
+        raise StoreError("got the store '', expected a folder or a mongodb:// URL")
     # A URL that is mistyped may hold a password.
     if "://" in where or (re.search(":.*@", where) and not Path(where).exists()):
         raise StoreError(f"got the store {hide_user(where)!r}, expected a folder or a mongodb:// URL")

@@ -39,7 +39,7 @@ class Discarded:
         uid: Its uid; None of a run of stock Sacred.
         name: The experiment's name.
         status: As it ended.
-        at: When it was discarded, in UTC without saying so.
+        at: When it was discarded, in UTC.
     """
 
     id: str

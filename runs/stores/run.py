@@ -14,7 +14,7 @@ from observers.record.identity import is_alive
 from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at
 from runs.query.names import full_name
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign, time_of
+from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
 from runs.stores.content import Content
 from runs.stores.media import Medium
 
@@ -334,13 +334,13 @@ class Run(abc.ABC):
 
     @property
     def start_time(self) -> datetime | None:
-        """When it started, in UTC without saying so."""
-        return time_of(self["start_time"] or self["queue_time"])
+        """When it started, in UTC."""
+        return in_utc(self["start_time"] or self["queue_time"])
 
     @property
     def stop_time(self) -> datetime | None:
-        """When it ended."""
-        return time_of(self["stop_time"])
+        """When it ended, in UTC."""
+        return in_utc(self["stop_time"])
 
     @property
     def duration_s(self) -> float | None:

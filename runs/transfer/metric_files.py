@@ -14,6 +14,7 @@ from observers.record.checksums import entries_of
 from observers.record.points import POINT, TICKS_PER_S, Series
 from observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
 from observers.record.summaries import summarize
+from runs.query.times import without_zone
 from runs.stores.run import Run
 
 __all__ = ["write_metrics"]
@@ -41,7 +42,7 @@ def write_metrics(run: Run, folder: Path) -> None:
             if len(series):
                 summary[name] = stored.get(name) or summarize(series.values, series.steps)
             if total <= MAX_SACRED_POINTS:
-                sacred[name] = _as_sacred(series, run.start_time or datetime(1970, 1, 1))
+                sacred[name] = _as_sacred(series, without_zone(run.start_time) or datetime(1970, 1, 1))
     run.store.tell(f"metrics of run {run.id}", len(names), len(names))
     (folder / NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
     (folder / SUMMARY).write_text(json.dumps(summary, indent=2))

@@ -7,6 +7,7 @@ import json
 import re
 from datetime import datetime, timedelta
 
+from runs.query.times import without_zone
 from runs.stores.run import Run
 
 __all__ = ["uid_of"]
@@ -23,7 +24,7 @@ def uid_of(run: Run) -> str:
         return run.uid
     experiment = run["experiment"]
     base = experiment.get("base_dir") if isinstance(experiment, dict) else None
-    start = run.start_time
+    start = without_zone(run.start_time)
     milliseconds = 0 if start is None else max(0, (start - _EPOCH) // timedelta(milliseconds=1))
     known = [run.id, run.uid, run.name, base, run.command, str(start), run["host"], run["config"]]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())

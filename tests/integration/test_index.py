@@ -9,6 +9,7 @@ import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
 import sys
 import tempfile
 import time
@@ -395,6 +396,34 @@ def test_folder_that_cannot_hold_the_index_leaves_it_to_the_cache(store, cache):
         assert names(index) == ["1"]
     with Index(store) as index:
         assert index.update().num_read == 0
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """Give a block device that holds nothing."""
+    (tmp_path / "disk").write_bytes(bytes(2**20))
+    try:
+        made = subprocess.run(
+            ["losetup", "-f", "--show", tmp_path / "disk"], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no block device can be made here ({error})")
+    yield Path(made.stdout.strip())
+    subprocess.run(["losetup", "-d", made.stdout.strip()], check=True)
+
+
+@pytest.mark.parametrize("kind", ["disk", "device", "pipe"])
+def test_index_behind_a_link_to_no_regular_file_is_left_alone(store, cache, tmp_path, request, kind):
+    os.mkfifo(tmp_path / "pipe")
+    place = {"device": Path("/dev/zero"), "pipe": tmp_path / "pipe"}.get(kind) or request.getfixturevalue("disk")
+    (link := store / ".index.sqlite").symlink_to(place)
+    put(store, 1)
+    with Index(store) as index:
+        assert index.update().num_runs == 1
+        assert index.path.parent == cache / "sacristan"
+    assert link.is_symlink()
+    if kind == "disk":
+        assert not any(place.read_bytes())
 
 
 def test_index_that_stays_locked_is_left_alone_and_another_made(store, cache, monkeypatch):

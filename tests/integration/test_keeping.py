@@ -27,6 +27,7 @@ from observers import FileObserver, Histogram, Image, MongoObserver
 from observers.record.identity import lease
 from observers.record.locking import locked
 from observers.record.stored_files import keep
+from runs import Words
 from runs.__main__ import main
 from runs.errors import RunNotFoundError, StoreError
 from runs.stores.opening import open_store
@@ -171,6 +172,36 @@ def test_tags_set_in_omniboard_are_shown_found_and_taken_away(lab, runs):
     assert runs("tag", "2", "fine", "--remove") == "run 2: odd one\n"
     assert lab.database.runs.find_one({"_id": 2})["omniboard"] == {"tags": ["odd one"], "notes": "x"}
     assert lab.store.get("2").tags == ["odd one"]
+
+
+@pytest.mark.parametrize("recorded", ["our-mongo", "sacred-mongo"], indirect=True)
+def test_notes_set_in_omniboard_are_shown_found_and_replaced(lab, runs):
+    lab.store.write_note(lab.store.get("1"), "ours alone")
+    lab.store.write_note(lab.store.get("2"), "ours before")
+    lab.database.runs.update_one({"_id": 2}, {"$set": {"omniboard": {"tags": ["fine"], "notes": "theirs"}}})
+    assert runs("note", "2") == "theirs\n"
+    assert "theirs" in runs("show", "2")
+    listed = json.loads(runs("ls", "--columns", "note", "--json", "--sort", "note"))
+    assert [(row["id"], row["note"]) for row in listed] == [("1", "ours alone"), ("2", "theirs"), ("3", None)]
+    store = lab.store
+    for filter, expected in (
+        ("note=theirs", "2"),
+        ("note='ours before'", ""),
+        ("note~^o", "1"),
+        ("note!=theirs", "13"),
+        ("note=None", "3"),
+        (Words("THEIRS"), "2"),
+        (Words("ours before"), ""),
+    ):
+        assert "".join(run.id for run in store.find(filter, sort="id")) == expected, filter
+        assert store.count(filter) == len(expected), filter
+    run = store.tag(store.get("2"), ["more"])
+    assert (run.note, run.tags) == ("theirs", ["fine", "more"])
+    runs("note", "2", "ours again")
+    assert lab.database.runs.find_one({"_id": 2})["omniboard"] == {"tags": ["fine"], "notes": "ours again"}
+    assert store.get("2").note == "ours again"
+    runs("note", "1", "ours too")
+    assert "omniboard" not in lab.database.runs.find_one({"_id": 1})
 
 
 # rm

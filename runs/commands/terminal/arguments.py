@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from runs.errors import RunsError, StoreError
 
@@ -23,9 +23,15 @@ __all__ = [
     "add_runs",
     "add_store",
     "add_store_place",
+    "bound",
+    "confidence",
     "folder_of",
     "is_url",
+    "number",
     "open_given",
+    "place",
+    "port",
+    "smoothing",
     "split_rest",
     "where_of",
 ]
@@ -33,6 +39,8 @@ __all__ = [
 _STORE_HELP = "folder of runs, or mongodb:// URL (by default $SACRISTAN_STORE, else my_runs)"
 
 _EXPECTED: dict[Any, str] = {int: "a whole number", float: "a number"}
+
+Number = TypeVar("Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
@@ -97,9 +105,47 @@ class Parser(argparse.ArgumentParser):
 # ---------------------------------------------------------------------- what is typed
 
 
+def number(kind: type[Number], is_right: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
+    """Return a type of arguments: numbers that pass a test.
+
+    Args:
+        kind: Of the numbers.
+        is_right: The test.
+        expected: What passes it, in words.
+    """
+
+    def read(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected {_EXPECTED[kind]}") from None
+        if not is_right(value):
+            raise argparse.ArgumentTypeError(f"got {text!r}, expected {expected}")
+        return value
+
+    read.__doc__ = f"Return the number in a text: {expected}."
+    return read
+
+
+# How many at most.
+bound = number(int, lambda value: value >= 0, "a whole number from 0 on, 0 for all")
+port = number(int, lambda value: 0 <= value < 2**16, "0 to 65535")
+# Of an interval.
+confidence = number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
+# Weight of earlier points.
+smoothing = number(float, lambda value: 0 <= value < 1, "a number from 0 to below 1, such as 0.6")
+
+
+def place(text: str) -> str:
+    """Return the folder or URL that was typed; the type of such arguments."""
+    if not text:
+        raise argparse.ArgumentTypeError("got '', expected a folder of runs or a mongodb:// URL")
+    return text
+
+
 def add_store(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """Add `--store`; without a default of its own, so that what stands ahead of the command holds."""
-    parser.add_argument("--store", default=default, metavar="WHERE", help=_STORE_HELP)
+    parser.add_argument("--store", type=place, default=default, metavar="WHERE", help=_STORE_HELP)
 
 
 def add_store_place(parser: argparse.ArgumentParser, what: str) -> None:
@@ -110,7 +156,7 @@ def add_store_place(parser: argparse.ArgumentParser, what: str) -> None:
         what: Which stores the command takes.
     """
     help = f"{what}; the same as --store"
-    parser.add_argument("store", nargs="?", default=argparse.SUPPRESS, metavar="STORE", help=help)
+    parser.add_argument("store", nargs="?", type=place, default=argparse.SUPPRESS, metavar="STORE", help=help)
 
 
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:

@@ -26,7 +26,7 @@ __all__ = [
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
     """Add `--where`, `--tag` and `--sweep`."""
-    help = "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 or lr=2'; all of several must hold"
+    help = "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 and seed=2 or lr=2'; all of several must hold"
     parser.add_argument("--where", action="append", default=[], metavar="CONDITION", help=help)
     parser.add_argument("--tag", action="append", default=[], help="only runs with this tag; may be repeated")
     parser.add_argument("--sweep", metavar="ID", help="only trials of this sweep")
@@ -117,17 +117,8 @@ def find_named_or_chosen(
 
 
 def limit_in(arguments: argparse.Namespace, default: int = 0) -> int | None:
-    """Return how many runs `--limit` asks for at most; None for all.
-
-    Raises:
-        FilterError: If it is below 0.
-    """
-    from runs.errors import FilterError
-
-    limit = default if arguments.limit is None else arguments.limit
-    if limit < 0:
-        raise FilterError(f"--limit: got {limit}, expected the number of runs, or 0 for all")
-    return limit or None
+    """Return how many runs `--limit` asks for at most; None for all."""
+    return (default if arguments.limit is None else arguments.limit) or None
 
 
 def names_in(*given: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -60,7 +61,8 @@ def print_unified(text: str) -> None:
 
 def print_to_stderr(text: str) -> None:
     """Print one line to stderr, made harmless."""
-    print(harmless(text), file=sys.stderr)
+    with contextlib.suppress(OSError):  # it is full, and there is nowhere else to say so
+        print(harmless(text), file=sys.stderr)
 
 
 @functools.cache

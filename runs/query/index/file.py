@@ -151,6 +151,8 @@ class IndexFile:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
                     if not self.path.exists():
                         self.path.touch()  # SQLite would deny a group to write, whatever the umask
+                if self.path.exists() and not self.path.is_file():
+                    raise _unusable(f"{self.path} is no regular file")  # SQLite would write to a disk that it links to
             connection = sqlite3.connect(self.path or ":memory:", timeout=_BUSY_S, isolation_level=None)
             connection.create_function("REGEXP", 2, _is_found, deterministic=True)
             connection.create_function("RESIDUAL", 1, residual, deterministic=True)
@@ -184,6 +186,12 @@ class IndexFile:
             raise sqlite3.DatabaseError("an index of another version")
         for statement in _TEMPORARY.split(";"):
             connection.execute(statement)
+
+
+def _unusable(why: str) -> sqlite3.Error:
+    error = sqlite3.OperationalError(why)
+    error.sqlite_errorcode = sqlite3.SQLITE_CANTOPEN
+    return error
 
 
 def _is_found(pattern: str, value: Any) -> bool:

@@ -3,6 +3,10 @@ import pytest
 from runs import commands
 from runs.__main__ import main, make_parser
 
+LIMITED = [
+    [*words, "--limit", "-1"] for words in (["ls"], ["export"], ["plot", "--metric", "x"], ["report", "-o", "x"])
+]
+
 
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -13,6 +17,23 @@ from runs.__main__ import main, make_parser
         (["artifacts", "get", "1", "-o", "x", "--zzz"], "got '--zzz', which no argument takes"),
         (["ls", "--limit", "3.5"], "argument --limit: got '3.5', expected a whole number"),
         (["plot", "1", "--metric", "loss", "--confidence", "high"], "--confidence: got 'high', expected a number"),
+        (["plot", "--metric", "loss", "--confidence", "0"], "--confidence: got '0', expected a number between 0 and 1"),
+        (["plot", "--metric", "loss", "--smoothing", "1"], "--smoothing: got '1', expected a number from 0 to below 1"),
+        (["report", "-o", "x.html", "--smoothing", "nan"], "--smoothing: got 'nan', expected a number from 0 to below"),
+        (
+            ["compare", "--by", "a", "--metric", "b", "--confidence", "2"],
+            "--confidence: got '2', expected a number bet",
+        ),
+        (["metrics", "1", "--points", "3"], "argument --points: got '3', expected at least 4, or 0 for all"),
+        (["board", "--port", "-1"], "argument --port: got '-1', expected 0 to 65535"),
+        (["mongod", "--port", "65536"], "argument --port: got '65536', expected 0 to 65535"),
+        (["import", "x.zip", "--max-bytes", "0"], "argument --max-bytes: got '0', expected a whole number above 0"),
+        (["work", "--workers", "0"], "argument --workers: got '0', expected a whole number, at least 1"),
+        (["work", "--retries", "-1"], "argument --retries: got '-1', expected a whole number from 0 on"),
+        (["copy", "1", "--to", ""], "argument --to: got '', expected a folder of runs or a mongodb:// URL"),
+        (["ls", "--store", ""], "argument --store: got '', expected a folder of runs or a mongodb:// URL"),
+        (["sync", ""], "argument STORE: got '', expected a folder of runs or a mongodb:// URL"),
+        *((words, "argument --limit: got '-1', expected a whole number from 0 on, 0 for all") for words in LIMITED),
     ],
     ids=str,
 )

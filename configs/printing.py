@@ -1,0 +1,102 @@
+"""`checked_output`: a command whose standard output is full or closed ends with one error, not with a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["OutputError", "checked_output"]
+
+
+class OutputError(Exception):
+    """Standard output cannot be written; no OSError, so that nobody takes it for the fault of another file.
+
+    Attributes:
+        code: Exit code of the command: 74 (EX_IOERR of sysexits.h), or 141, as a shell has it, if the reader is gone.
+    """
+
+    def __init__(self, message: str, code: int = 74) -> None:
+        super().__init__(message)
+        self.code = code
+
+    def tell(self) -> None:
+        """Print the error to stderr; that a reader has seen enough, as in `print_config | head`, is none."""
+        with contextlib.suppress(OSError):  # it is full, too
+            if self.code == 74:
+                sys.stderr.write(f"error: {self}\n")
+
+
+@contextlib.contextmanager
+def checked_output() -> Iterator[None]:
+    """Check that all that is printed within the block reaches standard output; meanwhile a closed stderr takes all.
+
+    After the first failure nothing more is written, and the block ends with that failure, whatever caught it inside.
+
+    Raises:
+        OutputError: If standard output is full, closed, or fails otherwise, or its reader is gone.
+    """
+    stdout, stderr = sys.stdout, sys.stderr
+    raw = _raw(stdout)
+    if raw is None:  # somebody reads along in memory, as tests do
+        yield
+        return
+    options: dict[str, Any] = {}
+    if stdout is not None:
+        names = ("encoding", "errors", "line_buffering", "write_through")
+        options = {name: getattr(stdout, name) for name in names}
+    checked = io.TextIOWrapper(io.BufferedWriter(raw), **options)
+    with contextlib.ExitStack() as opened:
+        sys.stdout = checked
+        if stderr is None:
+            sys.stderr = opened.enter_context(Path(os.devnull).open("w"))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OutputError):
+                checked.flush()
+            sys.stdout, sys.stderr = stdout, stderr
+            if stdout is None:
+                checked.close()
+            if raw.failure is not None:
+                raise raw.failure
+
+
+class _Raw(io.FileIO):
+    """A descriptor that is written until it fails, and takes all from then on."""
+
+    failure: OutputError | None = None
+
+    def write(self, data: Any, /) -> int:
+        if self.failure is not None:
+            return memoryview(data).nbytes
+        try:
+            return super().write(data)
+        except OSError as error:
+            why = "it is closed" if error.errno == errno.EBADF else error.strerror
+            code = 141 if error.errno == errno.EPIPE else 74
+            self.failure = OutputError(
+                f"standard output cannot be written ({why}); what was printed is not whole", code
+            )
+            raise self.failure from error
+
+
+def _raw(stdout: object) -> _Raw | None:
+    """Return what writes to the descriptor of a stream; None if it is no plain text stream on standard output."""
+    if stdout is None:  # closed; a descriptor in its place keeps files that are opened later from becoming it
+        return _Raw(os.open(os.devnull, os.O_RDONLY), "wb")
+    if not isinstance(stdout, io.TextIOWrapper):
+        return None
+    try:
+        is_standard = stdout.fileno() == 1
+    except (OSError, ValueError):
+        return None
+    if not is_standard:
+        return None
+    stdout.flush()
+    return _Raw(1, "wb", closefd=False)
