@@ -14,12 +14,13 @@ import sacred
 
 from observers.errors import MetricError
 
-__all__ = ["as_name", "as_number", "as_step", "caller", "located"]
+__all__ = ["as_name", "as_number", "as_step", "caller", "check_countable", "located"]
 
 # Frames in here are not the caller's.
 _OURS = (str(Path(__file__).parent), str(Path(sacred.__file__).parent))
 # NumPy's kinds of what is no number: complex, times, objects, texts.
 _NO_NUMBERS = frozenset("cmMOSU")
+_LAST_STEP = 2**63 - 1
 
 
 def as_name(name: Any) -> str:
@@ -98,9 +99,19 @@ def as_step(step: Any) -> int | float | None:
             ) from None
     if isinstance(number, float) and not math.isfinite(number):
         raise MetricError(f"got the step {number}, expected an integer, a finite float, or None to count")
-    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+    if isinstance(number, int) and not -(2**63) <= number <= _LAST_STEP:
         raise MetricError("got a step beyond 64 bits, expected one from -2**63 to 2**63 - 1")
     return float(number) if isinstance(number, float) else number
+
+
+def check_countable(last: int | float) -> None:
+    """Check that a step can be counted on from the last one.
+
+    Raises:
+        MetricError: If that is the greatest integer of 64 bits.
+    """
+    if isinstance(last, int) and last >= _LAST_STEP:
+        raise MetricError("got no step, and the last one is 2**63 - 1, which none comes after; give a step")
 
 
 def located(problem: object, call: str, name: Any = None) -> str:

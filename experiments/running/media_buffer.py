@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.running.logged_values import as_name, as_step, located
+from experiments.running.logged_values import as_name, as_step, check_countable, located
 from observers.errors import MediaError, MetricError
 from observers.media.kinds import Media
 from observers.record.media_entry import Content, MediaEntry
@@ -52,10 +52,12 @@ class MediaBuffer:
                     f"got a {type(media).__name__}, expected an Image, Figure, Histogram, Text, Table, Audio, Video, "
                     "PointCloud or Html of the package observers"
                 )
+            if step is None:
+                last = self._next_step.get(name, -1)
+                check_countable(last)
+                step = last + 1
         except MetricError as error:
             raise MediaError(located(error, "log_media", name)) from None
-        if step is None:
-            step = self._next_step.get(name, -1) + 1
         self._next_step[name] = step
         held: Media | Content | None = media
         num_bytes = media.num_bytes

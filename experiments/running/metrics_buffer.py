@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
 
-from experiments.running.logged_values import as_name, as_number, as_step, caller, located
+from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from observers.errors import MetricError
 from observers.record.child_points import ChildPoint, ChildPoints
 from observers.record.live_points import Metric
@@ -92,17 +92,23 @@ class MetricsBuffer:
         try:
             name, value, step = as_name(name), as_number(value), as_step(step)
             value = self._as_float(name, value)
+            if self._is_child:
+                self._send(name, step, value, now)
+            else:
+                self._put(name, step, value, now)
         except MetricError as error:
             raise MetricError(located(error, "log_scalar", name)) from error.__cause__
-        if self._is_child:
-            self._send(name, step, value, now)
-        else:
-            self._put(name, step, value, now)
 
     def _put(self, name: str, step: int | float | None, value: float | Callable[[], float], now: float) -> None:
-        """Give a point to every log."""
+        """Give a point to every log.
+
+        Raises:
+            MetricError: If it has no step, and none can be counted, or the run has too many metrics.
+        """
         with self._lock:
             first = self._logs[0].metrics.get(name)
+            if step is None and first is not None:
+                check_countable(first.last)
             if isinstance(step, float) and step.is_integer() and abs(step) < 2**63 and not (first and first.float_tag):
                 step = int(step)
             for log in self._logs:
@@ -157,7 +163,7 @@ class MetricsBuffer:
             self._children.folder = self._logs[0].folder
             with self._children.taken(last=last) as sent:
                 for name, step, value, seconds in sent:
-                    self._put(name, step, value, self._live.start + seconds)
+                    self._put_sent(name, step, value, self._live.start + seconds)
         for log in self._logs:
             log.drain()
         log = self._logs[0]
@@ -212,6 +218,12 @@ class MetricsBuffer:
                     os.getpid(),
                     reason,
                 )
+
+    def _put_sent(self, name: str, step: int | float | None, value: float, now: float) -> None:
+        try:
+            self._put(name, step, value, now)
+        except MetricError as error:
+            _log.error("a point of a forked child is lost: log_scalar(%r): %s", name, error)
 
     # ------------------------------------------------------------------ positions
 

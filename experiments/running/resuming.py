@@ -163,6 +163,8 @@ class _Criteria:
         if path.stat().st_size > self._most_bytes:
             return False
         content = read_regular(path)
+        if not content.rstrip().endswith(b"}"):
+            raise ValueError(f"got {len(content)} bytes that do not end with }}, expected a JSON object")
         return all(line in content for line in self._lines) and self._is_same(
             _with(parse_json(content), self._ignored, None), self._config
         )
@@ -190,14 +192,8 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
     numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
     for folder in (base / str(number) for number in numbers):
         try:
-            if not criteria.is_of(folder / CONFIG):
-                continue
-            record = parse_json(read_regular(folder / RUN))
-            theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
-            # A run that another one has started, such as a reproduction, is resumed by that one's alone.
-            if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
-                continue
-            if launch is not None and record["meta"].get("ranks", {}).get("launch") != launch:
+            record = _record_of(folder, criteria, launch)
+            if record is None:
                 continue
             if _is_living(folder, record):
                 _log.warning("resume=auto: %s is passed over, because a process is at work on it", folder)
@@ -213,6 +209,30 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
                 type(error).__name__,
                 error,
             )
+
+
+def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[str, Any] | None:
+    """Return the record of an unfinished run that meets the criteria; None if it is another one.
+
+    Raises:
+        OSError, ValueError, LookupError, TypeError: If it may be one, but cannot be read.
+    """
+    damage = None
+    try:
+        if not criteria.is_of(folder / CONFIG):
+            return None
+    except (OSError, ValueError) as error:
+        damage = error
+    record = parse_json(read_regular(folder / RUN))
+    theirs = (record["experiment"]["name"], record["command"], record.get("parent"))
+    # A run that another one has started, such as a reproduction, is resumed by that one's alone.
+    if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
+        return None
+    if launch is not None and record["meta"].get("ranks", {}).get("launch") != launch:
+        return None
+    if damage is not None:
+        raise ValueError(f"{CONFIG}: {getattr(damage, 'strerror', None) or damage}") from damage
+    return record
 
 
 def recorded_data(folder: Path) -> str | None:

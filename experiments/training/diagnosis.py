@@ -395,4 +395,6 @@ def _site_of(trace: Sequence[str] | None) -> str | None:
 
 def _short(filename: str) -> str:
     path = Path(filename)
-    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.as_posix()
+    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
+        path = path.relative_to(Path.cwd())
+    return path.as_posix()

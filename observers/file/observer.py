@@ -7,6 +7,7 @@ and counted.
 
 from __future__ import annotations
 
+import contextlib
 import filecmp
 import logging
 import os
@@ -32,6 +33,7 @@ from observers.record.numbered_folder import artifact_path, make_numbered_folder
 from observers.record.point_log import PointLog
 from observers.record.resuming import open_for_resuming, resumed_entry
 from observers.record.rewinding import Position, held
+from observers.record.safe_paths import lasting_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
 from observers.record.stored_files import copy_file, keep, open_file
 
@@ -117,8 +119,10 @@ class FileObserver(Owned, RunObserver):
         """The folder of the run, from the working folder if it is below that; None before it starts."""
         if self.recording is None:
             return None
-        folder, here = self.recording.folder.absolute(), Path.cwd()
-        return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+        folder = self.recording.folder
+        with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
+            folder = folder.relative_to(Path.cwd())
+        return str(folder)
 
     @property
     def is_resumed(self) -> bool:
@@ -310,11 +314,11 @@ class FileObserver(Owned, RunObserver):
     ) -> None:
         """Begin a session."""
         self._own()
-        store = self.source_dir if self.copy_sources else None
-        sources = LabSources(ex_info, store, self.basedir, earlier_sources)
-        self.recording = Recording(
-            Path(self.basedir), journal, lease, run, start, sources, self._lock, is_spool=self._is_spool
-        )
+        # The working folder may be changed, or deleted, in mid-run.
+        base, self.resource_dir = lasting_path(self.basedir), lasting_path(self.resource_dir)
+        store = lasting_path(self.source_dir) if self.copy_sources else None
+        sources = LabSources(ex_info, store, base, earlier_sources)
+        self.recording = Recording(base, journal, lease, run, start, sources, self._lock, is_spool=self._is_spool)
         self.recording.begin(config)
 
     # ------------------------------------------------------------------ a run goes on
@@ -383,7 +387,7 @@ class FileObserver(Owned, RunObserver):
         """Keep the content of a file that the run read."""
         recording = self._started()
         try:
-            stored = keep(Path(filename), self.resource_dir, self.basedir)
+            stored = keep(Path(filename), self.resource_dir, recording.base)
         except OSError as error:
             with self._lock:
                 recording.run.add_once("lost_resources", str(filename))

@@ -210,12 +210,20 @@ def new_entry(
         "meta": meta_info,
         "status": status,
         "command_line": command_line(),
-        "cwd": str(Path.cwd()),
+        "cwd": _working_folder(),
         "resources": [],
         "artifacts": [],
         "heartbeat": None,
         **({"parent": parent} if parent else {}),
     }
+
+
+def _working_folder() -> str | None:
+    """Return the working folder; None if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
 
 
 def command_line() -> list[str]:

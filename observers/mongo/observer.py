@@ -42,6 +42,7 @@ from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
+from observers.record.safe_paths import lasting_path
 from observers.record.schema import DESTINATION, RUN
 
 __all__ = ["MongoObserver"]
@@ -173,7 +174,7 @@ class MongoObserver(Owned, RunObserver):
     ) -> Any:
         """Deliver a run that is to be started by somebody else."""
         if recording_of(meta_info.get("uid")) is None:
-            self._spool = _Spool(self.spool_dir / new_uid())
+            self._spool = _Spool(lasting_path(self.spool_dir) / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
             self._spool.queued_event(ex_info, command, host_info, queue_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)
@@ -190,7 +191,7 @@ class MongoObserver(Owned, RunObserver):
     ) -> Any:
         """Begin to deliver a run; returns its id in the database, or None if that is not reachable within seconds."""
         if recording_of(meta_info.get("uid")) is None:
-            self._spool = _Spool(self.spool_dir / new_uid())
+            self._spool = _Spool(lasting_path(self.spool_dir) / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
             self._spool.started_event(ex_info, command, host_info, start_time, config, meta_info, _SPOOLED)
         return self._ship(meta_info["uid"], _id)

@@ -104,7 +104,10 @@ def _join(folder: str, name: str) -> str:
 @functools.cache
 def _folder_below(folder: str, base: str) -> str | None:
     if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as of a script in the current folder
-        return _folder_below(str(Path.cwd() / folder), str(Path.cwd() / base))
+        try:
+            return _folder_below(str(Path(folder).absolute()), str(Path(base).absolute()))
+        except FileNotFoundError:  # the working folder was deleted, and all that is in it
+            return None
     folder, base = os.path.normpath(folder), os.path.normpath(base)
     for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
         if path == start:
@@ -133,8 +136,9 @@ def packages() -> dict[str, str]:
 
 def _folder_state(entry: str) -> tuple[str, int]:
     """Return a place that packages are found in, and when one came or went last."""
-    path = Path.cwd() / entry
+    path = Path(entry)
     try:
+        path = path.absolute()
         return str(path), path.stat().st_mtime_ns
     except OSError:
         return str(path), 0

@@ -21,6 +21,7 @@ from observers.record.atomic_file import replacing, sync_files
 from observers.record.media_files import MediaFiles
 from observers.record.point_files import PointFiles
 from observers.record.rewinding import Position, read_position, rewound_files
+from observers.record.safe_paths import lasting_path
 from observers.record.schema import MEDIA, NOTES, OUTPUT, PROVENANCE, SUMMARY
 
 __all__ = ["Journal"]
@@ -41,7 +42,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = Path(folder)
+        self.folder = lasting_path(folder)
         self.num_failures = 0
         self.points = PointFiles(self.folder, self._say)
         self._output = AppendFile(self.folder / OUTPUT, 0)

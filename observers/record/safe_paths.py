@@ -1,10 +1,10 @@
-"""Names of files that come from outside, and may be anything, as paths that stay in a folder."""
+"""Paths that stay right: names from outside within a folder, and folders wherever the process goes."""
 
 from __future__ import annotations
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
-__all__ = ["relative_path"]
+__all__ = ["lasting_path", "relative_path"]
 
 _MAX_PART_BYTES = 255
 
@@ -24,3 +24,10 @@ def relative_path(name: str) -> PurePosixPath | None:
     except UnicodeEncodeError:
         return None
     return None if is_long else PurePosixPath(name)
+
+
+def lasting_path(path: str | Path) -> Path:
+    """Return a path from the root, which stays right when the working folder is changed or deleted."""
+    path = Path(path).absolute()
+    # The system looks up each folder before `..`, so a deleted one would make the path wrong.
+    return path.resolve() if ".." in path.parts else path

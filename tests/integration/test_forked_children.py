@@ -93,14 +93,20 @@ def test_points_of_children_are_the_runs(tmp_path, start):
         for step in range(200): _run.log_scalar("worker/time", step / 3, step)
         _run.log({"worker/auto": torch.tensor(0.5), "worker/nan": float("nan")})
         _run.log_scalar("worker/auto", 1.5)
+        _run.log_scalar("worker/last", 1.0, 2**63 - 1)
+        _run.log_scalar("worker/last", 2.0)
         _run.log_scalar("worker/half", 1.0, 0.5)
     """
-    start(tmp_path, body(logs)).finish()
+    said = start(tmp_path, body(logs)).finish()
+    assert (
+        said.count("a point of a forked child is lost: log_scalar('worker/last'): got no step, and the last one") == 1
+    )
     found = read_metrics(tmp_path / "runs" / "1")
     assert sorted(found["loss"].steps.tolist()) == list(range(101))
     assert found["worker/time"].values.tolist() == [step / 3 for step in range(200)]
     assert (found["worker/auto"].steps.tolist(), found["worker/auto"].values.tolist()) == ([0, 1], [0.5, 1.5])
     assert found["worker/half"].steps.tolist() == [0.5]
+    assert found["worker/last"].values.tolist() == [1.0]
     assert len(found["worker/nan"]) == 1
     assert load(tmp_path / "runs" / "1", "summary.json")["worker/time"]["count"] == 200
 

@@ -238,3 +238,48 @@ def test_folder_that_is_deleted_behind_the_end_is_told(tmp_path, caplog, monkeyp
     record(lambda _run: _run.log_scalar("x", 1.0), Deleter(tmp_path / "runs"), mongo)
     assert f"is not delivered, and cannot be: {tmp_path / 'runs' / '1'} was deleted" in caplog.text
     assert "-1 points" not in caplog.text
+
+
+GONE = """
+import os
+os.makedirs("gone/here")
+os.chdir("gone/here")
+ex.observers.append(OBSERVER)
+
+@ex.automain
+def main(_run):
+    _run.log_scalar("loss", 0.5, 0)
+    os.chdir("..")
+    os.rmdir("here")
+    os.chdir("..")
+    os.mkdir("gone/now")
+    os.chdir("gone/now")
+    os.rmdir("../now")
+    os.rmdir("../../gone")
+    _run.log_scalar("loss", 1.5, 1)
+    _run.add_artifact(__file__)
+    _run.add_resource(__file__)
+    _run.log_artifact("code", __file__)
+    return 3
+"""
+
+
+def test_working_folder_that_is_deleted_in_mid_run_costs_nothing(tmp_path, start):
+    said = start(tmp_path, GONE.replace("OBSERVER", 'FileObserver("../../runs")')).finish()
+    folder = tmp_path / "runs" / "1"
+    assert [line for line in said.splitlines() if "INFO" not in line] == []
+    assert f"Recorded in {folder}" in said
+    run = load(folder)
+    assert (run["status"], run["folder"], run["result"]) == ("COMPLETED", str(folder), 3)
+    assert read_metrics(folder)["loss"].values.tolist() == [0.5, 1.5]
+    assert (folder / "recorded.py").is_file()
+    assert [name for name, _ in run["resources"]] == [str(tmp_path / "recorded.py")]
+    assert [entry["name"] for entry in run["artifacts_logged"]] == ["code"]
+
+
+def test_spool_is_removed_wherever_the_working_folder_is(tmp_path, start, mongo_url, database):
+    observer = f'MongoObserver({mongo_url!r}, {database.name!r}, failure_dir="../../spool")'
+    start(tmp_path, GONE.replace("OBSERVER", observer)).finish()
+    [run] = database.runs.find()
+    assert (run["status"], run["result"], len(run["artifacts"])) == ("COMPLETED", 3, 1)
+    assert list((tmp_path / "spool").iterdir()) == []

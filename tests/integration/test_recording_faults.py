@@ -147,6 +147,7 @@ FAULTS = [
     Fault("others reap and write the record", OTHERS),
     Fault("the folder is deleted", "shutil.rmtree(folder.rename('doomed'))"),
     Fault("all folders are deleted", "shutil.rmtree(folder.parent.rename('doomed'))"),
+    Fault("the working folder is deleted", "os.mkdir('here'); os.chdir('here'); os.rmdir('../here')"),
     Fault("the folder is moved", "folder.rename('elsewhere')"),
     Fault("the files of points are deleted", "[path.unlink() for path in folder.glob('metrics.*')]"),
     Fault(

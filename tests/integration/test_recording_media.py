@@ -87,6 +87,9 @@ def test_bad_media_raise_at_the_call(tmp_path):
             _run.log_media("x", np.zeros((2, 2)))
         with pytest.raises(MediaError, match=r"got the step 'one' \(str\), expected an integer"):
             _run.log_media("x", Text(""), "one")
+        _run.log_media("last", Text(""), 2**63 - 1)
+        with pytest.raises(MediaError, match=r"got no step, and the last one is 2\*\*63 - 1"):
+            _run.log_media("last", Text(""))
         return 1
 
     assert record(main, FileObserver(tmp_path / "runs")).result == 1

@@ -72,6 +72,22 @@ def test_run_that_cannot_be_read_is_passed_over_and_named(run, tmp_path, caplog)
     assert said[0].startswith(f"resume=auto: {tmp_path}/1 may be of this config, but is passed over")
 
 
+@pytest.mark.parametrize("damage", ["cut", "empty", "zeros", "gone", "list"])
+def test_unfinished_run_whose_config_is_damaged_is_named(run, tmp_path, caplog, damage):
+    assert run("evaluate", resume=None) == 1
+    assert [run(fail=True, lr=0.2), run(fail=True)] == [2, 3]
+    for number in ("1", "3"):  # the first one has come to its end
+        config = tmp_path / number / "config.json"
+        content = config.read_bytes()
+        damaged = {"cut": content[: len(content) // 2], "empty": b"", "zeros": bytes(len(content)), "list": b"[1]\n"}
+        config.unlink() if damage == "gone" else config.write_bytes(damaged[damage])
+    assert run() == 4
+    [said] = [text for text in caplog.messages if "passed over" in text]
+    assert said.startswith(f"resume=auto: {tmp_path}/3 may be of this config, but is passed over")
+    assert "config.json" in said
+    assert "mend or remove it" in said
+
+
 def test_run_that_another_process_is_at_work_on_is_passed_over_and_named(run, tmp_path, caplog):
     assert run(fail=True) == 1
     edit(tmp_path / "1" / "run.json", status="RUNNING")

@@ -163,6 +163,18 @@ def test_step_that_is_no_number_is_refused_and_counts_for_nothing(buffer, step, 
     assert [step for step, _ in logged(buffer)["x"]] == [1, 2]
 
 
+@pytest.mark.parametrize("value", [0.5, torch.tensor(0.5)], ids=["quick", "any"])
+def test_step_behind_the_greatest_is_refused_and_counts_for_nothing(buffer, value):
+    buffer.log_scalar_metric("x", value, 2**63 - 1)
+    for _ in range(2):
+        with pytest.raises(MetricError, match=r"got no step, and the last one is 2\*\*63 - 1") as refused:
+            buffer.log_scalar_metric("x", value)
+        assert str(refused.value).startswith("log_scalar('x') in test_metrics_buffer.py, line ")
+    buffer.log_scalar_metric("x", value, 3)
+    buffer.log_scalar_metric("x", value)
+    assert logged(buffer) == {"x": [(2**63 - 1, 0.5), (3, 0.5), (4, 0.5)]}
+
+
 def test_integers_that_a_float_cannot_hold_are_said_once_for_each_metric(buffer, caplog):
     with caplog.at_level(logging.WARNING):
         for value in (2**53, 2**53 + 1, 2**60 + 1, np.uint64(2**64 - 1)):
