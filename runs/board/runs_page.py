@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from runs.board.rendering import render
 from runs.board.runs_view import RunsView
-from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.board.visits import Visit, json_response, look_again_s, page, watched
 from runs.comparison.grouping import group_runs
 from runs.errors import FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, full_name, short_name
@@ -73,11 +72,7 @@ def _rows(visit: Visit) -> Response:
     view = RunsView.of(visit.request.query_params)
     listed = _listed(visit, view)
     body = render("rows.html", board=visit.board, view=view, **listed)
-    tag = f'"{hashlib.blake2b(body.encode(), digest_size=12).hexdigest()}"'
-    headers = {"etag": tag, "x-look-again-s": f"{look_again_s(started):.1f}", "x-total": str(listed["total"])}
-    if visit.request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return HTMLResponse(body, headers=headers)
+    return watched(visit, body, look_again_s(started), x_total=str(listed["total"]))
 
 
 def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ export async function get(url, options = {}) {
   throw new Error(found.error);
 }
 
-/** Call a function now and again while the page is seen; it returns the seconds to the next call, or null to end. */
+/** Call a function now and again while the page is seen; it returns the seconds to the next call. */
 export function repeat(look) {
   let timer;
   const next = async () => {
@@ -65,8 +65,7 @@ export function repeat(look) {
     } catch (error) {
       showOutage(error.message); // it may come back
     }
-    if (seconds !== null) timer = setTimeout(next, 1000 * seconds);
-    else document.removeEventListener("visibilitychange", next);
+    timer = setTimeout(next, 1000 * seconds);
   };
   document.addEventListener("visibilitychange", next);
   timer = setTimeout(next, 1000);
