@@ -15,7 +15,7 @@ from runs.board.ansi import to_html
 from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.previews import highlighted, preview_of, size_of
 from runs.board.rendering import render, run_url, short_text
-from runs.board.visits import Visit, json_response, look_again_s, page, watched
+from runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
 from runs.errors import RunNotFoundError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.content import Content
@@ -80,6 +80,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     summary = _tried(problems, lambda: run.summary, {})
     names = sorted(name for name in summary if not name.startswith("system/"))
     rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
+    note = _tried(problems, lambda: run.note, "")
     return {
         "facts": list(_facts(run, problems)),
         "relations": _tried(problems, lambda: _relations(run), dict.fromkeys(_RELATIONS)),
@@ -90,7 +91,8 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "result": _tried(problems, lambda: run.result, None),
         "info": _tried(problems, lambda: dotted(run.info), {}),
         "failure": _tried(problems, lambda: _failure(run), ""),
-        "note": _tried(problems, lambda: run.note, ""),
+        "note": note,
+        "note_version": version_of(note),
         "verdicts": _tried(problems, lambda: run.reproductions, [])[-_MAX_LINKED:],
         "sessions": _tried(problems, lambda: run.sessions, [])[-_MAX_LINKED:],
         "commands": _tried(problems, lambda: list(_commands(visit, run)), []),

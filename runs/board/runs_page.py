@@ -12,9 +12,9 @@ from starlette.responses import Response
 
 from runs.board.rendering import render
 from runs.board.runs_view import RunsView
-from runs.board.visits import Visit, json_response, look_again_s, page, watched
+from runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
 from runs.comparison.grouping import group_runs
-from runs.errors import FilterError, StoreError
+from runs.errors import ChangedError, FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, full_name, short_name
 from runs.query.texts import count_text, is_number
 from runs.stores.run import Run
@@ -204,9 +204,17 @@ def _tag(visit: Visit) -> Response:
 
 
 def _note(visit: Visit) -> Response:
+    """Replace the note of runs, of one run only if it still is the version that whoever writes has seen."""
+    text, seen = visit.given("note").replace("\r\n", "\n"), visit.given("version")
     for run in _chosen(visit):
-        visit.store.write_note(run, visit.given("note"))
-    return json_response({"done": "note written"})
+        try:
+            if seen and seen != version_of(run.note):
+                raise ChangedError("the note was changed meanwhile to what stands below; put both together, and save")
+            visit.store.write_note(run, text, was=run.note if seen else None)
+        except ChangedError as error:
+            now = visit.store.get(run.id).note
+            return json_response({"error": str(error), "note": now, "version": version_of(now)}, 409)
+    return json_response({"done": "note written", "version": version_of(text)})
 
 
 ROUTES = [

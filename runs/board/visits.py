@@ -22,7 +22,7 @@ from runs.query.strict_json import strict
 from runs.stores.store import Store
 from runs.work.sweeps.reading import SweepReader
 
-__all__ = ["Board", "Visit", "json_response", "look_again_s", "page", "watched"]
+__all__ = ["Board", "Visit", "json_response", "look_again_s", "page", "version_of", "watched"]
 
 _LOOK_S, _SHARE = 2.0, 20
 # When to ask again for a store that is away.
@@ -117,6 +117,11 @@ def look_again_s(started: float, least_s: float = _LOOK_S) -> float:
     return max(least_s, _SHARE * (time.perf_counter() - started))
 
 
+def version_of(text: str) -> str:
+    """Return what is another word for another text."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
 def watched(visit: Visit, body: str, look_again_s: float, **more: str) -> Response:
     """Return HTML to a page that watches it, or that it is as it was; see `repeat` in board.js.
 
@@ -126,7 +131,7 @@ def watched(visit: Visit, body: str, look_again_s: float, **more: str) -> Respon
         look_again_s: When to ask again.
         more: Further headers, with `_` for `-`.
     """
-    tag = f'"{hashlib.blake2b(body.encode(), digest_size=12).hexdigest()}"'
+    tag = f'"{version_of(body)}"'
     headers = {"etag": tag, "x-look-again-s": f"{look_again_s:.1f}"}
     headers |= {name.replace("_", "-"): value for name, value in more.items()}
     if visit.request.headers.get("if-none-match") == tag:

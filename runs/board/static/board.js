@@ -21,7 +21,7 @@ export function announce(text) {
   announce.timer = setTimeout(() => place.classList.add("hidden"), 4000);
 }
 
-/** Send a form to the server; returns its answer, and throws what it refuses. */
+/** Send a form to the server; returns its answer, and throws what it refuses, with the answer as `found`. */
 export async function post(path, pairs) {
   const answer = await fetch(path, { method: "POST", body: new URLSearchParams(pairs) });
   const text = await answer.text();
@@ -31,7 +31,7 @@ export async function post(path, pairs) {
   } catch {
     found = { error: text };
   }
-  if (!answer.ok) throw new Error(found.error || `the server answered ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(found.error || `the server answered ${answer.status}`), { found });
   return found;
 }
 

@@ -24,15 +24,27 @@ if (form) {
     const found = page?.getElementById("note");
     if (!found || note.value !== note.defaultValue || note === document.activeElement) return;
     note.value = note.defaultValue = found.defaultValue;
+    note.dataset.version = found.dataset.version;
   });
 }
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const state = document.getElementById("note-state");
+  const theirs = document.getElementById("note-theirs");
+  const text = note.value;
   try {
-    state.textContent = (await post("/list/note", [["run", run], ["note", note.value]])).done;
+    const found = await post("/list/note", [["run", run], ["note", text], ["version", note.dataset.version]]);
+    note.defaultValue = text;
+    note.dataset.version = found.version;
+    theirs.hidden = true;
+    state.textContent = found.done;
   } catch (error) {
     state.textContent = error.message;
+    if (!error.found?.version) return;
+    // Who has seen it may replace it.
+    note.dataset.version = error.found.version;
+    theirs.textContent = error.found.note;
+    theirs.hidden = false;
   }
 });
 

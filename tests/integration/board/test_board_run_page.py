@@ -511,6 +511,31 @@ def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_pat
         assert runs.get("1").note == "good <b>"
 
 
+def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    first, second, third = (watched(), watched(), watched())
+    for one in (first, second, third):
+        one.page.goto(f"{serve(store)}/runs/1")
+    second.page.fill("#note", "of the second")
+    first.page.fill("#note", "of the first\r\nin two lines")
+    first.page.click("#note-form button")
+    first.page.wait_for_selector("#note-state:text('note written')")
+    third.page.wait_for_function("() => document.getElementById('note').value === 'of the first\\nin two lines'")
+    second.page.click("#note-form button")
+    second.page.wait_for_selector("#note-state:has-text('changed meanwhile')")
+    assert second.page.locator("#note-theirs").inner_text() == "of the first\nin two lines"
+    assert second.page.input_value("#note") == "of the second"
+    with open_store(store) as runs:
+        assert runs.get("1").note == "of the first\nin two lines"
+    second.page.fill("#note", "of both")
+    second.page.click("#note-form button")
+    second.page.wait_for_selector("#note-state:text('note written')")
+    assert second.page.locator("#note-theirs").is_hidden()
+    with open_store(store) as runs:
+        assert runs.get("1").note == "of both"
+    second.errors[:] = [error for error in second.errors if "409" not in error]
+
+
 LIVING = """
 import sys
 from pathlib import Path
