@@ -27,6 +27,8 @@ _TRAININGS = ("main", "train")
 # Settings that make another task of a run, or another model.
 _WEIGHTY = ("data", "model", "loss")
 _MAX_NAMED = 5
+# Entries of a config that are looked at; those of a larger one are no settings that people choose.
+_MAX_ENTRIES = 20_000
 _CONTENT = "data (its content)"
 
 
@@ -74,8 +76,7 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Return the groups, sorted by their values, and the runs that lack a field of `over`, are of another command or
-    damaged.
+    """Return the groups, sorted by their values, and the runs that are of another command, damaged or lack a field.
 
     What an experiment's commands return are different things: of each experiment the runs of one command count,
     those of `main` or `train`, or of its most frequent one. With `command` in `by` those of all count.
@@ -98,7 +99,6 @@ def group_runs(
             if runs and all(run.get(name) is None for run in runs):
                 raise ComparisonError(f"{option} {name}: no run has it{_hint(name, runs)}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
-    excluded: list[ExcludedRun] = []
     for run in runs:
         why = damage(run, by)
         if why:
@@ -165,7 +165,8 @@ def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
 def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
     """Return the settings in which runs differ, those of data, model and loss first."""
     names = sorted(
-        differing(runs, asked), key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9
+        differing(runs, asked, _MAX_ENTRIES),
+        key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9,
     )
     contents = {run.get("info.data.fingerprint") for run in runs} - {None}
     return (
@@ -192,7 +193,7 @@ def damage(run: Run, names: Sequence[str]) -> str:
     """
     if all(run.get(name) is not None for name in names):
         return ""
-    _ = run.config, run.summary  # tells whether they can be read
+    _ = run.get("config"), run.summary  # tells whether they can be read
     return f"cannot be read as a whole: {run.problem}" if run.problem else ""
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pymongo
@@ -192,6 +193,22 @@ def test_configs_stand_side_by_side(client_of, store):
     assert '<td class="mono differs">0.01</td>' in table
     assert "model.name" not in table
     assert "model.name" in client.get("/compare", params={"run": ["1", "2"], "tab": "config", "everything": "1"}).text
+
+
+def test_page_says_how_much_of_a_large_config_is_compared(client_of, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    for run in ("1", "2"):
+        config = {"layers": {f"x{number}": f"{run} {number}" for number in range(30_000)}, "lr": float(run)}
+        (store / run / "config.json").write_text(json.dumps(config))
+    client = client_of(store)
+    for everything in ("0", "1"):
+        query = {"run": ["1", "2"], "tab": "config", "everything": everything}
+        assert (
+            "; of each config 20,000 entries are compared, those of few dots"
+            in client.get("/compare", params=query).text
+        )
+    columns = client.get("/runs").text.partition("<thead>")[2].partition("</thead>")[0]
+    assert 'title="lr"' in columns
 
 
 def test_statistics_are_those_of_compare(client_of, store):
