@@ -135,7 +135,11 @@ def _bound(visit: Visit, name: str) -> float | None:
 
 def _document(curve: Curve) -> dict[str, Any]:
     parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
-    return {"label": curve.label, **{name: values for name, values in parts.items() if values is not None}}
+    return {
+        "key": curve.key,
+        "label": curve.label,
+        **{name: values for name, values in parts.items() if values is not None},
+    }
 
 
 # ---------------------------------------------------------------------- configs
@@ -155,10 +159,10 @@ def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, A
     return {"columns": shown, "rows": rows, "num_entries": len(names), "most": most}
 
 
-def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tuple[str, bool] | None:
-    """Return an entry, and whether it differs from that of the first run; None if there is none."""
+def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tuple[str | None, bool]:
+    """Return an entry, None if there is none, and whether it differs from that of the first run."""
     if name not in config:
-        return None
+        return None, name in first and len(config) < _MAX_COMPARED
     return show(config[name]), name not in first or fingerprint(config[name]) != fingerprint(first[name])
 
 
