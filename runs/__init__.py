@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 __all__ = [
     "ArchiveError",
+    "ChangedError",
     "Comparison",
     "ComparisonError",
     "Content",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from runs.comparison.report import write_report
     from runs.errors import (
         ArchiveError,
+        ChangedError,
         ComparisonError,
         DamagedError,
         FilterError,
@@ -106,6 +108,7 @@ else:
     # The same for Python: a name that moves changes here and above.
     _HOMES = {
         "ArchiveError": "runs.errors",
+        "ChangedError": "runs.errors",
         "Comparison": "runs.comparison.compare",
         "ComparisonError": "runs.errors",
         "Content": "runs.stores.content",

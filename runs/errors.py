@@ -10,6 +10,7 @@ RunsError                 the root: catch it for all that follows
 ├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
 ├── ServerError           the embedded MongoDB does not start
 ├── StoreError            a folder or database of runs, or a record in it, cannot be read or written
+│   ├── ChangedError      what is to be replaced was changed meanwhile
 │   ├── DamagedError      a content is not what its record says
 │   └── StoreAwayError    the folder is not there, or no server answers; it may come back
 └── SweepError            a sweep is not there, or its spec makes no sense; a ValueError
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArchiveError",
+    "ChangedError",
     "ComparisonError",
     "DamagedError",
     "FilterError",
@@ -75,6 +77,10 @@ class ServerError(RunsError):
 
 class StoreError(RunsError):
     """A folder or database of runs, or a record in it, cannot be read or written."""
+
+
+class ChangedError(StoreError):
+    """A note that is to be replaced was changed by somebody else since it was read."""
 
 
 class DamagedError(StoreError):

@@ -18,16 +18,18 @@ from runs.comparison.panels import make_panels
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from runs.drawing.curve import Curve
 from runs.errors import FilterError, PlotError, RunsError, StoreAwayError, StoreError
-from runs.query.flattening import dotted
+from runs.query.flattening import shallowest
 from runs.query.texts import is_number
 from runs.stores.run import Run
-from runs.stores.settings import differing, identity, run_labels, show
+from runs.stores.settings import differing, fingerprint, run_labels, show
 
 __all__ = ["ROUTES", "chosen_runs"]
 
 # Runs that one page compares, columns of its tables, and metrics that it draws when none are named.
 _MAX_RUNS, _MAX_COLUMNS, _MAX_METRICS = 500, 40, 12
 _MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
+# Entries of a config that are compared.
+_MAX_COMPARED = 20_000
 # Points that one answer holds, over all of its curves, and those of one curve.
 _MAX_POINTS, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 150_000, 2_000, 100
 _COLUMNS = ("status", "start_time", "uid")
@@ -133,7 +135,11 @@ def _bound(visit: Visit, name: str) -> float | None:
 
 def _document(curve: Curve) -> dict[str, Any]:
     parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
-    return {"label": curve.label, **{name: values for name, values in parts.items() if values is not None}}
+    return {
+        "key": curve.key,
+        "label": curve.label,
+        **{name: values for name, values in parts.items() if values is not None},
+    }
 
 
 # ---------------------------------------------------------------------- configs
@@ -142,19 +148,22 @@ def _document(curve: Curve) -> dict[str, Any]:
 def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the entries of the configs, a column for each run, those that differ marked."""
     shown = runs[:_MAX_COLUMNS]
-    configs = [dotted(run.config) for run in shown]
-    names = sorted({name for config in configs for name in config}) if view.everything else differing(shown)
+    configs = [shallowest(run.get("config") or {}, _MAX_COMPARED) for run in shown]
+    every = sorted({name for config in configs for name in config})
+    names = every if view.everything else differing(shown, most=_MAX_COMPARED)
     rows = []
     for name in names[:_MAX_ENTRIES]:
         rows.append((name, [_cell(config, configs[0], name) for config in configs]))
-    return {"columns": shown, "rows": rows, "num_entries": len(names)}
+    is_cut = any(len(config) == _MAX_COMPARED for config in configs)
+    most = _MAX_COMPARED if is_cut else None
+    return {"columns": shown, "rows": rows, "num_entries": len(names), "most": most}
 
 
-def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tuple[str, bool] | None:
-    """Return an entry, and whether it differs from that of the first run; None if there is none."""
+def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tuple[str | None, bool]:
+    """Return an entry, None if there is none, and whether it differs from that of the first run."""
     if name not in config:
-        return None
-    return show(config[name]), name not in first or identity(config[name]) != identity(first[name])
+        return None, name in first and len(config) < _MAX_COMPARED
+    return show(config[name]), name not in first or fingerprint(config[name]) != fingerprint(first[name])
 
 
 # ---------------------------------------------------------------------- sources

@@ -81,8 +81,8 @@ def _check_number(runs: Sequence[Run], metric: str) -> None:
 
 def _num_points(run: Run, metric: str) -> int:
     count = run.summary.get(metric, {}).get("count")
-    if is_number(count):
-        return int(count)
+    if is_number(count) and isinstance(count, int):  # else a foreign record says something odd
+        return count
     return len(run.metric(metric)) if metric in run.metrics else 0
 
 

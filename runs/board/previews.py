@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -21,6 +22,8 @@ __all__ = ["Preview", "highlighted", "preview_of", "read_text", "size_of"]
 _MAX_BYTES = 2**19
 _MAX_ROWS, _MAX_CELLS = 500, 60
 _MAX_HIGHLIGHTED = 2**18
+# Versions of a file are told apart by its beginning.
+_MAX_DIGESTED = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Preview:
         rows: Rows of a table, the first with the names of the columns.
         is_cut: Whether there is more of it.
         problem: What is wrong with it.
+        version: Of a file that the browser loads by itself: another one if it is another file by now.
     """
 
     how: str
@@ -40,6 +44,7 @@ class Preview:
     rows: list[list[str]] = dataclasses.field(default_factory=list)
     is_cut: bool = False
     problem: str = ""
+    version: str = ""
 
 
 def size_of(content: Content) -> int | None:
@@ -51,13 +56,21 @@ def size_of(content: Content) -> int | None:
         return None
 
 
+def _version(content: Content) -> str:
+    try:
+        with content.open() as stream:
+            return hashlib.blake2b(stream.read(_MAX_DIGESTED), digest_size=8).hexdigest()
+    except (StoreError, OSError):
+        return ""
+
+
 def preview_of(content: Content) -> Preview:
     """Return how a file is shown; no more of it is read than is."""
     mime = kind_of(content.name)
     if mime in FRAMED:
-        return Preview("frame")
+        return Preview("frame", version=_version(content))
     if mime.partition("/")[0] in ("image", "audio", "video"):
-        return Preview(mime.partition("/")[0])
+        return Preview(mime.partition("/")[0], version=_version(content))
     try:
         text, is_cut = read_text(content)
     except StoreError as error:

@@ -39,10 +39,12 @@ def run_url(id: str, tab: str = "", **more: Any) -> str:
     return f"/runs/{quote(id)}" + (f"?{urlencode(pairs)}" if pairs else "")
 
 
-def content_url(run: Any, kind: str, name: str | int, image: str = "", *, download: bool = False) -> str:
-    """Return the address of a file of a run; see `runs.board.content_page`."""
+def content_url(
+    run: Any, kind: str, name: str | int, image: str = "", *, download: bool = False, version: str = ""
+) -> str:
+    """Return the address of a file of a run, another one for another version; see `runs.board.content_page`."""
     pairs = [("run", run.id), ("kind", kind), ("name", str(name))]
-    pairs += [("image", image)] * bool(image) + [("download", "1")] * download
+    pairs += [("image", image)] * bool(image) + [("download", "1")] * download + [("version", version)] * bool(version)
     return f"/content?{urlencode(pairs)}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,8 +14,8 @@ from starlette.responses import Response
 from runs.board.ansi import to_html
 from runs.board.checkpoint_scores import checkpoint_scores
 from runs.board.previews import highlighted, preview_of, size_of
-from runs.board.rendering import short_text
-from runs.board.visits import Visit, json_response, page
+from runs.board.rendering import render, run_url, short_text
+from runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
 from runs.errors import RunNotFoundError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.content import Content
@@ -23,6 +24,10 @@ from runs.stores.run import Run
 __all__ = ["ROUTES", "TABS"]
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
+# Tabs whose page follows the head alone: what they show never changes, or comes by itself.
+_STILL = ("output", "sources", "environment")
+# A run that has ended may be resumed, tagged or removed; its page looks so often.
+_LOOK_AT_ENDED_S = 10.0
 _RELATIONS = ("parent", "missing_parent", "children", "num_children", "sweep")
 _STATISTICS = ("last", "min", "max", "mean", "count")
 # What a page shows at most; the rest is said to be there.
@@ -34,16 +39,23 @@ _DIFF_LINES = 10_000
 
 
 def _run(visit: Visit) -> Response:
+    """Answer with a tab of a run, or that it is as it was, to a page that follows the run."""
+    started = time.perf_counter()
     run = visit.store.get(visit.request.path_params["id"])
     tab = visit.asked("tab")
-    tab = tab if tab in TABS else TABS[0]
+    tab = tab if tab in _PARTS else TABS[0]
     problems: list[str] = []
     values = _PARTS[tab](visit, run, problems)
     head = {
         "status": _tried(problems, lambda: run.status, "UNREADABLE"),
         "tags": _tried(problems, lambda: run.tags, []),
+        "followed": run_url(run.id, "head") if tab in _STILL else "",
     }
-    return visit.render(f"run_{tab}.html", run=run, tab=tab, tabs=TABS, problems=problems, **head, **values)
+    common = {"board": visit.board, "path": visit.request.url.path, "run": run, "tab": tab, "tabs": TABS}
+    body = render(f"run_{tab}.html", **common, problems=problems, **head, **values)
+    is_open = _is_living(run) or head["status"] == "QUEUED"
+    again_s = look_again_s(started) if is_open else look_again_s(started, _LOOK_AT_ENDED_S)
+    return watched(visit, body, again_s, x_open="1" if is_open else "")
 
 
 def _tried(problems: list[str], read: Callable[[], Any], otherwise: Any) -> Any:
@@ -68,6 +80,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     summary = _tried(problems, lambda: run.summary, {})
     names = sorted(name for name in summary if not name.startswith("system/"))
     rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
+    note = _tried(problems, lambda: run.note, "")
     return {
         "facts": list(_facts(run, problems)),
         "relations": _tried(problems, lambda: _relations(run), dict.fromkeys(_RELATIONS)),
@@ -78,7 +91,8 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "result": _tried(problems, lambda: run.result, None),
         "info": _tried(problems, lambda: dotted(run.info), {}),
         "failure": _tried(problems, lambda: _failure(run), ""),
-        "note": _tried(problems, lambda: run.note, ""),
+        "note": note,
+        "note_version": version_of(note),
         "verdicts": _tried(problems, lambda: run.reproductions, [])[-_MAX_LINKED:],
         "sessions": _tried(problems, lambda: run.sessions, [])[-_MAX_LINKED:],
         "commands": _tried(problems, lambda: list(_commands(visit, run)), []),
@@ -148,7 +162,7 @@ def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     of_system = visit.asked("tab") == "system"
     names = _tried(problems, lambda: run.metrics, [])
     names = [name for name in names if name.startswith("system/") == of_system]
-    return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names), "living": _is_living(run)}
+    return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names)}
 
 
 def _is_living(run: Run) -> bool:
@@ -167,10 +181,9 @@ def _output(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "html": to_html(data.decode("utf-8", "replace")),
         "first": first,
         "end": end,
-        # What follows is asked for from the beginning of its line on.
-        "resume_at": end - len(data) + len(whole),
+        # What follows is asked for from the beginning of its line on; not behind an earlier part.
+        "resume_at": end - len(data) + len(whole) if start < 0 else "",
         "page_bytes": _OUTPUT_BYTES,
-        "living": _is_living(run),
     }
 
 
@@ -288,5 +301,6 @@ _PARTS: dict[str, Callable[[Visit, Run, list[str]], dict[str, Any]]] = {
     "files": _files,
     "sources": _sources,
     "environment": _environment,
+    "head": lambda visit, run, problems: {},
 }
 ROUTES = [page("/runs/{id:path}", _run), page("/output", _more_output)]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import Response
 
 from runs.board.rendering import render
 from runs.board.runs_view import RunsView
-from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
 from runs.comparison.grouping import group_runs
-from runs.errors import FilterError, StoreError
+from runs.errors import ChangedError, FilterError, StoreError
 from runs.query.names import COMMON_FIELDS, full_name, short_name
 from runs.query.texts import count_text, is_number
 from runs.stores.run import Run
@@ -73,11 +72,7 @@ def _rows(visit: Visit) -> Response:
     view = RunsView.of(visit.request.query_params)
     listed = _listed(visit, view)
     body = render("rows.html", board=visit.board, view=view, **listed)
-    tag = f'"{hashlib.blake2b(body.encode(), digest_size=12).hexdigest()}"'
-    headers = {"etag": tag, "x-look-again-s": f"{look_again_s(started):.1f}", "x-total": str(listed["total"])}
-    if visit.request.headers.get("if-none-match") == tag:
-        return Response(status_code=304, headers=headers)
-    return HTMLResponse(body, headers=headers)
+    return watched(visit, body, look_again_s(started), x_total=str(listed["total"]))
 
 
 def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> dict[str, Any]:
@@ -209,9 +204,17 @@ def _tag(visit: Visit) -> Response:
 
 
 def _note(visit: Visit) -> Response:
+    """Replace the note of runs, of one run only if it still is the version that whoever writes has seen."""
+    text, seen = visit.given("note").replace("\r\n", "\n"), visit.given("version")
     for run in _chosen(visit):
-        visit.store.write_note(run, visit.given("note"))
-    return json_response({"done": "note written"})
+        try:
+            if seen and seen != version_of(run.note):
+                raise ChangedError("the note was changed meanwhile to what stands below; put both together, and save")
+            visit.store.write_note(run, text, was=run.note if seen else None)
+        except ChangedError as error:
+            now = visit.store.get(run.id).note
+            return json_response({"error": str(error), "note": now, "version": version_of(now)}, 409)
+    return json_response({"done": "note written", "version": version_of(text)})
 
 
 ROUTES = [

@@ -23,7 +23,7 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -110,13 +110,16 @@ async def read_body(request: Request) -> dict[str, list[str]]:
     """Return the fields of a form.
 
     Raises:
-        StoreError: If it is longer than `MAX_BODY`.
+        StoreError: If it is longer than `MAX_BODY`, or ends before all of it came.
     """
     body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY:
-            raise StoreError(f"got a request of more than {MAX_BODY} bytes")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY:
+                raise StoreError(f"got a request of more than {MAX_BODY} bytes")
+    except ClientDisconnect as error:
+        raise StoreError("the connection ended before the request did") from error
     return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
 
 
@@ -148,7 +151,10 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
-        answer = self._refusal(scope) or await self._login(scope, receive) or self._app
+        try:
+            answer = self._refusal(scope) or await self._login(scope, receive) or self._app
+        except StoreError as error:
+            answer = _refuse(str(error), 400)
         await answer(scope, receive, send_with_headers)
 
     # ------------------------------------------------------------------ where from

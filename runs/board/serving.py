@@ -19,13 +19,13 @@ from pathlib import Path
 import uvicorn
 
 from runs.board.app import create_app
+from runs.board.connections import MAX_CONNECTIONS, YieldingProtocol
 from runs.board.security import Policy, check_address
 from runs.errors import ServerError
 from runs.stores.opening import open_store
 
 __all__ = ["BoardServer"]
 
-_MAX_CONNECTIONS = 200
 _SHUTDOWN_S = 2
 # As malloc.h of glibc has them: https://man7.org/linux/man-pages/man3/mallopt.3.html
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
@@ -105,7 +105,9 @@ class BoardServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=_MAX_CONNECTIONS,
+            http=YieldingProtocol,
+            # Those that were just closed count, too, until their requests have ended.
+            limit_concurrency=2 * MAX_CONNECTIONS,
             timeout_graceful_shutdown=_SHUTDOWN_S,
             ssl_certfile=self.certificate,
             ssl_keyfile=self.key,

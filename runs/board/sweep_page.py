@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from starlette.responses import Response
 
 from runs.board.visits import Visit, json_response, look_again_s, page
+from runs.drawing.decimation import pixels
 from runs.errors import RunsError
 from runs.query.texts import is_number
 from runs.stores.settings import show
@@ -101,16 +104,22 @@ def _data(visit: Visit) -> Response:
 
 
 def _document(seen: SeenSweep, point: Point) -> dict[str, Any]:
-    reports = sorted(point.reports.items())
-    every = max(1, math.ceil(len(reports) / _MAX_REPORTS))
     return {
         "number": point.number,
         "state": _state(seen, point),
         "values": [_plain(value) for value in point.values],
         "parameters": {name: _plain(value) for name, value in point.parameters.items()},
-        "reports": [[step, _plain(value)] for step, value in reports[::every]],
+        "reports": [[step, _plain(value)] for step, value in _thinned(point.reports)],
         "feasible": point.is_feasible,
     }
+
+
+def _thinned(reports: Mapping[int, float]) -> list[tuple[int, float]]:
+    """Return the reports that draw the curve as all of them would."""
+    found = sorted(reports.items())
+    values = np.array([value for _, value in found], float)
+    # Each column has three points at most: its extremes, and a gap.
+    return [found[position] for position in pixels(np.arange(len(found)), values, _MAX_REPORTS // 3)]
 
 
 def _plain(value: Any) -> float | str | None:

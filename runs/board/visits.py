@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,7 +22,7 @@ from runs.query.strict_json import strict
 from runs.stores.store import Store
 from runs.work.sweeps.reading import SweepReader
 
-__all__ = ["Board", "Visit", "json_response", "look_again_s", "page"]
+__all__ = ["Board", "Visit", "json_response", "look_again_s", "page", "version_of", "watched"]
 
 _LOOK_S, _SHARE = 2.0, 20
 # When to ask again for a store that is away.
@@ -106,13 +107,36 @@ def _status_of(error: RunsError) -> int:
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), 409)
 
 
-def look_again_s(started: float) -> float:
+def look_again_s(started: float, least_s: float = _LOOK_S) -> float:
     """Return after how many seconds a page that watches asks again.
 
     Args:
         started: When this look was begun, by `time.perf_counter`. All looks take a twentieth of the time at most.
+        least_s: Not before so many seconds.
     """
-    return max(_LOOK_S, _SHARE * (time.perf_counter() - started))
+    return max(least_s, _SHARE * (time.perf_counter() - started))
+
+
+def version_of(text: str) -> str:
+    """Return what is another word for another text."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def watched(visit: Visit, body: str, look_again_s: float, **more: str) -> Response:
+    """Return HTML to a page that watches it, or that it is as it was; see `repeat` in board.js.
+
+    Args:
+        visit: The request.
+        body: The HTML as it is now.
+        look_again_s: When to ask again.
+        more: Further headers, with `_` for `-`.
+    """
+    tag = f'"{version_of(body)}"'
+    headers = {"etag": tag, "x-look-again-s": f"{look_again_s:.1f}"}
+    headers |= {name.replace("_", "-"): value for name, value in more.items()}
+    if visit.request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return HTMLResponse(body, headers=headers)
 
 
 def json_response(value: Any, status: int = 200) -> Response:

@@ -27,6 +27,8 @@ _TRAININGS = ("main", "train")
 # Settings that make another task of a run, or another model.
 _WEIGHTY = ("data", "model", "loss")
 _MAX_NAMED = 5
+# Entries of a config that are looked at; those of a larger one are no settings that people choose.
+_MAX_ENTRIES = 20_000
 _CONTENT = "data (its content)"
 
 
@@ -166,7 +168,8 @@ def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
 def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
     """Return the settings in which runs differ, those of data, model and loss first."""
     names = sorted(
-        differing(runs, asked), key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9
+        differing(runs, asked, _MAX_ENTRIES),
+        key=lambda name: _WEIGHTY.index(_part(name)) if _part(name) in _WEIGHTY else 9,
     )
     contents = {run.get("info.data.fingerprint") for run in runs} - {None}
     return (
@@ -193,7 +196,7 @@ def damage(run: Run, names: Sequence[str]) -> str:
     """
     if all(run.get(name) is not None for name in names):
         return ""
-    _ = run.config, run.summary  # tells whether they can be read
+    _ = run.get("config"), run.summary  # tells whether they can be read
     return f"cannot be read as a whole: {run.problem}" if run.problem else ""
 
 

@@ -79,8 +79,8 @@ def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list
 def _panel(title: str, metrics: Sequence[str], runs: Sequence[Run], view: View) -> Panel:
     prefetch(runs, ["metrics", "status", "start_time"])
     having = {metric: _having(runs, metric) for metric in metrics}
-    drawn_runs = {run for found in having.values() for run in found}
-    labels = {} if view.by else run_labels([run for run in runs if run in drawn_runs])
+    # Of all runs, so that one is called the same in every panel.
+    labels = {} if view.by else run_labels(runs)
     curves: list[Curve] = []
     notes: list[str] = []
     for metric, found in having.items():
@@ -158,7 +158,10 @@ class _Finishing:
 def _singles(
     runs: Sequence[Run], metric: str, view: View, labels: dict[Run, str], finish: _Finishing
 ) -> tuple[list[Curve], list[str]]:
-    curves = [finish(_run_curve(run, series, labels[run], view)) for run, series in each_series(runs, metric)]
+    curves = [
+        dataclasses.replace(finish(_run_curve(run, series, labels[run], view)), key=run.id)
+        for run, series in each_series(runs, metric)
+    ]
     return curves, [f"smoothing {view.smoothing:g}"] if view.smoothing else []
 
 
@@ -184,7 +187,7 @@ def _means(runs: Sequence[Run], metric: str, view: View, finish: _Finishing) -> 
         counts = np.zeros(0, int) if curve.counts is None else curve.counts
         least, most = int(counts.min(initial=len(repetitions))), int(counts.max(initial=0))
         count = f"n = {most}" if least == most else f"n = {least} to {most}"
-        curves.append(finish(dataclasses.replace(curve, label=f"{group.label} ({count})")))
+        curves.append(dataclasses.replace(finish(curve), label=f"{group.label} ({count})", key=group.label))
         varies = varies or least < most
         if least < most and view.x != "wall":
             changes.append(f"{group.label}: {_changes(curve.x, counts, view.x)}")

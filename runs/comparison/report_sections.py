@@ -127,7 +127,7 @@ def difference_section(runs: Sequence[Run]) -> Markup:
 
 def _entry(config: Mapping[str, Any], name: str, first: Mapping[str, Any]) -> object:
     if name not in config:
-        return "–"
+        return element("strong", "–") if name in first else "–"
     is_same = name in first and identity(config[name]) == identity(first[name])
     return show(config[name]) if is_same else element("strong", show(config[name]))
 

@@ -33,6 +33,7 @@ class Curve:
         low, high: (n,) edges of the band, NaN where there is none; None without a band.
         counts: (n,) runs behind each point.
         raw: (n,) the values before smoothing; None if there was none.
+        key: The same for what it is of in every panel, however that is labelled there.
     """
 
     label: str
@@ -42,6 +43,7 @@ class Curve:
     high: np.ndarray | None = None
     counts: np.ndarray | None = None
     raw: np.ndarray | None = None
+    key: str = ""
 
 
 def curve_of(
@@ -90,8 +92,8 @@ def thin(curve: Curve, num_points: int, low: float | None = None, high: float | 
     def part(values: np.ndarray | None) -> np.ndarray | None:
         return None if values is None else values[chosen]
 
-    rest = (part(values) for values in (curve.low, curve.high, curve.counts, curve.raw))
-    return Curve(curve.label, curve.x[chosen], curve.y[chosen], *rest)
+    rest: dict[str, Any] = {name: part(getattr(curve, name)) for name in ("low", "high", "counts", "raw")}
+    return dataclasses.replace(curve, x=curve.x[chosen], y=curve.y[chosen], **rest)
 
 
 def panelled(metrics: Sequence[str]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Changes", "changes", "dotted", "entry_at", "is_same"]
+__all__ = ["Changes", "changes", "dotted", "entry_at", "is_same", "shallowest"]
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -17,6 +17,24 @@ def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             found |= dotted(value, f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = value
+    return found
+
+
+def shallowest(document: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """Return at most so many entries by their dotted names, those of few dots first; no more of it is walked."""
+    found: dict[str, Any] = {}
+    level: list[tuple[str, Mapping[str, Any]]] = [("", document)]
+    while level and len(found) < most:
+        below: list[tuple[str, Mapping[str, Any]]] = []
+        for prefix, part in level:
+            for key, value in part.items():
+                if isinstance(value, Mapping) and value:
+                    below.append((f"{prefix}{key}.", value))
+                else:
+                    found[f"{prefix}{key}"] = value
+                    if len(found) == most:
+                        return found
+        level = below
     return found
 
 

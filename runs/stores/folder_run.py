@@ -6,7 +6,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,6 +16,7 @@ from observers.record.atomic_file import replacing
 from observers.record.checkpoint_files import checkpoint_files
 from observers.record.identity import read_lease, true_status
 from observers.record.json_text import parse_json
+from observers.record.locking import claimed
 from observers.record.media_record import media_path
 from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
@@ -242,11 +243,13 @@ class FolderRun(Run):
         """See `Run.original`."""
         return self
 
-    def _write_notes(self, notes: Mapping[str, Any]) -> None:
-        content = json.dumps(notes, indent=2).encode()
+    def _change_notes(self, change: Callable[[Run], Mapping[str, Any]]) -> None:
         try:
-            with replacing(self.folder / NOTES) as stream:
-                stream.write(content)
+            with claimed(self.folder):
+                now = FolderRun(self.store, self.base, self.id)
+                content = json.dumps({**now.notes(), **change(now)}, indent=2).encode()
+                with replacing(self.folder / NOTES) as stream:
+                    stream.write(content)
         except OSError as error:
             raise StoreError(f"{self.folder} cannot be written ({error.strerror})") from error
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import mimetypes
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -49,6 +49,8 @@ SERIES_FIELDS = ("run_id", "steps", "values", "timestamps")
 
 _PARTS = ("config", "info", "summary", "provenance", "captured_out")
 # What an entry of media has only here.
+# What people note, and how often it is tried to be first among those who do.
+_NOTED, _MOST_TRIES = ("tags", "note", "reproductions"), 100
 _OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
 # What stands in `captured_out` for the middle of a long output; see `observers.mongo.delivery`.
 _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
@@ -414,16 +416,23 @@ class MongoRun(Run):
             return found if found.uid == self.uid else None
         return None
 
-    def _write_notes(self, notes: Mapping[str, Any]) -> None:
+    def _change_notes(self, change: Callable[[Run], Mapping[str, Any]]) -> None:
         with self.mongo.errors():
-            if not self.mongo.runs.update_one({"_id": self.key}, {"$set": dict(notes)}).matched_count:
-                self._check_is_there()
+            for _ in range(_MOST_TRIES):
+                known = self._find(dict.fromkeys(_NOTED, 1))
+                now = MongoRun(self.store, self.mongo, self.key)
+                notes = change(now)
+                same = {name: known.get(name) for name in notes}  # else others wrote since
+                if self.mongo.runs.update_one({"_id": self.key, **same}, {"$set": dict(notes)}).matched_count:
+                    break
+            else:
+                raise StoreError(f"the notes of run {self.id} are changed by others all the time; try again")
             if "note" in notes:
                 same = {"$set": {OMNIBOARD_NOTES: notes["note"]}}
                 self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_NOTES: {"$type": "string"}}, same)
-            if "tags" in notes:
-                others = {"$pull": {OMNIBOARD_TAGS: {"$nin": list(notes["tags"])}}}
-                self.mongo.runs.update_one({"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}, others)
+            if removed := [tag for tag in now.tags if tag not in notes.get("tags", now.tags)]:
+                found = {"_id": self.key, OMNIBOARD_TAGS: {"$type": "array"}}
+                self.mongo.runs.update_one(found, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
 
     def _remove(self) -> None:
         with self.mongo.errors():

@@ -155,8 +155,15 @@ class Run(abc.ABC):
         """
 
     @abc.abstractmethod
-    def _write_notes(self, notes: Mapping[str, Any]) -> None:
-        """Write down all that is noted about it: tags, note, reproductions."""
+    def _change_notes(self, change: Callable[[Run], Mapping[str, Any]]) -> None:
+        """Write down what is noted about it: tags, note, reproductions. Of others who do the same nothing is lost.
+
+        Args:
+            change: Returns what changes, given the run as it is now; called again if others were first.
+
+        Raises:
+            StoreError: If the store cannot be written; and whatever `change` raises.
+        """
 
     @abc.abstractmethod
     def _remove(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -9,21 +10,26 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from runs.errors import StoreError
-from runs.query.flattening import dotted
+from runs.query.flattening import dotted, shallowest
 from runs.query.names import SWEEP, full_name, short_name
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 
-__all__ = ["differing", "identity", "parameters", "run_labels", "settings", "show", "telling_settings"]
+__all__ = ["differing", "fingerprint", "identity", "parameters", "run_labels", "settings", "show", "telling_settings"]
 
 _MAX_SHOWN = 60
 _MAX_LABEL, _MAX_NAMES = 60, 4
+# Characters of a list or mapping that is compared as it is written.
+_LONG = 10_000
 # As many settings fit beside the other columns of a list.
 _MAX_SETTINGS = 4
+# Entries of a config that people know a run by; a larger one would take minutes to compare with those of many runs.
+_MAX_TELLING = 2_000
 _PARAMETERS = "meta.sweep.parameters"
 # What `settings` reads of each run.
 _TOLD_BY = ("config", SWEEP, _PARAMETERS)
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
+_PLAIN_KINDS = frozenset((bool, int, float, str, type(None)))
 _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 
@@ -42,6 +48,14 @@ def identity(value: Any) -> tuple[str, Any]:
     return "other", repr(value)
 
 
+def fingerprint(value: Any) -> tuple[str, Any]:
+    """Return what is equal for equal values, as `identity`; of a long list or mapping a digest of how it is written."""
+    if not isinstance(value, Mapping | list | tuple) or not value:
+        return identity(value)
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return identity(value) if len(text) < _LONG else ("long", hashlib.blake2b(text.encode(), digest_size=16).digest())
+
+
 def show(value: Any) -> str:
     """Return a value as short text, in the spelling that a filter takes."""
     if isinstance(value, str):
@@ -56,7 +70,7 @@ def show(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
 
 
-def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
+def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None = None) -> list[str]:
     """Return the entries of the configs in which runs differ, by their short names, sorted.
 
     Of entries of one last name that are equal in every run, such as `lr` and `optimizer.lr`, the shortest stands.
@@ -65,24 +79,44 @@ def differing(runs: Sequence[Run], without: Iterable[str] = ()) -> list[str]:
         runs: Any.
         without: Names that do not count, nor what lies below them or follows from them: with `seed`, neither does
             `model.seed`, and with `optimizer.lr` no `lr` of the same values. With `optimizer.name`, `data.name` does.
+        most: So many entries of each config are looked at, those of few dots first; None for all.
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
-    rows = [dotted(run.config) for run in runs if run.config or not run.problem]
+    rows = [_entries(run, most) for run in runs if run.get("config") or not run.problem]
     found: dict[Hashable, str] = {}
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
-        values = tuple(identity(row.get(name)) for row in rows)
+        # A row that was cut does not tell whether the run has the entry.
+        found_in = [row for row in rows if name in row or len(row) != most]
+        if not _are_different([row.get(name) for row in found_in]):
+            continue
+        values = tuple(fingerprint(row.get(name)) for row in rows)
         last = name.rpartition(".")[2]
         is_known = any(
             name == other
             or name.startswith(f"{other}.")
             or last == other
-            or (last == other.rpartition(".")[2] and values == tuple(identity(row.get(other)) for row in rows))
+            or (last == other.rpartition(".")[2] and values == tuple(fingerprint(row.get(other)) for row in rows))
             for other in known
         )
-        if len(set(values)) > 1 and not is_known:
+        if not is_known:
             found.setdefault((last, values), name)
     return sorted(found.values())
+
+
+def _entries(run: Run, most: int | None) -> dict[str, Any]:
+    config = run.get("config") or {}
+    return dotted(config) if most is None else shallowest(config, most)
+
+
+def _are_different(values: Sequence[Any]) -> bool:
+    """Tell whether not all of some values are the same; see `identity`."""
+    if len(values) < 2:
+        return False
+    first, kind = values[0], type(values[0])
+    if kind in _PLAIN_KINDS and all(type(value) is kind and value == first for value in values):
+        return False  # as nearly all are
+    return len({fingerprint(value) for value in values}) > 1
 
 
 def settings(runs: Sequence[Run]) -> list[str]:
@@ -92,14 +126,14 @@ def settings(runs: Sequence[Run]) -> list[str]:
     Seeds that Sacred derives from the seed do not count. Trials of one sweep are known by its parameters alone.
     """
     prefetch(runs, _TOLD_BY)
-    rows = [dotted(run.config) for run in runs]
+    rows = [_entries(run, _MAX_TELLING) for run in runs]
     found = []
     swept = parameters(runs)
-    for name in swept or differing(runs, ["seed"]):
-        if len({identity(row[name]) for row in rows if name in row}) > 1:
+    for name in swept or differing(runs, ["seed"], _MAX_TELLING):
+        if _are_different([row[name] for row in rows if name in row]):
             found.append(short_name(f"config.{name}"))
     found.sort(key=lambda name: (name.count("."), name))
-    return [*found, "seed"] if len({identity(row["seed"]) for row in rows if "seed" in row}) > 1 else found
+    return [*found, "seed"] if _are_different([row["seed"] for row in rows if "seed" in row]) else found
 
 
 def telling_settings(runs: Sequence[Run]) -> list[str]:
@@ -112,7 +146,7 @@ def telling_settings(runs: Sequence[Run]) -> list[str]:
 
 def _has_config(run: Run) -> bool:
     try:
-        return bool(run.config)
+        return bool(run.get("config"))
     except StoreError:
         return False
 

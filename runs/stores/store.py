@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from observers.errors import ArtifactError
-from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.catalog import NEWEST_FIRST, Catalog
 from runs.stores.removing import GRACE_S, Discarded, Removed
@@ -45,21 +45,35 @@ class Store(Catalog):
             FilterError: If a tag is no word of letters, digits, `-` and `_`.
             StoreError: If the store cannot be written.
         """
-        run = self.get(run.id)
         add, remove = list(add), set(remove)
         for tag in add:
             if not re.fullmatch(r"[\w-]+", tag):
                 raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")
-        kept = [tag for tag in (*run.tags, *add) if tag not in remove]
-        return self._note(run, {"tags": dict.fromkeys(kept, True)})
 
-    def write_note(self, run: Run, text: str) -> Run:
+        def tags(now: Run) -> Mapping[str, Any]:
+            return {"tags": {tag: True for tag in (*now.tags, *add) if tag not in remove}}
+
+        return self._note(run, tags)
+
+    def write_note(self, run: Run, text: str, was: str | None = None) -> Run:
         """Replace the note on a run; return the run as it is now.
 
+        Args:
+            run: The run.
+            text: The new note.
+            was: The note that is replaced; without it, whatever there is.
+
         Raises:
+            ChangedError: If the note is not what it `was`, and then it stays.
             StoreError: If the store cannot be written.
         """
-        return self._note(self.get(run.id), {"note": text})
+
+        def note(now: Run) -> Mapping[str, Any]:
+            if was is not None and now.note != was:
+                raise ChangedError(f"the note of run {run.id} was changed meanwhile; read it, and write both together")
+            return {"note": text}
+
+        return self._note(run, note)
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.
@@ -71,11 +85,10 @@ class Store(Catalog):
         Raises:
             StoreError: If the store cannot be written.
         """
-        run = self.get(run.id)
-        return self._note(run, {"reproductions": [*run.reproductions, dict(entry)]})
+        return self._note(run, lambda now: {"reproductions": [*now.reproductions, dict(entry)]})
 
-    def _note(self, run: Run, notes: Mapping[str, Any]) -> Run:
-        run._write_notes({**run.notes(), **notes})
+    def _note(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> Run:
+        self.get(run.id)._change_notes(change)
         return self.get(run.id)
 
     # ------------------------------------------------------------------ removing

@@ -357,7 +357,7 @@ def test_run_that_was_removed_while_it_is_looked_at_says_so(lab):
         "media": lambda: run.media,
         "ranks": lambda: run.rank_outputs,
         "checkpoints": lambda: run.checkpoints,
-        "note": lambda: writing._write_notes({"note": "lost"}),
+        "note": lambda: writing._change_notes(lambda now: {"note": "lost"}),
     }
     for name, ask in questions.items():
         with pytest.raises(StoreError, match=r"run was removed|no longer|No such file"):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from observers.mongo.destination import parse_mongo_option
 from observers.record.identity import lease
 from observers.record.media_entry import Content
 from runs.__main__ import main
-from runs.errors import FilterError, RunNotFoundError, StoreError
+from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from runs.query.index.index import Index
 from tests import processes
 
@@ -709,6 +710,31 @@ def test_tags_and_note_are_kept_and_found(store):
     store.tag(store.get(2), remove=["best"])
     store.tag(store.get(3), remove=["best"])
     assert store.find("tags.best=True") == []
+
+
+def test_what_several_people_note_at_once_is_all_kept(store):
+    def note(person):
+        with runs.open_store(store.where) as own:
+            for number in range(8):
+                own.tag(own.get(3), [f"p{person}-{number}"])
+                if person == 0:
+                    own.note_reproduction(own.get(3), {"verdict": "IDENTICAL", "by_id": str(number)})
+
+    with ThreadPoolExecutor(4) as people:
+        list(people.map(note, range(4)))
+    run = store.get(3)
+    assert run.tags == sorted(f"p{person}-{number}" for person in range(4) for number in range(8))
+    assert [entry["by_id"] for entry in run.reproductions][-8:] == list("01234567")
+    store.tag(run, remove=run.tags)
+
+
+def test_note_that_was_changed_meanwhile_is_not_replaced(store):
+    was = store.get(2).note
+    store.write_note(store.get(2), "first", was=was)
+    with pytest.raises(ChangedError, match="note of run 2 was changed meanwhile; read it, and write"):
+        store.write_note(store.get(2), "second", was=was)
+    assert store.get(2).note == "first"
+    store.write_note(store.get(2), was, was="first")
 
 
 def test_reproductions_are_kept_beside_tags_and_note(store):

@@ -21,7 +21,7 @@ export function announce(text) {
   announce.timer = setTimeout(() => place.classList.add("hidden"), 4000);
 }
 
-/** Send a form to the server; returns its answer, and throws what it refuses. */
+/** Send a form to the server; returns its answer, and throws what it refuses, with the answer as `found`. */
 export async function post(path, pairs) {
   const answer = await fetch(path, { method: "POST", body: new URLSearchParams(pairs) });
   const text = await answer.text();
@@ -31,7 +31,7 @@ export async function post(path, pairs) {
   } catch {
     found = { error: text };
   }
-  if (!answer.ok) throw new Error(found.error || `the server answered ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(found.error || `the server answered ${answer.status}`), { found });
   return found;
 }
 
@@ -52,7 +52,7 @@ export async function get(url, options = {}) {
   throw new Error(found.error);
 }
 
-/** Call a function now and again while the page is seen; it returns the seconds to the next call, or null to end. */
+/** Call a function now and again while the page is seen; it returns the seconds to the next call. */
 export function repeat(look) {
   let timer;
   const next = async () => {
@@ -65,8 +65,7 @@ export function repeat(look) {
     } catch (error) {
       showOutage(error.message); // it may come back
     }
-    if (seconds !== null) timer = setTimeout(next, 1000 * seconds);
-    else document.removeEventListener("visibilitychange", next);
+    timer = setTimeout(next, 1000 * seconds);
   };
   document.addEventListener("visibilitychange", next);
   timer = setTimeout(next, 1000);

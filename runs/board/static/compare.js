@@ -1,10 +1,10 @@
 // Curves of several runs: a panel for each metric, one cursor and one range over all of them.
 import { keepInAddress, rangeInAddress, repeat } from "./board.js";
-import { configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
+import { DASHES, configOf, faded, fetchFile, fetchNumbers, layoutOf, lineOf, onScheme, plotly, shareCursor } from "./plots.js";
 
 const figures = [...document.querySelectorAll("figure.panel")];
 const panels = new Map();
-const numbers = new Map(); // of curves, by what they are called in every panel
+const numbers = new Map(); // of curves, by what they are of in every panel
 const off = new Set();
 const legend = document.getElementById("legend");
 // As the panels have it; the address has steps or seconds.
@@ -16,18 +16,15 @@ function axisOf(kind) {
   return kind === "wall" ? isWall : !isWall && figures.some(({ dataset }) => dataset.logx);
 }
 
-/** Return what a curve is called in every panel: the number of runs behind a mean may differ. */
-function keyOf(label) {
-  return label.replace(/ \(n = [^)]*\)$/, "");
-}
-
-function numberOf(label) {
-  const key = keyOf(label);
+/** Return the number of a curve, which the legend names; the number of runs behind a mean may differ by panel. */
+function numberOf({ key, label }) {
   if (!numbers.has(key)) {
     numbers.set(key, numbers.size);
     addToLegend(key);
   }
-  return numbers.get(key);
+  const number = numbers.get(key);
+  legend.children[number].querySelector(".name").textContent = label.replace(/ \(n = [^)]*\)$/, "");
+  return number;
 }
 
 /** Return a range of steps or seconds as the axis of the panels has it; null where it has none. */
@@ -43,10 +40,9 @@ function addToLegend(key) {
   const button = document.createElement("button");
   button.type = "button";
   button.setAttribute("aria-pressed", "true");
-  const swatch = document.createElement("span");
-  swatch.className = "swatch";
-  swatch.style.background = lineOf(numbers.get(key)).color;
-  button.append(swatch, key);
+  const name = document.createElement("span");
+  name.className = "name";
+  button.append(swatchOf(lineOf(numbers.get(key))), name);
   button.addEventListener("click", () => {
     if (!off.delete(key)) off.add(key);
     button.setAttribute("aria-pressed", String(!off.has(key)));
@@ -56,12 +52,23 @@ function addToLegend(key) {
   legend.append(item);
 }
 
+/** Return a piece of a line as the panels draw it. */
+function swatchOf({ color, dash }) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const line = document.createElementNS(svg.namespaceURI, "line");
+  const shown = { x2: 26, y1: 3, y2: 3, stroke: color, "stroke-width": 3, "stroke-dasharray": DASHES[dash] };
+  for (const [name, value] of Object.entries(shown)) line.setAttribute(name, value);
+  svg.setAttribute("class", "swatch");
+  svg.append(line);
+  return svg;
+}
+
 function traces(found) {
   const over = found.x === "wall" ? (x) => Array.from(x, (seconds) => new Date(seconds * 1000).toISOString()) : (x) => x;
   const all = [];
   for (const curve of found.curves) {
-    const { color, dash } = lineOf(numberOf(curve.label));
-    if (off.has(keyOf(curve.label))) continue;
+    const { color, dash } = lineOf(numberOf(curve));
+    if (off.has(curve.key)) continue;
     const x = over(curve.x);
     const few = curve.x.length < 2;
     const base = { x, type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false };
@@ -173,9 +180,6 @@ repeat(async () => {
 });
 
 onScheme(() => {
-  legend.querySelectorAll(".swatch").forEach((swatch, number) => {
-    swatch.style.background = lineOf(number).color;
-  });
   for (const figure of panels.keys()) draw(figure);
 });
 

@@ -1,6 +1,8 @@
 // The curves of a run: drawn when they are seen, with as many points as there are pixels, zoomed to all there are.
-import { announce, keepInAddress, rangeInAddress, repeat } from "./board.js";
+import { announce, keepInAddress, rangeInAddress } from "./board.js";
+import { onLook } from "./follow.js";
 import { configOf, fetchFile, fetchJson, layoutOf, lineColour, plotly, shareCursor } from "./plots.js";
+import { sieve } from "./tables.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
 const charts = document.getElementById("charts");
@@ -102,43 +104,59 @@ function keep() {
   keepInAddress("log", isLog.checked ? "1" : "");
 }
 
-if (charts) {
-  const query = new URLSearchParams(location.search);
-  for (const [name, control, usual] of chosen) control.value = query.get(name) ?? usual;
-  if (axis.selectedIndex < 0) axis.value = "steps";
-  isLog.checked = query.get("log") === "1";
-  for (const control of [axis, smoothing, isLog]) control.addEventListener("input", keep);
-  const observer = new IntersectionObserver((found) => {
-    for (const { isIntersecting, target } of found) {
-      if (!isIntersecting || seen.has(target)) continue;
-      const chart = new Chart(target);
-      seen.set(target, chart);
-      chart.load();
-    }
-  }, { rootMargin: "200px" });
-  for (const section of charts.querySelectorAll(".chart")) observer.observe(section);
-  const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
-  isLog.addEventListener("input", redraw);
-  smoothing.addEventListener("input", () => {
-    for (const chart of seen.values()) chart.load().catch((error) => announce(error.message));
-  });
-  axis.addEventListener("input", () => {
-    for (const chart of seen.values()) {
-      chart.range = null;
-      keepInAddress(chart.zoomed, "");
-      chart.load().catch((error) => announce(error.message));
-    }
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-  if (charts.dataset.living) {
-    repeat(async () => {
-      let [seconds, living] = [2, false];
-      for (const chart of seen.values()) {
-        const found = await chart.load();
-        seconds = Math.max(seconds, found?.look_again_s ?? 2);
-        living ||= found?.living ?? true;
-      }
-      return living || seen.size === 0 ? seconds : null;
-    });
+const query = new URLSearchParams(location.search);
+for (const [name, control, usual] of chosen) control.value = query.get(name) ?? usual;
+if (axis.selectedIndex < 0) axis.value = "steps";
+isLog.checked = query.get("log") === "1";
+for (const control of [axis, smoothing, isLog]) control.addEventListener("input", keep);
+const observer = new IntersectionObserver((found) => {
+  for (const { isIntersecting, target } of found) {
+    if (!isIntersecting || seen.has(target)) continue;
+    const chart = new Chart(target);
+    seen.set(target, chart);
+    chart.load();
   }
+}, { rootMargin: "200px" });
+for (const section of charts.querySelectorAll(".chart")) observer.observe(section);
+const redraw = () => [...seen.values()].filter((chart) => chart.found).forEach((chart) => chart.draw());
+isLog.addEventListener("input", redraw);
+smoothing.addEventListener("input", () => {
+  for (const chart of seen.values()) chart.load().catch((error) => announce(error.message));
+});
+axis.addEventListener("input", () => {
+  for (const chart of seen.values()) {
+    chart.range = null;
+    keepInAddress(chart.zoomed, "");
+    chart.load().catch((error) => announce(error.message));
+  }
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+/** Add the charts of metrics that are new, in their order. */
+function addCharts(page) {
+  const there = new Map([...charts.children].map((section) => [section.dataset.metric, section]));
+  let before = null;
+  for (const section of page.querySelectorAll("#charts .chart")) {
+    const known = there.get(section.dataset.metric);
+    if (!known) {
+      if (before) before.after(section);
+      else charts.prepend(section);
+      observer.observe(section);
+    }
+    before = known ?? section;
+  }
+  document.getElementById("curve-tools").hidden = !charts.children.length;
+  sieve(document.querySelector("#curve-tools .sieve"));
 }
+
+onLook(async (page, isOpen) => {
+  if (page) addCharts(page);
+  let seconds = 0;
+  for (const chart of seen.values()) {
+    // Once more after the end: points may have come behind the last look.
+    if (!isOpen && chart.found && !chart.found.living) continue;
+    const found = await chart.load();
+    seconds = Math.max(seconds, found?.look_again_s ?? 0);
+  }
+  return seconds;
+});

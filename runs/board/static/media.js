@@ -1,48 +1,90 @@
-// Media of a run: of each series one step, which a slider chooses.
+// Media of a run: of each series one step, which a slider chooses; the last one until then, whichever that is by now.
 import { keepInAddress } from "./board.js";
+import { onLook } from "./follow.js";
 import { fetchMedium, show } from "./medium.js";
 
 const run = document.querySelector("[data-run]").dataset.run;
+const all = document.getElementById("media");
+const shownSeries = new Map();
+const keyOf = ({ dataset }) => JSON.stringify([dataset.kind, dataset.name]);
+const entriesOf = (section) => JSON.parse(section.querySelector(".medium").dataset.entries);
 
-for (const section of document.querySelectorAll(".medium-series")) {
-  const place = section.querySelector(".medium");
-  const entries = JSON.parse(place.dataset.entries);
-  const slider = section.querySelector("input[type=range]");
-  const shown = section.querySelector("output");
-  const word = `step.${section.dataset.name}`;
-  const step = new URLSearchParams(location.search).get(word);
-  const last = entries.length - 1;
-  let wanted = last;
-  let asking = false;
-
-  const follow = async () => {
-    if (asking) return; // the newest wish is shown when that is answered
-    asking = true;
-    for (let now = -1; now !== wanted; ) {
-      now = wanted;
-      show(place, await fetchMedium(run, entries[now][0]));
-    }
-    asking = false;
-  };
-  const choose = (index) => {
-    wanted = index;
-    shown.textContent = entries[wanted][1];
-    slider.ariaValueText = `step ${entries[wanted][1]}`;
-  };
-  slider?.addEventListener("input", () => {
-    choose(Number(slider.value));
-    follow();
-  });
-  slider?.addEventListener("change", () => keepInAddress(word, wanted === last ? "" : entries[wanted][1]));
-  const named = entries.findLastIndex((entry) => entry[1] === step);
-  if (slider && named >= 0) {
-    slider.value = named;
-    choose(named);
+class Series {
+  constructor(section) {
+    this.section = section;
+    this.place = section.querySelector(".medium");
+    this.slider = section.querySelector("input[type=range]");
+    this.entries = entriesOf(section);
+    this.isSeen = this.isAsking = false;
+    this.number = -1; // of the medium that is shown
+    const word = `step.${section.dataset.name}`;
+    this.slider.addEventListener("input", () => {
+      this.choose(Number(this.slider.value));
+      this.follow();
+    });
+    this.slider.addEventListener("change", () => keepInAddress(word, this.isAtEnd ? "" : this.entries[this.wanted][1]));
+    const step = new URLSearchParams(location.search).get(word);
+    const named = this.entries.findLastIndex((entry) => entry[1] === step);
+    this.choose(named >= 0 ? named : this.entries.length - 1);
+    // Of many series, those that are seen.
+    new IntersectionObserver((found, observer) => {
+      if (!found.some((one) => one.isIntersecting)) return;
+      observer.disconnect();
+      this.isSeen = true;
+      this.follow();
+    }, { rootMargin: "300px" }).observe(section);
   }
-  // Of many series, those that are seen.
-  new IntersectionObserver((found, observer) => {
-    if (!found.some((one) => one.isIntersecting)) return;
-    observer.disconnect();
-    follow();
-  }, { rootMargin: "300px" }).observe(section);
+
+  get isAtEnd() {
+    return this.wanted === this.entries.length - 1;
+  }
+
+  choose(index) {
+    this.wanted = index;
+    const step = this.entries[index][1];
+    this.slider.max = this.entries.length - 1;
+    this.slider.value = index;
+    this.slider.hidden = this.entries.length < 2;
+    this.slider.ariaValueText = `step ${step}`;
+    this.section.querySelector("output").textContent = step;
+  }
+
+  /** Show the medium that is wanted; the newest wish when the one before is answered. */
+  async follow() {
+    if (this.isAsking || !this.isSeen) return;
+    this.isAsking = true;
+    for (let wish; (wish = this.entries[this.wanted][0]) !== this.number; ) {
+      show(this.place, await fetchMedium(run, wish));
+      this.number = wish;
+    }
+    this.isAsking = false;
+  }
+
+  /** Take the media that there are by now. A step that was chosen stays, and what is played. */
+  renew(entries) {
+    const isPlayed = [...this.place.querySelectorAll("audio, video")].some((one) => !one.paused && !one.ended);
+    const [number] = this.entries[this.wanted];
+    const kept = entries.findIndex((entry) => entry[0] === number);
+    const index = (this.isAtEnd && !isPlayed) || kept < 0 ? entries.length - 1 : kept;
+    this.entries = entries;
+    this.choose(index);
+    this.follow();
+  }
 }
+
+function take(section) {
+  shownSeries.set(keyOf(section), new Series(section));
+}
+
+for (const section of all.children) take(section);
+onLook((page) => {
+  for (const section of page?.querySelectorAll(".medium-series") ?? []) {
+    const known = shownSeries.get(keyOf(section));
+    if (known) {
+      known.renew(entriesOf(section));
+    } else {
+      all.append(section);
+      take(section);
+    }
+  }
+});

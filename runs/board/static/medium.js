@@ -1,7 +1,7 @@
 // One medium on a page: what its HTML needs of scripts.
 import { announce } from "./board.js";
 import { colour, configOf, fetchJson, layoutOf, lineColour, onScheme, plotly, save } from "./plots.js";
-import { makeSortable } from "./run.js";
+import { makeSortable } from "./tables.js";
 
 /** Return a medium as a part of a page. */
 export async function fetchMedium(run, number) {

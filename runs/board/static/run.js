@@ -1,56 +1,50 @@
-// The page of a run: searching and sorting tables, the note, copying commands, output as it comes.
+// The page of a run: its tables, the note, copying commands, output as it comes.
 import { announce, get, localise, post, repeat } from "./board.js";
+import { onLook } from "./follow.js";
+import { makeSortable } from "./tables.js";
 
 const head = document.querySelector("[data-run]");
 const run = head.dataset.run;
 
 // ---------------------------------------------------------------------- tables
 
-document.addEventListener("input", (event) => {
-  if (!event.target.matches(".sieve")) return;
-  const words = event.target.value.toLowerCase().split(/\s+/);
-  const place = event.target.dataset.sieve
-    ? document.getElementById(event.target.dataset.sieve)
-    : event.target.parentElement.querySelector("table");
-  for (const row of place.querySelectorAll("tbody tr, section.chart")) {
-    const text = (row.dataset.metric ?? row.textContent).toLowerCase();
-    row.hidden = !words.every((word) => text.includes(word));
-  }
-});
-
-/** Let a click on the head of a column sort the rows of its table. */
-export function makeSortable(table) {
-  for (const [index, headCell] of [...table.tHead.rows[0].cells].entries()) {
-    const button = document.createElement("button");
-    button.className = "plain";
-    button.append(...headCell.childNodes);
-    headCell.append(button);
-    button.addEventListener("click", () => {
-      const direction = headCell.ariaSort === "descending" ? 1 : -1;
-      for (const cell of table.tHead.rows[0].cells) cell.ariaSort = null;
-      headCell.ariaSort = direction < 0 ? "descending" : "ascending";
-      const key = (row) => row.cells[index]?.textContent ?? "";
-      const compare = (a, b) => {
-        const [x, y] = [Number(key(a) || NaN), Number(key(b) || NaN)];
-        if (!Number.isNaN(x) && !Number.isNaN(y)) return x - y;
-        return Number.isNaN(x) - Number.isNaN(y) || key(a).localeCompare(key(b));
-      };
-      table.tBodies[0].append(...[...table.tBodies[0].rows].sort((a, b) => direction * compare(a, b)));
-    });
-  }
-}
 document.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+document.addEventListener("renewed", ({ target }) => {
+  target.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+  showEndOfTrace();
+});
 
 // ---------------------------------------------------------------------- note and commands
 
 const form = document.getElementById("note-form");
+const note = document.getElementById("note");
+// A note that others wrote is shown where nobody writes.
+if (form) {
+  onLook((page) => {
+    const found = page?.getElementById("note");
+    if (!found || note.value !== note.defaultValue || note === document.activeElement) return;
+    note.value = note.defaultValue = found.defaultValue;
+    note.dataset.version = found.dataset.version;
+  });
+}
 form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const state = document.getElementById("note-state");
+  const theirs = document.getElementById("note-theirs");
+  const text = note.value;
   try {
-    state.textContent = (await post("/list/note", [["run", run], ["note", document.getElementById("note").value]])).done;
+    const found = await post("/list/note", [["run", run], ["note", text], ["version", note.dataset.version]]);
+    note.defaultValue = text;
+    note.dataset.version = found.version;
+    theirs.hidden = true;
+    state.textContent = found.done;
   } catch (error) {
     state.textContent = error.message;
+    if (!error.found?.version) return;
+    // Who has seen it may replace it.
+    note.dataset.version = error.found.version;
+    theirs.textContent = error.found.note;
+    theirs.hidden = false;
   }
 });
 
@@ -67,13 +61,16 @@ document.addEventListener("click", async (event) => {
 });
 
 // The last lines say what went wrong.
-const trace = document.querySelector("pre.trace");
-if (trace) trace.scrollTop = trace.scrollHeight;
+function showEndOfTrace() {
+  const trace = document.querySelector("pre.trace");
+  if (trace) trace.scrollTop = trace.scrollHeight;
+}
+showEndOfTrace();
 
 // ---------------------------------------------------------------------- output
 
 const output = document.getElementById("output");
-if (output && output.dataset.living) {
+if (output?.dataset.next) {
   let next = output.dataset.next;
   const lines = document.createElement("span");
   const line = document.createElement("span");
@@ -85,12 +82,13 @@ if (output && output.dataset.living) {
     // What the page itself ends with is the beginning of this line.
     if (isFirst) trimLastLine();
     isFirst = false;
+    if (found.lines || found.line) document.getElementById("no-output")?.remove();
     const isAtEnd = window.innerHeight + window.scrollY >= document.body.scrollHeight - 40;
     lines.insertAdjacentHTML("beforeend", found.lines);
     line.innerHTML = found.line;
     next = found.next;
     if (isAtEnd) window.scrollTo(0, document.body.scrollHeight);
-    return found.over ? null : 1;
+    return found.over ? 10 : 1; // it may be resumed
   });
 
   /** Remove what is behind the last line's end, which is sent again. */

@@ -161,7 +161,7 @@ def broken_runs() -> list[dict[str, Any]]:
         {"run.json": document(result=None), "config.json": '{"huge": ' + "9" * 100_000 + "}"},
         {
             "run.json": document(result=float("nan")),
-            "summary.json": '{"loss": {"last": NaN, "min": -Infinity, "max": 1e999}}',
+            "summary.json": '{"loss": {"last": NaN, "min": -Infinity, "max": 1e999, "count": 1e999}}',
         },
         {"run.json": document(start_time=[1], stop_time={"a": 1}, heartbeat="never", queue_time=7)},
         {"run.json": document(status={"a": 1}, command=[1], host="x", experiment="y", meta=[3], uid=7)},

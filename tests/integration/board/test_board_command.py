@@ -1,5 +1,6 @@
 """`python -m runs board`: addresses, tokens, TLS, and what is missing."""
 
+import contextlib
 import http.client
 import re
 import shutil
@@ -96,6 +97,23 @@ def test_board_is_served_over_tls(recorded, tmp_path):
     server.stop()
     thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "GET /runs HTTP/1.1\r\nHost:", "POST /list/note HTTP/1.1\r\nHost: {0}\r\n{1}Content-Length: 9\r\n\r\n"]
+)
+def test_connections_that_ask_for_nothing_leave_the_board_to_others(serve, recorded, sent):
+    address = serve(recorded).removeprefix("http://")
+    host, _, port = address.partition(":")
+    with contextlib.ExitStack() as stack:
+        for _ in range(210):
+            idle = stack.enter_context(socket.create_connection((host, int(port)), 60))
+            idle.sendall(sent.format(address, f"Origin: http://{address}\r\n").encode())
+        for _ in range(3):
+            connection = http.client.HTTPConnection(address, timeout=60)
+            connection.request("GET", "/runs")
+            assert connection.getresponse().status == 200
+            connection.close()
 
 
 def test_taken_port_is_told(recorded):

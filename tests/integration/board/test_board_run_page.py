@@ -511,10 +511,36 @@ def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_pat
         assert runs.get("1").note == "good <b>"
 
 
+def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    first, second, third = (watched(), watched(), watched())
+    for one in (first, second, third):
+        one.page.goto(f"{serve(store)}/runs/1")
+    second.page.fill("#note", "of the second")
+    first.page.fill("#note", "of the first\r\nin two lines")
+    first.page.click("#note-form button")
+    first.page.wait_for_selector("#note-state:text('note written')")
+    third.page.wait_for_function("() => document.getElementById('note').value === 'of the first\\nin two lines'")
+    second.page.click("#note-form button")
+    second.page.wait_for_selector("#note-state:has-text('changed meanwhile')")
+    assert second.page.locator("#note-theirs").inner_text() == "of the first\nin two lines"
+    assert second.page.input_value("#note") == "of the second"
+    with open_store(store) as runs:
+        assert runs.get("1").note == "of the first\nin two lines"
+    second.page.fill("#note", "of both")
+    second.page.click("#note-form button")
+    second.page.wait_for_selector("#note-state:text('note written')")
+    assert second.page.locator("#note-theirs").is_hidden()
+    with open_store(store) as runs:
+        assert runs.get("1").note == "of both"
+    second.errors[:] = [error for error in second.errors if "409" not in error]
+
+
 LIVING = """
-import sys, time
+import sys
+from pathlib import Path
 from experiments import Experiment
-from observers import FileObserver
+from observers import FileObserver, Text
 ex = Experiment("living", save_git_info=False)
 ex.observers.append(FileObserver("store"))
 
@@ -524,6 +550,11 @@ def main(_run):
     for step, line in enumerate(sys.stdin):
         print("got", line.strip())
         _run.log_scalar("train/loss", step, step)
+        for name in line.split()[1:]:
+            _run.log_scalar(name, step, step)
+            _run.log_media(name, Text(f"{name} at {step}"), step)
+            Path(name).write_text(f"{name} at {step}")
+            _run.add_artifact(name)
 """
 
 
@@ -564,3 +595,61 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
         process.stdin.close()
         page.goto(f"{serve(tmp_path / 'store')}/runs")
         page.wait_for_selector("tr[data-run='1'] .status.completed")
+
+
+def test_open_pages_follow_the_run(watched, serve, tmp_path):
+    script = tmp_path / "living.py"
+    script.write_text(LIVING)
+    (tmp_path / "store").mkdir()
+    process = Process([sys.executable, str(script)], cwd=tmp_path, stdin=PIPE, text=True)
+    with contextlib.closing(process):
+
+        def log(text):
+            process.stdin.write(f"{text}\n")
+            process.stdin.flush()
+
+        address = f"{serve(tmp_path / 'store')}/runs"
+        first = watched().page
+        first.goto(address)
+        first.wait_for_selector("tr[data-run='1'] .status.running")
+        tabs = ("overview", "curves", "media", "files", "files&kind=artifact&name=one.txt", "output", "sources")
+        pages = {}
+        for tab in tabs:
+            if "one.txt" in tab:
+                log("first one.txt")
+                pages["files"].wait_for_selector(".side .name:text-is('one.txt')")
+            pages[tab] = watched().page
+            pages[tab].goto(f"{address}/1?tab={tab}")
+            pages[tab].wait_for_selector(".run-head .status.running")
+        overview, curves, media, files, file = [pages[tab] for tab in tabs[:5]]
+        overview.fill("#note", "being written")
+        overview.wait_for_selector("[data-live=metrics] th:has-text('one.txt')")
+        curves.wait_for_selector(".chart[data-metric='one.txt'] [data-drawn='1']")
+        media.wait_for_selector("pre:text-is('one.txt at 0')")
+        file.wait_for_selector("pre:text-is('one.txt at 0')")
+        curves.fill(".sieve", "two")
+        log("second one.txt two.txt")
+        curves.wait_for_selector(".chart[data-metric='two.txt'] [data-drawn='1']")
+        assert curves.locator(".chart:visible").count() == 1
+        names = [chart.get_attribute("data-metric") for chart in curves.locator(".chart").all()]
+        assert names == ["one.txt", "train/loss", "two.txt"]
+        media.wait_for_selector("pre:text-is('one.txt at 1')")
+        media.wait_for_selector("pre:text-is('two.txt at 1')")
+        # A step that was chosen stays.
+        slider = media.locator(".medium-series[data-name='one.txt'] input")
+        slider.press("ArrowLeft")
+        media.wait_for_selector("pre:text-is('one.txt at 0')")
+        file.wait_for_selector("pre:text-is('one.txt at 1')")
+        files.wait_for_selector(".side .name:text-is('two.txt')")
+        log("third one.txt two.txt")
+        media.wait_for_selector("pre:text-is('two.txt at 2')")
+        media.wait_for_selector(".medium-series[data-name='one.txt'] input[max='2']")
+        assert media.locator("pre:text-is('one.txt at 0')").count() == 1
+        with open_store(tmp_path / "store") as store:
+            store.tag(store.get("1"), ["best"])
+        process.stdin.close()
+        for page in pages.values():
+            page.wait_for_selector(".run-head .status.completed")
+            page.wait_for_selector(".run-head .tag:text-is('best')")
+        overview.wait_for_selector("[data-live=facts] th:text-is('ended')")
+        assert overview.input_value("#note") == "being written"

@@ -78,6 +78,11 @@ def test_link_with_the_token_leads_to_a_page_of_the_board(client_of, recorded, p
     assert "evil" not in answer.text
 
 
+def test_login_of_more_than_a_request_may_send_is_refused(client_of, recorded):
+    answer = client_of(recorded, token=TOKEN).post("/login", data={"token": "x" * 2**20})
+    assert (answer.status_code, answer.text) == (400, "refused: got a request of more than 1048576 bytes\n")
+
+
 def test_link_on_another_site_finds_the_one_who_is_logged_in(client_of, recorded):
     answer = client_of(recorded, token=TOKEN).get("/runs", headers={"sec-fetch-site": "cross-site"})
     assert answer.status_code == 200

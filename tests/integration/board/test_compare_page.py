@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 
 import numpy as np
 import pymongo
@@ -91,7 +92,7 @@ def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
     code, found = panel(client, where="status=COMPLETED", metric="train/loss", by="lr", band="range", smoothing=0.5)
     assert code == 200
     assert [curve["label"] for curve in found["curves"]] == ["lr=0.01 (n = 1)", "lr=0.1 (n = 2)"]
-    assert {"label", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
+    assert {"key", "label", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
     code, found = panel(client, run="1", metric="train/loss", **{"from": "10", "to": "12.5"})
     assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
 
@@ -192,6 +193,35 @@ def test_configs_stand_side_by_side(client_of, store):
     assert '<td class="mono differs">0.01</td>' in table
     assert "model.name" not in table
     assert "model.name" in client.get("/compare", params={"run": ["1", "2"], "tab": "config", "everything": "1"}).text
+
+
+def test_entry_that_a_run_lacks_is_marked_as_different(client_of, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    (store / "1" / "config.json").write_text('{"lr": 1, "first": 1}')
+    (store / "2" / "config.json").write_text('{"lr": 1, "second": 2}')
+    text = client_of(store).get("/compare", params={"run": ["1", "2"], "tab": "config"}).text
+    rows = re.findall(r'<tr><th scope="row" class="mono">(.*?)</th>(.*?)</tr>', text, re.DOTALL)
+    found = {name: re.findall(r"<td class=\"([^\"]*)\">([^<]*)</td>", cells) for name, cells in rows}
+    assert found == {
+        "first": [("mono", "1"), ("dim differs", "–")],
+        "second": [("dim", "–"), ("mono differs", "2")],
+    }
+
+
+def test_page_says_how_much_of_a_large_config_is_compared(client_of, recorded, tmp_path):
+    store = shutil.copytree(recorded, tmp_path / "store")
+    for run in ("1", "2"):
+        config = {"layers": {f"x{number}": f"{run} {number}" for number in range(30_000)}, "lr": float(run)}
+        (store / run / "config.json").write_text(json.dumps(config))
+    client = client_of(store)
+    for everything in ("0", "1"):
+        query = {"run": ["1", "2"], "tab": "config", "everything": everything}
+        assert (
+            "; of each config 20,000 entries are compared, those of few dots"
+            in client.get("/compare", params=query).text
+        )
+    columns = client.get("/runs").text.partition("<thead>")[2].partition("</thead>")[0]
+    assert 'title="lr"' in columns
 
 
 def test_statistics_are_those_of_compare(client_of, store):
@@ -322,3 +352,45 @@ def test_page_is_accessible(watched, serve, changed, recorded, tab):
     page = watched().page
     page.goto(f"{serve(changed if tab in ('sources', 'media') else recorded)}/compare?run=1&run=2&tab={tab}")
     assert_accessible(page)
+
+
+def test_run_has_one_name_and_one_colour_in_all_panels_and_the_legend(watched, serve, tmp_path):
+    ex = Experiment("many", save_git_info=False)
+
+    @ex.config
+    def config():
+        lr = 0.1
+        width = 1
+
+    @ex.main
+    def main(_run, width):
+        _run.log_scalar("loss", 1.0, 0)
+        if width < 15:
+            _run.log_scalar("train/loss", 1.0, 0)
+        if width == 15:
+            _run.log_scalar("val/loss", 1.0, 0)
+
+    ex.observers.append(FileObserver(tmp_path / "store"))
+    for number in range(20):
+        ex.run(config_updates={"lr": 0.1 * (number // 10 + 1), "width": number, "seed": 1})
+    page = watched().page
+    page.goto(f"{serve(tmp_path / 'store')}/compare?where=lr>0")
+    drawn(page)
+    legend = page.locator("#legend li").all_inner_texts()
+    assert sorted(legend, key=lambda text: int(text.split()[1].strip(":"))) == [
+        f"run {number + 1}: lr={0.1 * (number // 10 + 1)}, width={number}" for number in range(20)
+    ]
+    swatches = page.evaluate(
+        """() => [...document.querySelectorAll("#legend .swatch line")].map((line) =>
+            [line.getAttribute("stroke"), line.getAttribute("stroke-dasharray")])"""
+    )
+    assert len({color for color, _ in swatches}) == 20
+    lines = page.evaluate(
+        """() => [...document.querySelectorAll(".panel .plot")].map((plot) =>
+            plot.data.map(({ name, line }) => [name, line.color, line.dash]))"""
+    )
+    assert sorted(map(len, lines)) == [1, 15, 20]
+    known = {}
+    for name, *line in [one for found in lines for one in found]:
+        assert known.setdefault(name, line) == line
+    assert [known[name][0] for name in legend] == [color for color, _ in swatches]

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import hashlib
+import math
 import re
 
 import pytest
@@ -42,7 +43,7 @@ ELSEWHERE = {
 }
 
 
-def make_sweep(place, id="first", num=8, **entries):
+def make_sweep(place, id="first", num=8, reported=range(3), **entries):
     """Make a sweep of which one trial was pruned, one failed, one is running, and the others are complete."""
     spec = read_spec({**SPEC, "run_cap": 20})
     defaults = {
@@ -64,8 +65,8 @@ def make_sweep(place, id="first", num=8, **entries):
         for number in range(num):
             home.claim(Claim(number, 0, "agent"))
             point = study.take(number)
-            for step in range(3):
-                study.report(number, step, 1 / (step + 1 + number))
+            for step in reported:
+                study.report(number, step, 1 / (step + 1 + number) if step != 501 else math.nan if number else 70.0)
             if number == num - 1:
                 continue
             state = {2: "PRUNED", 3: "FAIL"}.get(number, "COMPLETE")
@@ -103,6 +104,17 @@ def test_sweeps_are_listed(client_of, sweeps):
     assert '<a href="/sweeps/first">first</a>' in text
     assert "val/loss" in text
     assert EVIL not in text
+
+
+def test_thinned_reports_keep_their_extremes_their_gaps_and_their_end(client_of, tmp_path):
+    make_sweep(Place(tmp_path), num=2, reported=range(1_003))
+    spike, gap = client_of(tmp_path).get("/sweep/data", params={"id": "first"}).json()["trials"]
+    for trial in (spike, gap):
+        assert len(trial["reports"]) <= 304
+        assert trial["reports"][0][0] == 0
+        assert trial["reports"][-1] == [1_002, pytest.approx(1 / (1_003 + trial["number"]))]
+    assert [501, 70.0] in spike["reports"]
+    assert [501, None] in gap["reports"]
 
 
 def test_a_sweep_is_shown_with_all_of_its_trials(client_of, sweeps):

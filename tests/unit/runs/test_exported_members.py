@@ -23,6 +23,7 @@ TREE = ast.parse(Path(runs.__file__).read_text(encoding="utf-8"))
 def test_exported_members():
     assert runs.__all__ == [
         "ArchiveError",
+        "ChangedError",
         "Comparison",
         "ComparisonError",
         "Content",

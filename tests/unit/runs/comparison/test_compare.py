@@ -334,6 +334,17 @@ def test_differing_names_each_setting_once(write_store):
     assert differing(runs, ["lr", "config.seed"]) == []
 
 
+def test_runs_are_told_apart_by_the_first_entries_of_a_large_config(write_store):
+    configs = [
+        {"lr": 0.1 * n, "net": {f"x{i}": i * n for i in range(3_000)}, "few": {"a": {"b": n}}, "list": [n] * 20_000}
+        for n in (1, 2)
+    ]
+    runs = write_store(*configs, {"lr": 0.3, "few": {"a": {"b": 3}}, "list": [3.0] * 20_000}).find()
+    assert settings(runs)[:2] == ["list", "lr"]
+    assert len(settings(runs)) == 1_999  # `few.a.b` is behind the first 2,000
+    assert len(differing(runs)) == 3_003
+
+
 def test_settings_are_what_differs_among_the_runs_that_have_it(write_store):
     runs = write_store(
         {"lr": 0.1, "seed": 1, "model": {"seed": 3, "name": "mlp"}, "epochs": 2},

@@ -1,0 +1,34 @@
+// Tables: searching them, and sorting them by a column.
+
+/** Show the rows and charts that have the words of a search. */
+export function sieve(field) {
+  const words = field.value.toLowerCase().split(/\s+/);
+  const place = field.dataset.sieve ? document.getElementById(field.dataset.sieve) : field.parentElement.querySelector("table");
+  for (const row of place.querySelectorAll("tbody tr, section.chart")) {
+    const text = (row.dataset.metric ?? row.textContent).toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+  }
+}
+document.addEventListener("input", (event) => event.target.matches(".sieve") && sieve(event.target));
+
+/** Let a click on the head of a column sort the rows of its table. */
+export function makeSortable(table) {
+  for (const [index, headCell] of [...table.tHead.rows[0].cells].entries()) {
+    const button = document.createElement("button");
+    button.className = "plain";
+    button.append(...headCell.childNodes);
+    headCell.append(button);
+    button.addEventListener("click", () => {
+      const direction = headCell.ariaSort === "descending" ? 1 : -1;
+      for (const cell of table.tHead.rows[0].cells) cell.ariaSort = null;
+      headCell.ariaSort = direction < 0 ? "descending" : "ascending";
+      const key = (row) => row.cells[index]?.textContent ?? "";
+      const compare = (a, b) => {
+        const [x, y] = [Number(key(a) || NaN), Number(key(b) || NaN)];
+        if (!Number.isNaN(x) && !Number.isNaN(y)) return x - y;
+        return Number.isNaN(x) - Number.isNaN(y) || key(a).localeCompare(key(b));
+      };
+      table.tBodies[0].append(...[...table.tBodies[0].rows].sort((a, b) => direction * compare(a, b)));
+    });
+  }
+}
