@@ -1,7 +1,9 @@
 """`Agent`: takes points of a sweep, one after the other, runs them, and notes what came of them.
 
 Any number of agents work on a sweep, on any machine that sees its home; each of them may be killed at any time. What an
-agent was at when it died is claimed by another one, which resumes the run from its newest state, or starts it anew.
+agent was at when it died is claimed by another one, which resumes the run from its newest state, or starts it anew. A
+run begins only once its agent, alive, has seen that the point is still its own; so a point completes once, whenever
+agents are killed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from observers.record.identity import is_alive
 from runs.errors import RunsError
 from runs.rerun.launching import Launch
 from runs.stores.opening import open_store
@@ -71,7 +74,10 @@ class Means:
 
 @dataclasses.dataclass(frozen=True)
 class _Ended:
-    """What became of a run: a value for each objective, metrics that constraints name; or a state and its reason."""
+    """What became of a run: a value for each objective, metrics that constraints name; or a state and its reason.
+
+    The state is one of a point's, or KILLED, or LOST where another agent has taken the point over.
+    """
 
     state: str
     values: tuple[float, ...] = ()
@@ -263,6 +269,8 @@ class Agent:
             if one.state != "COMPLETE":
                 break
         last = ended[-1]
+        if last.state == "LOST":
+            return
         uids = [one.uid for one in ended if one.uid]
         if last.state == "COMPLETE":
             values = [statistics.fmean(column) for column in zip(*(one.values for one in ended), strict=True)]
@@ -285,6 +293,7 @@ class Agent:
         """Run a point with one seed, or see what is there of it already, to its end."""
         earlier = None
         if attempt:
+            self._outlive(Claim(point.number, attempt, self.name))
             earlier = earlier_run(self._store, self._home.id, point.number, seed)
         if earlier is not None:
             earlier = self._settled(earlier)
@@ -300,6 +309,8 @@ class Agent:
             launch = dataclasses.replace(launch, environment={**launch.environment, **self._means.environment})
         folder, code = self._watched(launch, point, attempt, settings)
         if folder is None:
+            if self._home.last_claims([point.number])[point.number].agent != self.name:
+                return _Ended("LOST")
             said = (
                 f"ended with exit code {code} before it recorded a run"
                 if code >= 0
@@ -308,6 +319,12 @@ class Agent:
             return _Ended("KILLED" if code < 0 else "FAIL", reason=f"trial {point.number} {said}; {launch.text}")
         # A process that was killed may take a moment to let go of its record.
         return self._judged(self._settled(self._store.get(folder.name)))
+
+    def _outlive(self, claim: Claim) -> None:
+        """Wait for the end of what earlier attempts have begun, whose records may be about to appear."""
+        while any(is_alive(process) for process in self._home.earlier_processes(claim)):
+            time.sleep(0.2)
+            self._beat()
 
     def _settled(self, run: Run) -> Run:
         """Return a run once it has ended: one whose agent died saves its state first, or goes on to its end."""
@@ -327,13 +344,16 @@ class Agent:
             "metric": base_metric(self._spec.objectives[0].name) if self._spec.objectives else "",
             "goals": {base_metric(one.name): one.goal[:3] for one in self._spec.objectives},
             "prunes": self.study.prunes,
+            "asks": True,
         }
         folder: Path | None = None
         with self._warm.start(launch, output=self._means.output, trial=trial) as job:
             while True:
                 code = job.poll()
                 for event in job.events(0 if code is not None else 1.0):
-                    if event.kind == "started":
+                    if event.kind == "ready":
+                        job.let_begin(self._home.begin(Claim(point.number, attempt, self.name), event.lease or {}))
+                    elif event.kind == "started":
                         folder = None if event.folder is None else Path(event.folder)
                     elif event.kind == "report":
                         is_hopeless = self.study.report(point.number, round(event.step), event.value)
