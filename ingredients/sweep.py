@@ -129,7 +129,9 @@ def run(_config: Map, _run: Any) -> Any:
             import optuna  # noqa: F401, asked for before anything is written
         home = place.home(definition.id)
         if not home.create(definition):
-            definition = _found(home, definition)
+            definition, notes = _found(home, definition)
+            for note in notes:
+                print(f"note: {note}", flush=True)
             home.stop(False)
         home.close()
         folder = place.base / "sweeps" / definition.id
@@ -159,6 +161,7 @@ def agent(_config: Map, _run: Any) -> int:
         place = _place(_run)
         home, spec = _existing(place, _config)
         id = home.definition().id
+        _tell_place(_run, home.definition())
         home.close()
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
         return work(place, id, _means(_config, _run, place, spec, environment))
@@ -217,6 +220,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
             print(f"sweep {home.id}: {none}")
             return None
         if _config.reseed is not None:
+            _tell_place(_run, watcher.definition)
             found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]
         home.close()
         for point in found:
@@ -344,8 +348,11 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
     return [f"program {spec.program} is not used: the runs are those of {definition.script}"]
 
 
-def _found(home: Home, wanted: Definition) -> Definition:
-    """Return the definition that a sweep has, which must ask for the same."""
+def _found(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
+    """Return the definition of a sweep that is there, which must ask for the same; and notes on what else differs.
+
+    Runs are those of the script that `wanted` names, where that lies now, and have its options.
+    """
     from runs.work.sweeps.definition import lasting
 
     found = home.definition()
@@ -356,10 +363,48 @@ def _found(home: Home, wanted: Definition) -> Definition:
                 f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
                 f" it by: sweep.agent with sweep.id={wanted.id}"
             )
-    if (found.count, found.spec) != (wanted.count, wanted.spec):
-        found = dataclasses.replace(found, count=wanted.count, spec=wanted.spec)
-        home.replace(found)
-    return found
+    notes = _place_notes(found, wanted)
+    if found.options != wanted.options:
+        before, now = (" ".join(options) or "none" for options in (found.options, wanted.options))
+        notes.append(f"runs of sweep {found.id} had the options {before}; those that start now have {now}")
+    current = dataclasses.replace(wanted, storage=found.storage, created=found.created)
+    if current != found:
+        home.replace(current)
+    return current, notes
+
+
+def _place_notes(found: Definition, wanted: Definition) -> list[str]:
+    """Return what is to be said where a sweep was started elsewhere, or by another script, than it goes on."""
+    before, now = ((one.module or one.path, one.cwd) for one in (found, wanted))
+    if (found.base, *before) == (wanted.base, *now):
+        return []
+    (script, folder), (other, other_folder) = before, now
+    return [
+        f"sweep {found.id} was started by {script} in {folder}; runs that start now are those of {other} in"
+        f" {other_folder}"
+    ]
+
+
+def _tell_place(run: Any, found: Definition) -> None:
+    """Say where runs of a sweep that was started elsewhere have their code from: from here.
+
+    Raises:
+        ConfigError: If the sweep is one of another experiment, or its script does not lie here.
+    """
+    info = run.experiment_info
+    if found.experiment != info["name"]:
+        raise ConfigError(
+            f"sweep.id: got {found.id!r}, a sweep of the experiment {found.experiment!r}, expected one of"
+            f" {info['name']!r}; give the command to the script of {found.experiment!r}"
+        )
+    here = found.located(Path(info["base_dir"]))
+    if not here.path.is_file():
+        raise ConfigError(
+            f"sweep.id: got {found.id!r}, whose runs are those of {found.script}, which is not in {here.base}; put it "
+            "there, or start the agent in the folder of the sweep"
+        )
+    for note in _place_notes(found, here):
+        print(f"note: {note}", flush=True)
 
 
 def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
@@ -407,4 +452,13 @@ def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping
         # A trial has a folder in any case: its state is resumed from there.
         options.append(f"--file_storage={place.base.absolute()}")
     packages = None if config.packages is None else tuple(config.packages)
-    return Means(place.base, tuple(options), dict(environment), packages, config.retries, config.repeat, deadline)
+    return Means(
+        place.base,
+        tuple(options),
+        dict(environment),
+        packages,
+        config.retries,
+        config.repeat,
+        deadline,
+        lab=Path(run.experiment_info["base_dir"]),
+    )

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import sys
 import time
@@ -404,6 +405,35 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path):
         assert len(store.find("status=COMPLETED")) == 2
 
 
+def test_a_sweep_that_was_copied_or_moved_runs_what_lies_there_and_says_so(tmp_path):
+    (first := tmp_path / "first").mkdir()
+    (first / "tiny.py").write_text(TINY)
+    words = ("sweep.run", "with", OVER, "sweep.metric=loss", FAST, "sweep.id=s")
+    assert "1 of 1 done" in command(*words, "sweep.count=1", cwd=first).stdout
+    shutil.copytree(first, copied := tmp_path / "copied")
+    (copied / "tiny.py").write_text(TINY.replace("(x - 2) ** 2", "100 + (x - 2) ** 2"))
+    done = command(*words, "--force", "sweep.count=2", cwd=copied)
+    assert f"note: sweep s was started by {first}/tiny.py in {first}; runs that start now are those of" in done.stdout
+    assert f"those of {copied}/tiny.py in {copied}" in done.stdout
+    assert "note: runs of sweep s had the options none; those that start now have --force" in done.stdout
+    assert "trial 1 done: loss 101.25" in done.stdout
+    moved = first.rename(tmp_path / "moved")
+    done = command(*words, "sweep.count=2", cwd=moved)
+    assert "trial 1 done: loss 1.25" in done.stdout, done.stdout
+    assert "note" not in command(*words, "sweep.count=3", cwd=moved).stdout
+    # An agent, and finals, of a sweep that was made elsewhere; and one of another experiment.
+    again = moved.rename(first)
+    for name in ("sweep.agent", "sweep.best"):
+        said = command(name, "with", "sweep.id=s", "sweep.reseed=2", FAST, cwd=again).stdout
+        assert f"note: sweep s was started by {moved}/tiny.py in {moved}; runs that start now are" in said
+    with open_store(again / "my_runs") as store:
+        assert {run["experiment.base_dir"] for run in store.find("meta.sweep.id~^s-final-")} == {str(again)}
+    (again / "tiny.py").write_text(TINY.replace('"tiny"', '"other"'))
+    assert "a sweep of the experiment 'tiny', expected one of 'other'" in command(
+        "sweep.agent", "with", "sweep.id=s", cwd=again
+    ).stdout  # fmt: skip
+
+
 KILLER = """
 import json, pathlib
 if not pathlib.Path("died").exists():
@@ -706,7 +736,7 @@ def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
     def asking(**changes):
         return dataclasses.replace(capped.definition, spec=read_spec({**GRID, **changes}).document)
 
-    assert sweep_ingredient._found(capped.home, asking(run_cap=2)).spec["run_cap"] == 2
+    assert sweep_ingredient._found(capped.home, asking(run_cap=2))[0].spec["run_cap"] == 2
     assert Watcher(capped.home).limit() == 2
     with pytest.raises(ConfigError, match="got 's', which is a sweep with another spec"):
         sweep_ingredient._found(capped.home, asking(method="random"))

@@ -58,7 +58,7 @@ class Means:
         repeat: Whether a point with the parameters of a finished one is run all the same.
         deadline: When to take no more points, as `time.time`; None for never.
         output: File descriptor for what the runs print; None is that of the agent.
-        lab: The folder that the experiment's sources were shipped to; None where they lie as the sweep says.
+        lab: The folder of the experiment's sources on this machine; None where they lie as the sweep says.
     """
 
     base: Path
@@ -104,7 +104,7 @@ class Agent:
         self._home, self._means, self._warm = home, means, warm
         self._definition = home.definition()
         if means.lab is not None:
-            self._definition = self._definition.shipped(means.lab)
+            self._definition = self._definition.located(means.lab)
         self._spec: Spec = read_spec(self._definition.spec)
         self.study = Study(home, self._definition, self._spec)
         self._store: Store = open_store(means.base, create=True)
@@ -300,7 +300,7 @@ class Agent:
             if earlier.status in ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED"):
                 return self._judged(earlier)
         settings = point.parameters if seed is None else {**point.parameters, "seed": seed}
-        launch = resumed(earlier) if earlier is not None else None
+        launch = resumed(earlier, self._definition) if earlier is not None else None
         if launch is None:
             launch = trial_launch(
                 self._definition, settings, self._means.base, self._means.options, self._means.environment

@@ -16,7 +16,7 @@ __all__ = ["Definition", "lasting"]
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What every agent of a sweep has to know. It is written once, and never changed.
+    """What every agent of a sweep has to know. The question that it asks never changes.
 
     Attributes:
         id: Its name: letters and digits.
@@ -24,8 +24,8 @@ class Definition:
         spec: The spec, as `Spec.document` gives it.
         script: The main file, relative to `base` where it lies below it.
         module: The main module, where the experiment is started as one; else empty.
-        base: The folder of the experiment's sources, on the machine that created the sweep.
-        cwd: The folder that trials are started in.
+        base: The folder of the experiment's sources, where `sweep.run` was last given.
+        cwd: The folder that trials are started in, there.
         settings: What all trials have in common: named configs and assignments, as behind `with`.
         options: Options of the experiment's command line that all trials have, without the database.
         seed: What the sampler's random numbers derive from; and the first seed of each trial, where it has several.
@@ -58,8 +58,15 @@ class Definition:
         start = next(places, 0)
         return digits[start : start + 8]
 
-    def shipped(self, lab: Path) -> Definition:
-        """Return the same for a machine that the sources were shipped to, into the folder `lab`."""
+    @property
+    def path(self) -> Path:
+        """The main file."""
+        return Path(self.base) / self.script
+
+    def located(self, lab: Path) -> Definition:
+        """Return the same with the sources in the folder `lab`, where they lie or were shipped to on this machine."""
+        if str(lab) == self.base:
+            return self
         cwd = Path(self.cwd)
         below = cwd.relative_to(self.base) if cwd.is_relative_to(self.base) else Path()
         return dataclasses.replace(self, base=str(lab), cwd=str(lab / below))

@@ -81,7 +81,7 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, definition: Definition) -> None:
-        """Write another definition down, of a sweep that is there: one that tries more points."""
+        """Write another definition down, of a sweep that is there: one that tries more points, or elsewhere."""
 
     @abc.abstractmethod
     def storage(self) -> BaseStorage:
