@@ -9,7 +9,6 @@ What else stands behind `with` holds for all of its runs.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -69,9 +68,9 @@ def config() -> None:
     # with sweep.engine=ray: address of the cluster, such as auto or ray://head:10001; None starts Ray on this machine
     address: str | None = None
     # what each agent gets of a cluster, such as {cpus: 4, gpus: 0.5, memory_gb: 16}; one CPU by itself
-    resources: dict[str, Any] = {}
+    resources: str | dict = {}
     # with sweep.engine=slurm: options of the job, such as {partition: gpu, timeout_min: 240}
-    slurm: dict[str, Any] = {}
+    slurm: str | dict = {}
     # visible GPUs are divided among the workers; more than one worker may share one
     workers_per_gpu = 1
     # random choices of points derive from it, and the first seed of points that are run with several
@@ -80,6 +79,8 @@ def config() -> None:
     reseed: int | None = None
     # how often a point is tried again when its run or its agent was killed
     retries = 3
+    # seconds that one run of a trial may take; a longer one is ended, and its trial has failed; None for no limit
+    trial_timeout_s: float | None = None
     # run points, too, whose parameters those of a finished one are
     repeat = False
     # modules that an agent imports once for all of its runs; None for those that experiments commonly use
@@ -107,6 +108,8 @@ def check_config(config: Map) -> None:
         )
     if config.retries < 0:
         raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
+    if config.trial_timeout_s is not None and not config.trial_timeout_s > 0:
+        raise ConfigError(f"sweep.trial_timeout_s: got {config.trial_timeout_s}, expected more than 0, or None")
     if config.engine != "local" or config.address or config.resources or config.slurm:
         with _errors():
             _engine(config).check()
@@ -115,21 +118,23 @@ def check_config(config: Map) -> None:
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
     """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
-    from runs.work.sweeps.extras import needing_extra
-    from runs.work.sweeps.status import status_lines
+    from runs.work.sweeps.continuing import take_up
+    from runs.work.sweeps.own_storage import check_storage
+    from runs.work.sweeps.status import check_not_all_failed, status_lines
 
     check_config(_config)
     with _errors():
+        _engine(_config).check_extras()
         place, spec = _place(_run), _spec(_config)
         definition = _definition(_config, _run, spec)
         for note in (*spec.notes, *_program_notes(spec, definition)):
             print(f"note: {note}")
+        definition.check_parameters(spec.parameters)
         _check_points(_run, spec, definition)
-        with needing_extra("sweeps", "a sweep"):
-            import optuna  # noqa: F401, asked for before anything is written
+        check_storage(definition)  # before anything is written
         home = place.home(definition.id)
         if not home.create(definition):
-            definition, notes = _found(home, definition)
+            definition, notes = take_up(home, definition)
             for note in notes:
                 print(f"note: {note}", flush=True)
             home.stop(False)
@@ -147,6 +152,7 @@ def run(_config: Map, _run: Any) -> Any:
         if not sys.stdout.isatty():  # where it stands already
             for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
                 print(line)
+        check_not_all_failed(status, folder)
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
 
@@ -304,9 +310,26 @@ def _spec(config: Map) -> Spec:
         )
     if config.spec is not None:
         return read_spec(Path(config.spec))
-    over = to_plain(config.over)
+    over = _mapping(config, "over", "{lr: [1e-3, 1e-2]}")
     metric = {"name": config.metric, "goal": config.goal} if config.metric else None
-    return read_over(load_yaml(over) if isinstance(over, str) else over, method=config.method, metric=metric)
+    return read_over(over, method=config.method, metric=metric)
+
+
+def _mapping(config: Map, name: str, example: str) -> dict[str, Any]:
+    """Return an entry that is a mapping, or a text of YAML that holds one."""
+    import yaml
+
+    value = to_plain(config[name])
+    try:
+        found = load_yaml(value) if isinstance(value, str) else value
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"sweep.{name}: got {value!r}, which is not valid YAML ({' '.join(str(error).split())}); expected a mapping"
+            f" such as {example}"
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"sweep.{name}: got {value!r}, expected a mapping such as {example}")
+    return found
 
 
 def _settings(run: Any) -> tuple[str, ...]:
@@ -348,62 +371,11 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
     return [f"program {spec.program} is not used: the runs are those of {definition.script}"]
 
 
-def _found(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
-    """Return the definition of a sweep that is there, which must ask for the same; and notes on what else differs.
-
-    Runs are those of the script that `wanted` names, where that lies now, and have its options.
-    """
-    from runs.work.sweeps.definition import lasting
-
-    found = home.definition()
-    for name in ("experiment", "spec", "settings", "seed"):
-        ours, theirs = getattr(found, name), getattr(wanted, name)
-        if (lasting(ours) != lasting(theirs)) if name == "spec" else (ours != theirs):
-            raise ConfigError(
-                f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
-                f" it by: sweep.agent with sweep.id={wanted.id}"
-            )
-    notes = _place_notes(found, wanted)
-    if found.options != wanted.options:
-        before, now = (" ".join(options) or "none" for options in (found.options, wanted.options))
-        notes.append(f"runs of sweep {found.id} had the options {before}; those that start now have {now}")
-    current = dataclasses.replace(wanted, storage=found.storage, created=found.created)
-    if current != found:
-        home.replace(current)
-    return current, notes
-
-
-def _place_notes(found: Definition, wanted: Definition) -> list[str]:
-    """Return what is to be said where a sweep was started elsewhere, or by another script, than it goes on."""
-    before, now = ((one.module or one.path, one.cwd) for one in (found, wanted))
-    if (found.base, *before) == (wanted.base, *now):
-        return []
-    (script, folder), (other, other_folder) = before, now
-    return [
-        f"sweep {found.id} was started by {script} in {folder}; runs that start now are those of {other} in"
-        f" {other_folder}"
-    ]
-
-
 def _tell_place(run: Any, found: Definition) -> None:
-    """Say where runs of a sweep that was started elsewhere have their code from: from here.
+    """Say where runs of a sweep that was started elsewhere have their code from: from here."""
+    from runs.work.sweeps.continuing import join
 
-    Raises:
-        ConfigError: If the sweep is one of another experiment, or its script does not lie here.
-    """
-    info = run.experiment_info
-    if found.experiment != info["name"]:
-        raise ConfigError(
-            f"sweep.id: got {found.id!r}, a sweep of the experiment {found.experiment!r}, expected one of"
-            f" {info['name']!r}; give the command to the script of {found.experiment!r}"
-        )
-    here = found.located(Path(info["base_dir"]))
-    if not here.path.is_file():
-        raise ConfigError(
-            f"sweep.id: got {found.id!r}, whose runs are those of {found.script}, which is not in {here.base}; put it "
-            "there, or start the agent in the folder of the sweep"
-        )
-    for note in _place_notes(found, here):
+    for note in join(found, run.experiment_info["name"], Path(run.experiment_info["base_dir"])):
         print(f"note: {note}", flush=True)
 
 
@@ -439,7 +411,8 @@ def _workers(config: Map) -> list[dict[str, str]]:
 def _engine(config: Map) -> Engine:
     from runs.work.sweeps.engines import Engine
 
-    return Engine(config.engine, config.address, to_plain(config.resources), to_plain(config.slurm))
+    resources = _mapping(config, "resources", "{cpus: 4, gpus: 1}")
+    return Engine(config.engine, config.address, resources, _mapping(config, "slurm", "{partition: gpu}"))
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
@@ -460,5 +433,6 @@ def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping
         config.retries,
         config.repeat,
         deadline,
+        config.trial_timeout_s,
         lab=Path(run.experiment_info["base_dir"]),
     )

@@ -20,12 +20,11 @@ import psutil
 import pytest
 
 from configs import Map
-from ingredients import sweep as sweep_ingredient
-from ingredients.errors import ConfigError
 from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
 from runs.work.sweeps.agent import Agent, Means
+from runs.work.sweeps.continuing import take_up
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.home import Claim
 from runs.work.sweeps.journals import MongoJournal
@@ -219,6 +218,13 @@ def test_pruned_points_keep_their_records(sweep):
         assert run.metric("loss").values.tolist() == [5.0]
 
 
+# In short sleeps: a signal that comes just ahead of one is acted on behind it.
+WAITING = """
+open("waits", "w").close()
+while True:
+    time.sleep(0.05)
+"""
+
 # ---------------------------------------------------------------------- what goes wrong
 
 
@@ -228,7 +234,7 @@ def test_what_is_killed_is_tried_again_so_often_and_no_more(sweep):
     faulty.agent(retries=2).run()
     (point,) = faulty.points().values()
     assert point.state == "FAIL"
-    assert "is DEAD" in point.notes["reason"]
+    assert "is DEAD: was killed by SIGKILL, as when memory runs out" in point.notes["reason"]
     assert faulty.runs() == [("DEAD", 0, 0), ("DEAD", 0, 1), ("DEAD", 0, 2)]
 
 
@@ -248,6 +254,64 @@ def test_a_sweep_whose_first_trials_all_fail_is_given_up(sweep, caplog):
     assert [point.state for point in wrong.points().values()] == ["FAIL"] * 3
     assert "logged no los, which the sweep is about; it logged: loss" in caplog.text
     assert wrong.home.is_stopped
+
+
+def test_a_sweep_all_of_whose_trials_fail_ends_with_exit_code_1_and_the_reason(tmp_path):
+    broken = "import os\nif 'SACRISTAN_TRIAL' in os.environ:\n    raise SystemExit('no license for x')\n"
+    (tmp_path / "tiny.py").write_text(broken + TINY)
+    done = command("sweep.run", "with", OVER, "sweep.id=s", FAST, cwd=tmp_path)
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith(
+        "error: sweep s: all 3 trials have failed: trial 2 ended with exit code 1 before it recorded"
+    )
+    assert "recorded a run: no license for x;" in last
+    assert last.endswith("what runs printed is in my_runs/sweeps/s")
+
+
+def test_a_trial_that_takes_too_long_is_ended_and_has_failed(sweep):
+    slow = sweep({**GRID, "parameters": {"kind": {"values": ["slow"]}}})
+    (slow.folder / "fault.py").write_text(WAITING)
+    slow.agent(timeout_s=2.0).run()
+    (point,) = slow.points().values()
+    assert point.state == "FAIL"
+    assert "took longer than sweep.trial_timeout_s=2.0, and was ended" in point.notes["reason"]
+    assert [status for status, *_ in slow.runs()] in (["INTERRUPTED"], [])  # none where importing took so long
+
+
+def test_a_sweep_returns_when_points_of_other_agents_have_ended_too(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    place = Place(tmp_path / "my_runs")
+    words = ("sweep.run", "with", "sweep.over={x: [0.0, 1.0]}", "sweep.metric=loss", "sweep.id=s", FAST)
+    assert command(*words, "sweep.count=1", cwd=tmp_path).returncode == 0
+    home = place.home("s")
+    definition = dataclasses.replace(home.definition(), count=None)
+    home.replace(definition)
+    home.beat("other")
+    assert home.claim(Claim(1, 0, "other"))
+    study = Study(home, definition, read_spec(definition.spec))
+    study.progress()
+    study.take(1)
+    with Process([sys.executable, "tiny.py", *words], cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        assert any("waiting for those that agents of others are at" in line for line in process.stdout)
+        assert process.poll() is None
+        study.finish(1, "COMPLETE", [1.25])
+        home.leave("other")
+        out, _ = process.communicate(60)
+    assert "2 of 2 done" in out
+
+
+def test_a_storage_can_be_corrected_until_points_are_in_it(sweep, tmp_path):
+    one = sweep(storage="sqlite:////nowhere/study.db")
+    urls = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
+    right, other = (dataclasses.replace(one.definition, storage=url) for url in urls)
+    assert take_up(one.home, right)[0].storage == right.storage
+    assert one.home.claim(Claim(0, 0, "gone"))
+    with pytest.raises(SweepError, match=r"but the study of sweep s is in .*a.db; leave it out, copy the study there"):
+        take_up(one.home, other)
+    assert take_up(one.home, dataclasses.replace(right, storage=""))[0].storage == right.storage
+    Study(one.home, other, one.spec)
+    assert take_up(one.home, other)[0].storage == other.storage
 
 
 def test_what_a_dead_agent_left_is_seen_through_by_another(sweep):
@@ -298,13 +362,6 @@ def test_only_one_agent_has_an_attempt(sweep, database, mongo_url):
         assert home.last_claims([6, 7]) == {7: Claim(7, 1, "b")}
 
 
-# In short sleeps: a signal that comes just ahead of one is acted on behind it.
-WAITING = """
-open("waits", "w").close()
-while True:
-    time.sleep(0.05)
-"""
-
 # ---------------------------------------------------------------------- as a user types it
 
 
@@ -354,6 +411,21 @@ REFUSED = [
     ("sweep.workers=0", "sweep.workers: got 0, expected at least 1"),
     ("sweep.storage=postgresql://ann:s3cret@db/lab", "sweep.storage: got a URL with a password"),
     ("x=1.0", "sweep.run: got neither of sweep.spec and sweep.over"),
+    ("sweep.over={x: [1.0", "sweep.over: got '{x: [1.0', which is not valid YAML (while parsing a flow sequence"),
+    ("sweep.over=x", "sweep.over: got 'x', expected a mapping such as {lr: [1e-3, 1e-2]}"),
+    ("sweep.over={sweep.count: [1, 2]}", "sweep.count: is a setting of the sweep itself, expected settings of its"),
+    ("x=1.0|sweep.over={x: [1.0, 2.0]}", "x: is searched, but x=1.0 is fixed for all runs; leave one of them out"),
+    ("sweep.trial_timeout_s=0", "sweep.trial_timeout_s: got 0.0, expected more than 0, or None"),
+    ("sweep.engine=slurm|sweep.slurm=gpu", "sweep.slurm: got 'gpu', expected a mapping such as {partition: gpu}"),
+    (
+        "sweep.over={x: [1.0]}|sweep.storage=study.db",
+        "sweep.storage: got 'study.db', which cannot be opened (Could not parse",
+    ),
+    (
+        "sweep.over={x: [1.0]}|sweep.storage=sqlite:///nowhere/study.db",
+        "sweep.storage: got 'sqlite:///nowhere/study.db', which cannot be opened (unable to open database file); "
+        "expected the URL of an Optuna storage, such as sqlite:///study.db",
+    ),
 ]
 
 # Tells of each command line how it ends, and what it says.
@@ -373,7 +445,7 @@ def test_settings_that_the_experiment_does_not_have_are_refused_before_the_first
     (tmp_path / "tiny.py").write_text(TINY)
     (tmp_path / "many.py").write_text(MANY)
     names = ("best", "status", "stop", "agent")
-    lines = [["sweep.run", "with", word] for word, _ in REFUSED]
+    lines = [["sweep.run", "with", *words.split("|")] for words, _ in REFUSED]
     lines += [[f"sweep.{name}", "with", "sweep.id=nowhere"] for name in names]
     done = run([sys.executable, "many.py", json.dumps(lines)], cwd=tmp_path, capture_output=True, text=True)
     said = [json.loads(line) for line in done.stdout.splitlines()]
@@ -736,10 +808,10 @@ def test_the_same_sweep_with_more_points_is_gone_on_with(sweep):
     def asking(**changes):
         return dataclasses.replace(capped.definition, spec=read_spec({**GRID, **changes}).document)
 
-    assert sweep_ingredient._found(capped.home, asking(run_cap=2))[0].spec["run_cap"] == 2
+    assert take_up(capped.home, asking(run_cap=2))[0].spec["run_cap"] == 2
     assert Watcher(capped.home).limit() == 2
-    with pytest.raises(ConfigError, match="got 's', which is a sweep with another spec"):
-        sweep_ingredient._found(capped.home, asking(method="random"))
+    with pytest.raises(SweepError, match="got 's', which is a sweep with another spec"):
+        take_up(capped.home, asking(method="random"))
 
 
 @pytest.mark.nightly

@@ -14,6 +14,7 @@ import logging
 import math
 import os
 import random
+import signal
 import socket
 import statistics
 import time
@@ -28,10 +29,11 @@ from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.work.sweeps.home import BEAT_S, Claim, Home
+from runs.work.sweeps.printed import killed_text, last_line, size_of
 from runs.work.sweeps.spec import Spec, read_spec
 from runs.work.sweeps.study import Point, Study
 from runs.work.sweeps.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
-from runs.work.warm import WarmPython
+from runs.work.warm import END_BOUND_S, WarmPython
 
 __all__ = ["Agent", "Means"]
 
@@ -57,6 +59,7 @@ class Means:
         retries: How often a point is tried again when what ran it was killed.
         repeat: Whether a point with the parameters of a finished one is run all the same.
         deadline: When to take no more points, as `time.time`; None for never.
+        timeout_s: How long a run may take; None for any time.
         output: File descriptor for what the runs print; None is that of the agent.
         lab: The folder of the experiment's sources on this machine; None where they lie as the sweep says.
     """
@@ -68,6 +71,7 @@ class Means:
     retries: int = 3
     repeat: bool = False
     deadline: float | None = None
+    timeout_s: float | None = None
     output: int | None = None
     lab: Path | None = None
 
@@ -307,18 +311,22 @@ class Agent:
             )
         else:
             launch = dataclasses.replace(launch, environment={**launch.environment, **self._means.environment})
-        folder, code = self._watched(launch, point, attempt, settings)
+        output = 1 if self._means.output is None else self._means.output
+        before = size_of(output)
+        folder, code, is_late = self._watched(launch, point, attempt, settings)
+        late = f"took longer than sweep.trial_timeout_s={self._means.timeout_s}, and was ended" if is_late else ""
         if folder is None:
             if self._home.last_claims([point.number])[point.number].agent != self.name:
                 return _Ended("LOST")
-            said = (
-                f"ended with exit code {code} before it recorded a run"
-                if code >= 0
-                else f"was killed by signal {-code}"
-            )
-            return _Ended("KILLED" if code < 0 else "FAIL", reason=f"trial {point.number} {said}; {launch.text}")
+            said = f"ended with exit code {code} before it recorded a run" if code >= 0 else killed_text(code)
+            last = last_line(output, before)
+            reason = f"trial {point.number} {late or said}{f': {last}' if last else ''}; {launch.text}"
+            return _Ended("KILLED" if code < 0 and not is_late else "FAIL", reason=reason)
         # A process that was killed may take a moment to let go of its record.
-        return self._judged(self._settled(self._store.get(folder.name)))
+        ended = self._judged(self._settled(self._store.get(folder.name)), code)
+        if is_late and ended.state == "KILLED":
+            return dataclasses.replace(ended, state="FAIL", reason=f"run {folder.name} {late}")
+        return ended
 
     def _outlive(self, claim: Claim) -> None:
         """Wait for the end of what earlier attempts have begun, whose records may be about to appear."""
@@ -334,8 +342,10 @@ class Agent:
             run = self._store.get(run.id)
         return run
 
-    def _watched(self, launch: Launch, point: Point, attempt: int, settings: dict[str, Any]) -> tuple[Path | None, int]:
-        """Start a run and wait for its end; return its folder and the exit code."""
+    def _watched(
+        self, launch: Launch, point: Point, attempt: int, settings: dict[str, Any]
+    ) -> tuple[Path | None, int, bool]:
+        """Start a run and wait for its end; return its folder, the exit code, and whether it was ended as too slow."""
         trial = {
             "sweep": self._home.id,
             "trial": point.number,
@@ -347,6 +357,8 @@ class Agent:
             "asks": True,
         }
         folder: Path | None = None
+        until = math.inf if self._means.timeout_s is None else time.monotonic() + self._means.timeout_s
+        is_late = False
         with self._warm.start(launch, output=self._means.output, trial=trial) as job:
             while True:
                 code = job.poll()
@@ -360,16 +372,20 @@ class Agent:
                         if self.study.prunes:
                             job.answer(is_hopeless)
                 if code is not None:
-                    return folder, code
+                    return folder, code, is_late
                 self._beat()
+                if time.monotonic() > until:
+                    job.interrupt(signal.SIGKILL if is_late else signal.SIGTERM)
+                    is_late, until = True, time.monotonic() + END_BOUND_S
 
-    def _judged(self, run: Run) -> _Ended:
-        """Return what a run that has ended comes to."""
+    def _judged(self, run: Run, code: int = 0) -> _Ended:
+        """Return what a run that has ended comes to; `code` is that of its process, if it was ours."""
         status = run.status
         if status == "PRUNED":
             return _Ended("PRUNED", uid=run.uid)
         if status in ("DEAD", "INTERRUPTED"):
-            return _Ended("KILLED", reason=f"run {run.id} is {status}", uid=run.uid)
+            how = killed_text(code) if code < 0 else run.get("meta.interrupted_by")
+            return _Ended("KILLED", reason=f"run {run.id} is {status}{f': {how}' if how else ''}", uid=run.uid)
         if not status.startswith("COMPLETED"):
             trace = run.document.get("fail_trace") or []
             why = str(trace[-1]).strip() if trace else status

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,22 @@ class Definition:
     def path(self) -> Path:
         """The main file."""
         return Path(self.base) / self.script
+
+    def check_parameters(self, names: Iterable[str]) -> None:
+        """Refuse parameters that no run of the sweep could vary.
+
+        Raises:
+            SweepError: If one is a setting of the sweep itself, or fixed for all runs.
+        """
+        fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
+        for name in names:
+            if name.partition(".")[0] == "sweep":
+                raise SweepError(
+                    f"{name}: is a setting of the sweep itself, expected settings of its runs; give it as {name}=..."
+                )
+            for key, word in fixed.items():
+                if name == key or name.startswith(f"{key}.") or key.startswith(f"{name}."):
+                    raise SweepError(f"{name}: is searched, but {word} is fixed for all runs; leave one of them out")
 
     def located(self, lab: Path) -> Definition:
         """Return the same with the sources in the folder `lab`, where they lie or were shipped to on this machine."""

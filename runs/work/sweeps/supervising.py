@@ -63,11 +63,14 @@ def supervise(
 
             crew = _Crew(begin, workers, log)
             try:
-                status = before
-                while crew.is_working or (crew.has_lost and _is_unfinished(status, means)):
+                status, is_waiting = before, False
+                while crew.is_working or _is_unfinished(status, means):
                     status = watcher.look()
                     crew.look(status)
-                    if not crew.is_working and crew.has_lost and _is_unfinished(status, means):
+                    if not crew.is_working and _is_unfinished(status, means):
+                        if not is_waiting:
+                            show("no point is left to take; waiting for those that agents of others are at")
+                        is_waiting = True
                         crew.reinforce(status)
                     look(status)
                     time.sleep(_LOOK_S)
@@ -80,7 +83,7 @@ def supervise(
 
 
 def _is_unfinished(status: Status, means: Means) -> bool:
-    """Tell whether points are left, such as one that an agent on another machine had when it was lost."""
+    """Tell whether points are left, such as those that agents of others are at, or were when they were lost."""
     is_late = means.deadline is not None and time.time() >= means.deadline
     return not (status.is_done or status.is_stopped or is_late)
 
@@ -92,9 +95,6 @@ class _Crew:
         begin: Starts an agent with these variables.
         workers: For each agent, its variables.
         log: Where the agents say what is wrong.
-
-    Attributes:
-        has_lost: Whether an agent was killed. Where that was on another machine, its lease tells some time later.
     """
 
     def __init__(self, begin: Callable[[dict[str, str]], Worker], workers: Sequence[dict[str, str]], log: Path) -> None:
@@ -102,7 +102,6 @@ class _Crew:
         self._running: list[tuple[dict[str, str], Worker]] = []
         self._spare: dict[str, str] = dict(workers[0]) if workers else {}
         self._errors = self._kills = self._finished = 0
-        self.has_lost = False
         try:
             for variables in workers:
                 self._running.append((variables, begin(variables)))
@@ -130,7 +129,7 @@ class _Crew:
                 self._replace(variables, code)
 
     def reinforce(self, status: Status) -> None:
-        """Start another agent for what one has left undone, once its lease has run out.
+        """Start another agent for what one has left undone, once none is alive: a lease may run out some time later.
 
         Raises:
             SweepError: If that has been done often, and nothing came of it.
@@ -149,7 +148,6 @@ class _Crew:
                 self._remove(*entry)
             return
         self._errors, self._kills = self._errors + (code > 0), self._kills + (code < 0)
-        self.has_lost |= code < 0
         if self._errors >= _MOST_ERRORS or self._kills >= _MOST_KILLS:
             raise SweepError(
                 f"agents end before they get anything done, the last one by {end_text(code)}; see {self._log}"
