@@ -121,6 +121,7 @@ def run(_config: Map, _run: Any) -> Any:
     from runs.work.sweeps.continuing import take_up
     from runs.work.sweeps.own_storage import check_storage
     from runs.work.sweeps.status import check_not_all_failed, status_lines
+    from runs.work.sweeps.undelivered import deliver, undelivered_lines
 
     check_config(_config)
     with _errors():
@@ -152,6 +153,9 @@ def run(_config: Map, _run: Any) -> Any:
         if not sys.stdout.isatty():  # where it stands already
             for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
                 print(line)
+        deliver(place, definition.id)
+        for line in undelivered_lines(place, definition.id):
+            print(line, flush=True)
         check_not_all_failed(status, folder)
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
@@ -178,6 +182,7 @@ def status(_config: Map, _run: Any) -> None:
     """Show how a sweep (sweep.id=...) stands; without an id all of them."""
     from runs.errors import SweepError
     from runs.work.sweeps.status import Watcher, status_lines
+    from runs.work.sweeps.undelivered import undelivered_lines
 
     with _errors():
         place = _place(_run)
@@ -189,7 +194,7 @@ def status(_config: Map, _run: Any) -> None:
                 with contextlib.closing(place.home(id)) as home:
                     watcher = Watcher(home)
                     names = tuple(objective.name for objective in watcher.spec.objectives)
-                    for line in status_lines(watcher.look(), names):
+                    for line in (*status_lines(watcher.look(), names), *undelivered_lines(place, id)):
                         print(line)
             except SweepError as error:
                 if _config.id is not None:

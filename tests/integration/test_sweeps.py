@@ -542,6 +542,40 @@ def test_agents_share_a_sweep_in_a_database(tmp_path, database, mongo_url):
     assert "trial 2: loss 0.25" in best.stdout
 
 
+# Ends the server of its database, as its last deed.
+ENDS_SERVER = """
+os.kill(int(open("server").read()), signal.SIGKILL)
+"""
+
+
+def test_a_trial_whose_database_was_away_is_delivered_before_the_sweep_ends(tmp_path, mongod):
+    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "fault.py").write_text(ENDS_SERVER)
+    mongod.start()
+    (tmp_path / "server").write_text(str(mongod.pid))
+    url = f"{mongod.url.rstrip('/')}/lab"
+    words = ["sweep.run", "with", "sweep.over={kind: [kills]}", "sweep.metric=loss", "sweep.id=s", FAST, "-m", url]
+    environment = {**os.environ, "SACRISTAN_DRAIN_S": "0.5"}
+    options = {"cwd": tmp_path, "env": environment, "stdout": PIPE, "stderr": STDOUT, "text": True}
+    with Process([sys.executable, "tiny.py", *words], **options) as process:
+        record = tmp_path / "my_runs" / "1" / "run.json"
+        lease = record.with_name("lease.json")
+        while not lease.exists() or psutil.pid_exists(json.loads(lease.read_text())["pid"]):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.02)
+        assert json.loads(record.read_text())["status"] == "COMPLETED"
+        mongod.kill()  # which reaps it
+        mongod.start()
+        out, _ = process.communicate(120)
+    assert process.returncode == 0, out
+    assert "not delivered" not in out
+    with open_store(url) as store:
+        assert [run.status for run in store.find()] == ["COMPLETED"]
+    (tmp_path / "my_runs" / "1" / "delivered.json").unlink()
+    said = command("sweep.status", "with", "sweep.id=s", "-m", url, cwd=tmp_path).stdout
+    assert f"1 run is not delivered to MongoDB at {url}; deliver: python -m runs sync my_runs" in said
+
+
 def test_a_definition_of_another_kind_is_refused(tmp_path):
     (tmp_path / "sweeps" / "x").mkdir(parents=True)
     (tmp_path / "sweeps" / "x" / "sweep.json").write_text(json.dumps({"id": "x"}))
