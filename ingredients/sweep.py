@@ -120,6 +120,7 @@ def run(_config: Map, _run: Any) -> Any:
     """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
     from runs.work.sweeps.continuing import take_up
     from runs.work.sweeps.own_storage import check_storage
+    from runs.work.sweeps.samplers import check_extra
     from runs.work.sweeps.status import check_not_all_failed, status_lines
     from runs.work.sweeps.undelivered import deliver, undelivered_lines
 
@@ -128,6 +129,7 @@ def run(_config: Map, _run: Any) -> Any:
         _engine(_config).check_extras()
         place, spec = _place(_run), _spec(_config)
         definition = _definition(_config, _run, spec)
+        check_extra(spec)
         for note in (*spec.notes, *_program_notes(spec, definition)):
             print(f"note: {note}")
         definition.check_parameters(spec.parameters)
@@ -269,6 +271,12 @@ def _errors() -> Iterator[None]:
         yield
     except RunsError as error:
         raise ConfigError(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise ConfigError(
+            f"the sweep cannot be written down ({where}{error.strerror or error}); make room or check permissions, and "
+            "give the same command again"
+        ) from error
 
 
 def _place(run: Any) -> Place:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from configs import Map
+from experiments.new import write_experiment
 from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
@@ -299,6 +300,56 @@ def test_a_sweep_returns_when_points_of_other_agents_have_ended_too(tmp_path):
         home.leave("other")
         out, _ = process.communicate(60)
     assert "2 of 2 done" in out
+
+
+FULL = """
+import os, resource
+if "SACRISTAN_TRIAL" not in os.environ:
+    resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+"""
+
+
+AGENTS_END = "error: agents end before they get anything done, the last one by exit code 1: error: [Errno 28] "
+
+
+@pytest.mark.parametrize(("size", "message"), [
+    (100, "error: the sweep cannot be written down (File too large); make room or check permissions, and give the"),
+    pytest.param(1200, AGENTS_END, marks=pytest.mark.nightly),
+])  # fmt: skip
+def test_a_full_disk_ends_a_sweep_with_one_sentence(tmp_path, size, message):
+    (tmp_path / "tiny.py").write_text(FULL.format(size=size) + TINY)
+    done = command("sweep.run", "with", OVER, "sweep.metric=loss", "sweep.id=s", FAST, cwd=tmp_path, cold=True)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1].startswith(message), done.stdout
+    assert "Traceback" not in done.stdout
+    (tmp_path / "tiny.py").write_text(TINY)
+    again = command("sweep.run", "with", OVER, "sweep.metric=loss", "sweep.id=s", FAST, cwd=tmp_path)
+    assert "3 of 3 done" in again.stdout
+
+
+def test_an_experiment_that_was_written_for_a_start_can_sweep(tmp_path):
+    write_experiment("my_study", tmp_path)
+    words = ("sweep.run", "with", "fast", "data.limit=100", "sweep.over={noise.level: [0.1]}", "sweep.metric=result")
+    done = run(
+        [sys.executable, "my_study.py", *words],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=PIPE,
+        stderr=STDOUT,
+        text=True,
+        starts_python=True,
+    )
+    assert "1 of 1 done" in done.stdout, done.stdout
+    assert "best: trial 0, result" in done.stdout
+
+
+def test_what_a_method_needs_is_asked_for_before_anything_starts(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    (tmp_path / "cmaes.py").write_text("raise ImportError('away', name='cmaes')")
+    over = "sweep.over={x: {min: 0.0, max: 1.0}}"
+    done = command("sweep.run", "with", over, "sweep.metric=loss", "sweep.method=cma-es", cwd=tmp_path, cold=True)
+    assert "the method cma-es needs the package 'cmaes', which is not installed" in done.stdout.splitlines()[-1]
+    assert not (tmp_path / "my_runs").exists()
 
 
 def test_a_storage_can_be_corrected_until_points_are_in_it(sweep, tmp_path):

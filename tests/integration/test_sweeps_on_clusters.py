@@ -191,6 +191,14 @@ def test_what_no_node_has_is_refused(ray, grid):
         work(Engine("ray", resources={"cpus": 64}), grid)
 
 
+@pytest.mark.nightly
+def test_ray_that_does_not_start_is_one_sentence(grid, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/nowhere")
+    with pytest.raises(SweepError, match=r"^sweep\.engine=ray: Ray does not start on this machine .*/proc/nowhere"):
+        work(Engine("ray"), grid)
+
+
 # ---------------------------------------------------------------------- Slurm
 
 

@@ -29,7 +29,7 @@ from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.work.sweeps.home import BEAT_S, Claim, Home
-from runs.work.sweeps.printed import killed_text, last_line, size_of
+from runs.work.sweeps.printed import killed_text, last_line, path_of, size_of
 from runs.work.sweeps.spec import Spec, read_spec
 from runs.work.sweeps.study import Point, Study
 from runs.work.sweeps.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
@@ -319,7 +319,7 @@ class Agent:
             if self._home.last_claims([point.number])[point.number].agent != self.name:
                 return _Ended("LOST")
             said = f"ended with exit code {code} before it recorded a run" if code >= 0 else killed_text(code)
-            last = last_line(output, before)
+            last = last_line(path_of(output), before)
             reason = f"trial {point.number} {late or said}{f': {last}' if last else ''}; {launch.text}"
             return _Ended("KILLED" if code < 0 and not is_late else "FAIL", reason=reason)
         # A process that was killed may take a moment to let go of its record.

@@ -51,11 +51,8 @@ def check_storage(definition: Definition) -> None:
     """Refuse a storage of a sweep's own that cannot be opened.
 
     Raises:
-        MissingExtraError: If Optuna is not installed.
         SweepError: If it cannot be opened.
     """
-    with needing_extra("sweeps", "a sweep"):
-        import optuna  # noqa: F401
     if definition.storage:
         shared_storage(definition.storage)
 

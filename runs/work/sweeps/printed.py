@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-__all__ = ["killed_text", "last_line", "size_of"]
+__all__ = ["killed_text", "last_line", "path_of", "size_of"]
 
 _MOST_BYTES = 4096
 
@@ -16,14 +16,13 @@ def size_of(descriptor: int) -> int:
     return os.fstat(descriptor).st_size
 
 
-def last_line(descriptor: int, start: int) -> str:
-    """Return the last line with text that was printed into the file behind a descriptor; empty if there is none.
+def path_of(descriptor: int) -> Path:
+    """Return a path of what is behind a descriptor, which need not be readable."""
+    return Path(f"/proc/self/fd/{descriptor}")
 
-    Args:
-        descriptor: It need not be readable. Of what is no file, such as a terminal, nothing is read.
-        start: Where in the file to begin.
-    """
-    path = Path(f"/proc/self/fd/{descriptor}")
+
+def last_line(path: Path, start: int) -> str:
+    """Return the last line with text in a file, from a place on; empty if there is none, or it is no file."""
     try:
         if not path.is_file():
             return ""

@@ -16,6 +16,7 @@ from runs.rerun.wording import end_text
 from runs.work.sweeps.agent import Means
 from runs.work.sweeps.agent_process import END_BOUND_S, AgentProcess, Worker, agent_request
 from runs.work.sweeps.place import Place
+from runs.work.sweeps.printed import last_line
 from runs.work.sweeps.status import Status, Watcher, parameters_text, status_lines
 
 __all__ = ["display", "supervise"]
@@ -98,7 +99,7 @@ class _Crew:
     """
 
     def __init__(self, begin: Callable[[dict[str, str]], Worker], workers: Sequence[dict[str, str]], log: Path) -> None:
-        self._begin, self._log = begin, log
+        self._begin, self._log, self._log_start = begin, log, log.stat().st_size
         self._running: list[tuple[dict[str, str], Worker]] = []
         self._spare: dict[str, str] = dict(workers[0]) if workers else {}
         self._errors = self._kills = self._finished = 0
@@ -149,8 +150,10 @@ class _Crew:
             return
         self._errors, self._kills = self._errors + (code > 0), self._kills + (code < 0)
         if self._errors >= _MOST_ERRORS or self._kills >= _MOST_KILLS:
+            last = last_line(self._log, self._log_start) if code > 0 else ""
+            why = f": {last}" if last else ""
             raise SweepError(
-                f"agents end before they get anything done, the last one by {end_text(code)}; see {self._log}"
+                f"agents end before they get anything done, the last one by {end_text(code)}{why}; see {self._log}"
             )
         self._running.append((variables, self._begin(variables)))
 

@@ -55,7 +55,7 @@ def main() -> int:
         work(Place.of(given["place"]), given["id"], means)
     except KeyboardInterrupt:
         return 130
-    except RunsError as error:
+    except (RunsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
