@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import signal
 import sys
 import time
@@ -201,7 +202,7 @@ class _Table:
     def look(self, status: Status, names: tuple[str, ...]) -> None:
         from rich.text import Text
 
-        self._live.update(Text("\n".join(status_lines(status, names)), no_wrap=True, overflow="ellipsis"))
+        self._live.update(Text("\n".join(status_lines(status, names)), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 @contextlib.contextmanager
@@ -220,6 +221,21 @@ def display(show: Callable[[str], None], before: Status, watcher: Watcher) -> It
         return
     from rich.live import Live
 
-    with Live(refresh_per_second=4) as live:
+    with Live(refresh_per_second=4) as live, _logging_above():
         table = _Table(live)
         yield lambda status: table.look(status, names)
+
+
+@contextlib.contextmanager
+def _logging_above() -> Iterator[None]:
+    """Let what is logged go to where stderr is redirected to: above the table, not into its lines."""
+    terminal = sys.__stderr__
+    streaming = [one for one in logging.getLogger().handlers if isinstance(one, logging.StreamHandler)]
+    handlers = [one for one in streaming if one.stream is terminal]
+    for handler in handlers:
+        handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.setStream(terminal)
