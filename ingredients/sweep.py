@@ -24,13 +24,13 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from runs.work.sweeps.agent import Means
     from runs.work.sweeps.definition import Definition
     from runs.work.sweeps.engines import Engine
     from runs.work.sweeps.home import Home
     from runs.work.sweeps.place import Place
     from runs.work.sweeps.spec import Spec
     from runs.work.sweeps.status import Watcher
+    from runs.work.sweeps.trials import Means
 
 __all__ = ["ingredient"]
 
@@ -429,7 +429,7 @@ def _engine(config: Map) -> Engine:
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
-    from runs.work.sweeps.agent import Means
+    from runs.work.sweeps.trials import Means
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")

@@ -24,7 +24,7 @@ from experiments.new import write_experiment
 from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
-from runs.work.sweeps.agent import Agent, Means
+from runs.work.sweeps.agent import Agent
 from runs.work.sweeps.continuing import take_up
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.home import Claim
@@ -34,6 +34,7 @@ from runs.work.sweeps.place import Place
 from runs.work.sweeps.spec import read_spec
 from runs.work.sweeps.status import Watcher
 from runs.work.sweeps.study import Study
+from runs.work.sweeps.trials import Means, Trials
 from runs.work.warm import WarmPython
 from tests.processes import PIPE, STDOUT, Process, run
 
@@ -878,7 +879,7 @@ def test_points_whose_agents_are_interrupted_are_not_given_up(sweep, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Agent, "_watched", interrupted)
+        patched.setattr(Trials, "_watched", interrupted)
         for _ in range(3):
             with pytest.raises(KeyboardInterrupt):
                 one.agent(retries=1).run()

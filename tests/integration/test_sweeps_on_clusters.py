@@ -18,11 +18,11 @@ import pytest
 from observers.mongo.destination import Destination
 from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.engines import Engine
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.spec import read_spec
+from runs.work.sweeps.trials import Means
 from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command
 from tests.processes import PIPE, STDOUT, Process
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from runs.errors import SweepError
 from runs.work.sharing import divided_threads
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.extras import needing_extra
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.status import Status
 from runs.work.sweeps.supervising import supervise
+from runs.work.sweeps.trials import Means
 
 __all__ = ["Engine"]
 

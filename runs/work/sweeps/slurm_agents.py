@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from runs.errors import SweepError
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
 from runs.work.sweeps.extras import needing_extra
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.status import Status, Watcher
 from runs.work.sweeps.supervising import display
+from runs.work.sweeps.trials import Means
 
 __all__ = ["ArrayTask", "run_array"]
 

@@ -14,11 +14,11 @@ from typing import IO, Any
 
 from runs.errors import SweepError
 from runs.rerun.wording import end_text
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.agent_process import END_BOUND_S, AgentProcess, Worker, agent_request
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.printed import last_line
 from runs.work.sweeps.status import Status, Watcher, parameters_text, status_lines
+from runs.work.sweeps.trials import Means
 
 __all__ = ["display", "supervise"]
 
