@@ -32,12 +32,13 @@ sys.path.insert(0, str(LAB))
 
 from observers.mongo.destination import Destination
 from runs.rerun.launching import Launch
-from runs.work.sweeps.agent import Agent, Means
+from runs.work.sweeps.agent import Agent
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.engines import Engine
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.spec import read_spec
 from runs.work.sweeps.study import Study
+from runs.work.sweeps.trials import Means
 from runs.work.warm import WarmPython
 
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options")

@@ -15,7 +15,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── TrainingError               the training has diverged to NaN or infinity; an ArithmeticError
 ├── CheckpointError             a checkpoint is missing, damaged, or does not fit; a ValueError
 ├── RankError                   another process of the same training has failed or gone; a RuntimeError
-├── ConcurrentRunError          two runs of one process would mix; a RuntimeError
+├── ConcurrentRunError          two runs of one process would mix, or one trial of a sweep run twice; a RuntimeError
 └── MissingDependencyError      an optional package is not installed; an ImportError
 
 An error that takes the place of one of Sacred's is one of those, too, so that existing `except` clauses work:

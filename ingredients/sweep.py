@@ -9,7 +9,6 @@ What else stands behind `with` holds for all of its runs.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 import time
@@ -25,13 +24,13 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from runs.work.sweeps.agent import Means
     from runs.work.sweeps.definition import Definition
     from runs.work.sweeps.engines import Engine
     from runs.work.sweeps.home import Home
     from runs.work.sweeps.place import Place
     from runs.work.sweeps.spec import Spec
     from runs.work.sweeps.status import Watcher
+    from runs.work.sweeps.trials import Means
 
 __all__ = ["ingredient"]
 
@@ -69,9 +68,9 @@ def config() -> None:
     # with sweep.engine=ray: address of the cluster, such as auto or ray://head:10001; None starts Ray on this machine
     address: str | None = None
     # what each agent gets of a cluster, such as {cpus: 4, gpus: 0.5, memory_gb: 16}; one CPU by itself
-    resources: dict[str, Any] = {}
+    resources: str | dict = {}
     # with sweep.engine=slurm: options of the job, such as {partition: gpu, timeout_min: 240}
-    slurm: dict[str, Any] = {}
+    slurm: str | dict = {}
     # visible GPUs are divided among the workers; more than one worker may share one
     workers_per_gpu = 1
     # random choices of points derive from it, and the first seed of points that are run with several
@@ -80,6 +79,8 @@ def config() -> None:
     reseed: int | None = None
     # how often a point is tried again when its run or its agent was killed
     retries = 3
+    # seconds that one run of a trial may take; a longer one is ended, and its trial has failed; None for no limit
+    trial_timeout_s: float | None = None
     # run points, too, whose parameters those of a finished one are
     repeat = False
     # modules that an agent imports once for all of its runs; None for those that experiments commonly use
@@ -107,6 +108,8 @@ def check_config(config: Map) -> None:
         )
     if config.retries < 0:
         raise ConfigError(f"sweep.retries: got {config.retries}, expected 0 or more")
+    if config.trial_timeout_s is not None and not config.trial_timeout_s > 0:
+        raise ConfigError(f"sweep.trial_timeout_s: got {config.trial_timeout_s}, expected more than 0, or None")
     if config.engine != "local" or config.address or config.resources or config.slurm:
         with _errors():
             _engine(config).check()
@@ -115,21 +118,28 @@ def check_config(config: Map) -> None:
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
     """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
-    from runs.work.sweeps.extras import needing_extra
-    from runs.work.sweeps.status import status_lines
+    from runs.work.sweeps.continuing import take_up
+    from runs.work.sweeps.own_storage import check_storage
+    from runs.work.sweeps.samplers import check_extra
+    from runs.work.sweeps.status import check_not_all_failed, status_lines
+    from runs.work.sweeps.undelivered import deliver, undelivered_lines
 
     check_config(_config)
     with _errors():
+        _engine(_config).check_extras()
         place, spec = _place(_run), _spec(_config)
         definition = _definition(_config, _run, spec)
+        check_extra(spec)
         for note in (*spec.notes, *_program_notes(spec, definition)):
             print(f"note: {note}")
+        definition.check_parameters(spec.parameters)
         _check_points(_run, spec, definition)
-        with needing_extra("sweeps", "a sweep"):
-            import optuna  # noqa: F401, asked for before anything is written
+        check_storage(definition)  # before anything is written
         home = place.home(definition.id)
         if not home.create(definition):
-            definition = _found(home, definition)
+            definition, notes = take_up(home, definition)
+            for note in notes:
+                print(f"note: {note}", flush=True)
             home.stop(False)
         home.close()
         folder = place.base / "sweeps" / definition.id
@@ -145,6 +155,10 @@ def run(_config: Map, _run: Any) -> Any:
         if not sys.stdout.isatty():  # where it stands already
             for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
                 print(line)
+        deliver(place, definition.id)
+        for line in undelivered_lines(place, definition.id):
+            print(line, flush=True)
+        check_not_all_failed(status, folder)
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
 
@@ -159,6 +173,7 @@ def agent(_config: Map, _run: Any) -> int:
         place = _place(_run)
         home, spec = _existing(place, _config)
         id = home.definition().id
+        _tell_place(_run, home.definition())
         home.close()
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
         return work(place, id, _means(_config, _run, place, spec, environment))
@@ -169,6 +184,7 @@ def status(_config: Map, _run: Any) -> None:
     """Show how a sweep (sweep.id=...) stands; without an id all of them."""
     from runs.errors import SweepError
     from runs.work.sweeps.status import Watcher, status_lines
+    from runs.work.sweeps.undelivered import undelivered_lines
 
     with _errors():
         place = _place(_run)
@@ -180,7 +196,7 @@ def status(_config: Map, _run: Any) -> None:
                 with contextlib.closing(place.home(id)) as home:
                     watcher = Watcher(home)
                     names = tuple(objective.name for objective in watcher.spec.objectives)
-                    for line in status_lines(watcher.look(), names):
+                    for line in (*status_lines(watcher.look(), names), *undelivered_lines(place, id)):
                         print(line)
             except SweepError as error:
                 if _config.id is not None:
@@ -217,6 +233,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
             print(f"sweep {home.id}: {none}")
             return None
         if _config.reseed is not None:
+            _tell_place(_run, watcher.definition)
             found = [watcher.study.points()[_judged(_config, _run, place, watcher, spec)]]
         home.close()
         for point in found:
@@ -254,6 +271,12 @@ def _errors() -> Iterator[None]:
         yield
     except RunsError as error:
         raise ConfigError(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise ConfigError(
+            f"the sweep cannot be written down ({where}{error.strerror or error}); make room or check permissions, and "
+            "give the same command again"
+        ) from error
 
 
 def _place(run: Any) -> Place:
@@ -300,9 +323,26 @@ def _spec(config: Map) -> Spec:
         )
     if config.spec is not None:
         return read_spec(Path(config.spec))
-    over = to_plain(config.over)
+    over = _mapping(config, "over", "{lr: [1e-3, 1e-2]}")
     metric = {"name": config.metric, "goal": config.goal} if config.metric else None
-    return read_over(load_yaml(over) if isinstance(over, str) else over, method=config.method, metric=metric)
+    return read_over(over, method=config.method, metric=metric)
+
+
+def _mapping(config: Map, name: str, example: str) -> dict[str, Any]:
+    """Return an entry that is a mapping, or a text of YAML that holds one."""
+    import yaml
+
+    value = to_plain(config[name])
+    try:
+        found = load_yaml(value) if isinstance(value, str) else value
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"sweep.{name}: got {value!r}, which is not valid YAML ({' '.join(str(error).split())}); expected a mapping"
+            f" such as {example}"
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"sweep.{name}: got {value!r}, expected a mapping such as {example}")
+    return found
 
 
 def _settings(run: Any) -> tuple[str, ...]:
@@ -344,22 +384,12 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
     return [f"program {spec.program} is not used: the runs are those of {definition.script}"]
 
 
-def _found(home: Home, wanted: Definition) -> Definition:
-    """Return the definition that a sweep has, which must ask for the same."""
-    from runs.work.sweeps.definition import lasting
+def _tell_place(run: Any, found: Definition) -> None:
+    """Say where runs of a sweep that was started elsewhere have their code from: from here."""
+    from runs.work.sweeps.continuing import join
 
-    found = home.definition()
-    for name in ("experiment", "spec", "settings", "seed"):
-        ours, theirs = getattr(found, name), getattr(wanted, name)
-        if (lasting(ours) != lasting(theirs)) if name == "spec" else (ours != theirs):
-            raise ConfigError(
-                f"sweep.id: got {wanted.id!r}, which is a sweep with another {name}; choose another id, or go on with"
-                f" it by: sweep.agent with sweep.id={wanted.id}"
-            )
-    if (found.count, found.spec) != (wanted.count, wanted.spec):
-        found = dataclasses.replace(found, count=wanted.count, spec=wanted.spec)
-        home.replace(found)
-    return found
+    for note in join(found, run.experiment_info["name"], Path(run.experiment_info["base_dir"])):
+        print(f"note: {note}", flush=True)
 
 
 def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
@@ -394,11 +424,12 @@ def _workers(config: Map) -> list[dict[str, str]]:
 def _engine(config: Map) -> Engine:
     from runs.work.sweeps.engines import Engine
 
-    return Engine(config.engine, config.address, to_plain(config.resources), to_plain(config.slurm))
+    resources = _mapping(config, "resources", "{cpus: 4, gpus: 1}")
+    return Engine(config.engine, config.address, resources, _mapping(config, "slurm", "{partition: gpu}"))
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
-    from runs.work.sweeps.agent import Means
+    from runs.work.sweeps.trials import Means
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")
@@ -407,4 +438,14 @@ def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping
         # A trial has a folder in any case: its state is resumed from there.
         options.append(f"--file_storage={place.base.absolute()}")
     packages = None if config.packages is None else tuple(config.packages)
-    return Means(place.base, tuple(options), dict(environment), packages, config.retries, config.repeat, deadline)
+    return Means(
+        place.base,
+        tuple(options),
+        dict(environment),
+        packages,
+        config.retries,
+        config.repeat,
+        deadline,
+        config.trial_timeout_s,
+        lab=Path(run.experiment_info["base_dir"]),
+    )

@@ -240,7 +240,13 @@ class LabRun(RecordedRun):
             self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
 
     def __call__(self, *args: Any) -> Any:
-        """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry."""
+        """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry.
+
+        Raises:
+            ConcurrentRunError: If it is a trial that another agent of its sweep has taken over; nothing is recorded.
+        """
+        if self._trial is not None:
+            self._trial.wait_for_begin()
         self._signals.is_patient = self.notices is not None
         self._seed_torch_later()
         main = ending_together(self.notices, self._freeing(self.main_function))

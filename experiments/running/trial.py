@@ -18,8 +18,8 @@ from typing import Any
 from sacred.utils import SacredInterrupt
 
 from experiments.running.metrics_buffer import MetricsBuffer
-from ingredients.errors import ConfigError
-from observers.record.identity import TRIAL_VARIABLE
+from ingredients.errors import ConcurrentRunError, ConfigError
+from observers.record.identity import TRIAL_VARIABLE, lease
 
 __all__ = ["Pruned", "ReportingBuffer", "Trial", "take_trial"]
 
@@ -39,8 +39,8 @@ class Trial:
 
     Args:
         line: The socket to the agent.
-        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals` and `prunes`, or nothing of a
-            queue.
+        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes` and `asks`, or
+            nothing of a queue.
 
     Attributes:
         metric: Name of the metric that is reported; None if none is.
@@ -54,10 +54,31 @@ class Trial:
         self.goals: dict[str, str] = given.get("goals") or {}
         if given.get("sweep") is not None:
             self.note = {"id": given["sweep"], **{name: given.get(name) for name in ("trial", "attempt", "parameters")}}
-        self._prunes = bool(given.get("prunes"))
+        self._prunes, self._asks = bool(given.get("prunes")), bool(given.get("asks"))
         self._line: socket.socket | None = line
         self._lock = threading.Lock()
         self._pruned: str | None = None
+
+    def wait_for_begin(self) -> None:
+        """Ask the agent of a sweep whether the run may begin, ahead of its record.
+
+        Raises:
+            ConcurrentRunError: If the trial is another agent's by now, or may be, as the agent is gone.
+        """
+        if not self._asks:
+            return
+        with self._lock:
+            self._tell({"kind": "ready", "lease": lease(1.0)})
+            answer = self._answer()
+        if not answer.get("begin") and self.note is not None:
+            why = (
+                "another agent has this trial by now"
+                if answer
+                else "its agent is gone, so another one may have this trial"
+            )
+            raise ConcurrentRunError(
+                f"trial {self.note['trial']}, attempt {self.note['attempt']}: {why}; nothing was recorded"
+            )
 
     def begin(self, uid: str | None, folder: str | None) -> None:
         """Tell that the run has started."""
@@ -73,7 +94,7 @@ class Trial:
         with self._lock:
             if self._pruned is None:
                 self._tell({"kind": "report", "name": name, "value": value, "step": step})
-                if self._prunes and self._is_pruned():
+                if self._prunes and self._answer().get("prune", False):
                     self._pruned = f"pruned by its sweep at step {step:g}, where {name} was {value:g}"
         if self._pruned is not None:
             raise Pruned(self._pruned)
@@ -85,7 +106,8 @@ class Trial:
             except OSError:
                 self.leave()  # the agent is gone; whoever ends this process then, it is by a signal
 
-    def _is_pruned(self) -> bool:
+    def _answer(self) -> dict[str, Any]:
+        """Wait for the answer of the agent; it is empty where the agent is gone."""
         answer = b""
         while self._line is not None and not answer.endswith(b"\n"):
             if not select.select([self._line], [], [], _STEP_S)[0]:
@@ -97,8 +119,8 @@ class Trial:
             answer += read
             if not read:
                 self.leave()
-                return False
-        return bool(answer) and json.loads(answer).get("prune", False)
+                return {}
+        return json.loads(answer) if answer else {}
 
     def leave(self) -> None:
         """Report no more."""

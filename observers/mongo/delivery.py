@@ -38,7 +38,7 @@ from observers.record.atomic_file import replacing
 from observers.record.identity import new_uid
 from observers.record.schema import DELIVERED, RUN, read_json
 
-__all__ = ["Delivery"]
+__all__ = ["Delivery", "noted_delivery"]
 
 _log = logging.getLogger(__name__)
 
@@ -287,12 +287,8 @@ class Delivery:
         Raises:
             pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
         """
-        noted, run = read_json(self.folder / DELIVERED), read_json(self.folder / RUN)
-        if noted is None or run is None:
-            return False
-        # What was noted by earlier versions of this program has fewer entries.
-        noted = {"media": 0, "revision": 0, "sessions": 0, **noted}
-        if noted != self._note(noted["run_id"], run, len_points(self.folder), len_media(self.folder)):
+        noted, run = noted_delivery(self.folder), read_json(self.folder / RUN)
+        if noted is None or run is None or noted["database"] != self._place:
             return False
         self.run_id = noted["run_id"]
         return not self._has_lost_what_was_noted(run)
@@ -305,21 +301,36 @@ class Delivery:
 
     def _write_marker(self, parts: _Parts, run: Mapping[str, Any]) -> None:
         """Note that all is delivered, so that nobody has to send it again."""
-        note = self._note(self.run_id, run, parts.points.num_sent, parts.media.num_sent)
+        state = _state_noted(run, parts.points.num_sent, parts.media.num_sent)
+        note = {"database": self._place, "run_id": self.run_id, **state}
         if read_json(self.folder / DELIVERED) != note:
             with contextlib.suppress(OSError), replacing(self.folder / DELIVERED) as stream:
                 stream.write(json.dumps(note).encode())
 
-    def _note(self, run_id: Any, run: Mapping[str, Any], num_points: int, num_media: int) -> dict[str, Any]:
-        return {
-            "database": f"{self.collections.database.name}.{self.collections.runs.name}",
-            "run_id": run_id,
-            "status": run["status"],
-            "points": num_points,
-            "media": num_media,
-            "revision": run.get("revision", 0),
-            "sessions": len(run.get("sessions", ())),
-        }
+    @property
+    def _place(self) -> str:
+        return f"{self.collections.database.name}.{self.collections.runs.name}"
+
+
+def noted_delivery(folder: Path) -> dict[str, Any] | None:
+    """Return the note that all of a run was delivered: its `run_id` and `database`; None if it has changed since."""
+    noted, run = read_json(folder / DELIVERED), read_json(folder / RUN)
+    if noted is None or run is None:
+        return None
+    # What was noted by earlier versions of this program has fewer entries.
+    noted = {"media": 0, "revision": 0, "sessions": 0, **noted}
+    state = _state_noted(run, len_points(folder), len_media(folder))
+    return noted if all(noted[name] == value for name, value in state.items()) else None
+
+
+def _state_noted(run: Mapping[str, Any], num_points: int, num_media: int) -> dict[str, Any]:
+    return {
+        "status": run["status"],
+        "points": num_points,
+        "media": num_media,
+        "revision": run.get("revision", 0),
+        "sessions": len(run.get("sessions", ())),
+    }
 
 
 def _state(run: Mapping[str, Any]) -> tuple[int, bool]:

@@ -52,7 +52,8 @@ RESUME_VARIABLE = "SACRISTAN_RESUME"
 # Holds the folder of the queued run that this process is to start.
 START_VARIABLE = "SACRISTAN_START"
 # Holds what a process is told by the one that started it for a sweep or from a queue: a JSON object with the descriptor
-# of a socket between the two as `fd`; of a sweep's, `sweep`, `trial`, `attempt`, `parameters`, `metric`, `prunes`, too.
+# of a socket between the two as `fd`; of a sweep's, `sweep`, `trial`, `attempt`, `parameters`, `metric`, `prunes`,
+# `asks`, too.
 TRIAL_VARIABLE = "SACRISTAN_TRIAL"
 
 # How many heartbeats a lease outlives, and how many seconds at least: a machine that swaps is not dead.

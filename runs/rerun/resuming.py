@@ -21,13 +21,16 @@ from runs.stores.run import HELD, Run
 __all__ = ["changed_sources", "fork_launch", "resume_launch"]
 
 
-def resume_launch(run: Run, options: Sequence[str] = (), settings: Sequence[str] = ()) -> Launch:
+def resume_launch(
+    run: Run, options: Sequence[str] = (), settings: Sequence[str] = (), script: Path | None = None
+) -> Launch:
     """Return how a run is resumed in its own record, from its newest good state; from its beginning if it has none.
 
     Args:
         run: The run; of one in a database, the folder that it was recorded in is taken.
         options: Options of the experiment's command line, such as `-m URL`, behind those of the record.
         settings: Settings whose URLs were recorded without their passwords, as behind `with`.
+        script: The experiment's main file, by default the one that the record names.
 
     Raises:
         LaunchError: If it runs, has come to its end, keeps no states, or its folder is not on this machine.
@@ -44,7 +47,10 @@ def resume_launch(run: Run, options: Sequence[str] = (), settings: Sequence[str]
         environment[RECORD_TO_VARIABLE] = str(folder.parent.absolute())
     if record.fingerprint is not None:
         environment[EXPECT_DATA_VARIABLE] = record.fingerprint
-    return recorded_launch(record, config=folder / CONFIG, updates=settings, options=options, environment=environment)
+    config = folder / CONFIG
+    return recorded_launch(
+        record, script=script, config=config, updates=settings, options=options, environment=environment
+    )
 
 
 def fork_launch(

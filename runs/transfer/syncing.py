@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,12 +85,12 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
     return list(deliveries(Path(folder), url))
 
 
-def deliveries(folder: Path, url: str | None = None) -> Iterator[SyncResult]:
-    """Do as `sync` does, and yield each result as it comes."""
+def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None = None) -> Iterator[SyncResult]:
+    """Do as `sync` does, with all runs in a folder or `only` some of them, and yield each result as it comes."""
     given = _parse(url)
     with contextlib.ExitStack() as stack:
         servers: dict[str | None, _Server] = {}
-        for run_folder in run_folders(folder):
+        for run_folder in run_folders(folder) if only is None else only:
             destination = None
             try:
                 destination = _destination(run_folder, url, given)

@@ -72,6 +72,9 @@ class Queue:
         record_to: The folder of runs that those of a database are recorded in that have no folder on this machine.
         settings: What their configs were recorded without: URLs with their passwords.
         options: Options of the experiments' command lines, in the place of the recorded ones, such as `-m URL`.
+
+    Attributes:
+        num_passed_over: Runs that waited, and could not be started, when none was taken last.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Queue:
         settings: Sequence[str] = (),
         options: Sequence[str] = (),
     ) -> None:
+        self.num_passed_over = 0
         self._store = store
         self._tell = tell
         self._retries = retries
@@ -109,10 +113,12 @@ class Queue:
         Raises:
             StoreError: If the store cannot be read.
         """
+        passed_over = 0
         for run in self._waiting():
             try:
                 taken = self._take(run)
             except RunsError as error:
+                passed_over += 1
                 reason = str(error)
                 if (run.id, reason) not in self._told:
                     self._told.add((run.id, reason))
@@ -120,6 +126,7 @@ class Queue:
             else:
                 if taken is not None:
                     return taken
+        self.num_passed_over = passed_over
         return None
 
     def enqueue(self, run: Run) -> None:

@@ -52,7 +52,9 @@ class Event:
     """What a process tells of its run.
 
     Attributes:
-        kind: `started`, once the run is recorded, or `report`, of a value of the metric that is watched.
+        kind: `ready`, of a sweep's trial that asks whether its run may begin; `started`, once the run is recorded; or
+            `report`, of a value of the metric that is watched.
+        lease: Of the process that asks.
         uid: Of the run that has started; None if it is not recorded.
         folder: Of its record; None if it has none.
         name, value, step: What was reported.
@@ -64,6 +66,7 @@ class Event:
     name: str = ""
     value: float = float("nan")
     step: float = 0
+    lease: Mapping[str, Any] | None = None
 
 
 class WarmPython:
@@ -112,7 +115,8 @@ class WarmPython:
             launch: The process.
             output: File descriptor for all that it prints; None is stdout and stderr of this process.
             trial: What it is to know of its trial: `sweep`, `trial`, `attempt` and `parameters`, which its record will
-                tell; `metric`, which it reports; and whether it `prunes`: waits for an answer to each report.
+                tell; `metric`, which it reports; whether it `prunes`: waits for an answer to each report; and whether
+                it `asks`: waits for an answer before its run begins.
 
         Raises:
             LaunchError: If it cannot be started.
@@ -243,8 +247,15 @@ class Job:
 
     def answer(self, prune: bool) -> None:
         """Answer a report: whether the run is to end here, as PRUNED."""
+        self._tell({"prune": bool(prune)})
+
+    def let_begin(self, may_begin: bool) -> None:
+        """Answer a trial that is `ready`: whether its run may begin."""
+        self._tell({"begin": may_begin})
+
+    def _tell(self, answer: Mapping[str, bool]) -> None:
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            self._line.send(json.dumps({"prune": bool(prune)}).encode() + b"\n")
+            self._line.send(json.dumps(answer).encode() + b"\n")
 
     def poll(self) -> int | None:
         """Return its exit code, negative for the signal that ended it; None while it runs.

@@ -188,9 +188,12 @@ class Server:
         out, err, line, report = descriptors
         request["cold"] = self.hindrance or why_cold(request)
         server = os.getpid()
+        # Signals are ignored here, and the child takes them from `become` on: one that comes between waits till then.
+        request["mask"] = signal.pthread_sigmask(signal.SIG_BLOCK, KEPT)
         try:
             pid = os.fork()
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
             os.write(report, json.dumps({"error": error.strerror}).encode() + b"\n")
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -208,6 +211,7 @@ class Server:
             for descriptor in others if self.agent_process is None else [*others, self.agent_process]:
                 os.close(descriptor)
             return True
+        signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)  # as the child does, whoever is first
         for descriptor in (out, err, line):
@@ -298,6 +302,7 @@ def become(request: dict[str, Any], ignored: Collection[int]) -> None:
         # A script starts what stands before an `&` with SIGINT ignored; nohup means it.
         is_ignored = number in ignored and number != signal.SIGINT
         signal.signal(number, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
     os.chdir(request["cwd"])
 
 

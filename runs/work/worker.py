@@ -91,7 +91,9 @@ class Worker:
                         if until_empty:
                             return
                         if not is_waiting:
-                            self._tell("no run waits; looking for new ones until Ctrl-C")
+                            passed_over = self._queue.num_passed_over
+                            waits = f"{passed_over} passed over" if passed_over else "no run waits"
+                            self._tell(f"{waits}; looking for new ones until Ctrl-C")
                         time.sleep(_LOOK_S)
                     is_waiting = not self._running
                     self._look()

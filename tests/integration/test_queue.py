@@ -240,6 +240,26 @@ def test_run_whose_sources_have_changed_is_passed_over_and_started_where_that_is
     assert lab.runs() == {"1": "COMPLETED"}
 
 
+def test_work_says_how_many_runs_it_passed_over(lab, capsys):
+    lab.enqueue({"x": 1}, {"x": 2})
+    lab.script.write_text(lab.script.read_text() + "# changed\n")
+    store = str(lab.folder / "my_runs")
+    assert main(["--store", store, "work", "--until-empty"]) == 0
+    assert capsys.readouterr().out == f"2 runs wait in {store} and cannot be started here, for the reasons above\n"
+
+
+@pytest.mark.parametrize("where", ["files", "mongo"], indirect=True)
+def test_a_queued_run_that_is_removed_is_cancelled_until_it_is_restored(lab, where):
+    lab.enqueue({"x": 1}, {"x": 2})
+    store = where if "://" in where else str(lab.folder / where)
+    assert main(["--store", store, "rm", "1", "--yes"]) == 0
+    assert lab.work(where).num_started == 1
+    assert lab.ran.read_text() == "2\n"
+    assert main(["--store", store, "restore", "1"]) == 0
+    assert lab.work(where).num_started == 1
+    assert lab.ran.read_text() == "2\n1\n"
+
+
 def test_places_share_threads_and_gpus(lab, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     monkeypatch.delenv("OMP_NUM_THREADS")

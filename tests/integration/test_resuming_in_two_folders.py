@@ -67,6 +67,8 @@ def test_states_of_a_run_in_several_folders_are_found_from_the_others(train, tmp
         assert with_folder(run)[1] == tmp_path / "a" / "1"
         assert [one.path for one in states_of(run)] == [state]
         assert resume_launch(run).environment["SACRISTAN_RESUME"] == str(tmp_path / "a" / "1")
+        elsewhere = resume_launch(run, script=tmp_path / "moved" / "script.py")
+        assert elsewhere.command[1] == str(tmp_path / "moved" / "script.py")
         shutil.rmtree(tmp_path / "a" / "1")
         assert with_folder(run)[1] == tmp_path / other / "1"
 

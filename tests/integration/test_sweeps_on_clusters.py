@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -17,12 +18,12 @@ import pytest
 from observers.mongo.destination import Destination
 from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.engines import Engine
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.spec import read_spec
-from tests.integration.test_sweeps import FAST, GRID, TINY, WAITING, command
+from runs.work.sweeps.trials import Means
+from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command
 from tests.processes import PIPE, STDOUT, Process
 
 PACKAGES = ("sacred", "sacred.observers", "sacred.commandline_options")
@@ -190,6 +191,14 @@ def test_what_no_node_has_is_refused(ray, grid):
         work(Engine("ray", resources={"cpus": 64}), grid)
 
 
+@pytest.mark.nightly
+def test_ray_that_does_not_start_is_one_sentence(grid, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/nowhere")
+    with pytest.raises(SweepError, match=r"^sweep\.engine=ray: Ray does not start on this machine .*/proc/nowhere"):
+        work(Engine("ray"), grid)
+
+
 # ---------------------------------------------------------------------- Slurm
 
 
@@ -205,6 +214,17 @@ def test_tasks_of_an_array_try_each_point_once(grid, cluster, capfd):
     check_done_once(status, grid[0].base)
     assert "agents are queued" in capfd.readouterr().out
     assert not list(grid[0].base.rglob("request-*"))
+
+
+def test_options_are_typed_as_the_docs_print_them(tmp_path):
+    needing_submitit()
+    (tmp_path / "tiny.py").write_text(TINY)
+    printed = re.findall(r"sweep\.\w+='[^']*'", (ROOT / "docs/sweeping.md").read_text())
+    given = {name: text for name, _, text in (one.replace("'", "").partition("=") for one in printed)}
+    assert given["sweep.slurm"] == "{cluster: local}"
+    words = ("sweep.over={x: [1.0]}", FAST, "sweep.engine=slurm", f"sweep.resources={given['sweep.resources']}")
+    done = command("sweep.run", "with", *words, f"sweep.slurm={given['sweep.slurm']}", cwd=tmp_path)
+    assert "1 of 1 done" in done.stdout, done.stdout
 
 
 @pytest.mark.nightly

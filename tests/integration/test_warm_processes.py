@@ -254,6 +254,13 @@ def test_killed_agent_takes_the_warm_process_and_its_runs_along(tmp_path):
         assert (run.status, run["meta.interrupted_by"]) == ("INTERRUPTED", "SIGTERM")
 
 
+def test_a_signal_right_behind_the_fork_is_not_lost(warm, write):
+    for _ in range(20):
+        with warm.start(write("import sys; sys.stdin.read(); import time; time.sleep(60)")) as job:
+            os.kill(job.pid, signal.SIGTERM)
+            assert job.wait(30) == -signal.SIGTERM
+
+
 def test_killed_warm_process_ends_its_runs_and_is_started_again(write, tmp_path):
     with WarmPython(["sacred"]) as warm:
         with warm.start(write(EXPERIMENT + WAITING)) as job:

@@ -1,7 +1,9 @@
 """`Agent`: takes points of a sweep, one after the other, runs them, and notes what came of them.
 
 Any number of agents work on a sweep, on any machine that sees its home; each of them may be killed at any time. What an
-agent was at when it died is claimed by another one, which resumes the run from its newest state, or starts it anew.
+agent was at when it died is claimed by another one, which resumes the run from its newest state, or starts it anew. A
+run begins only once its agent, alive, has seen that the point is still its own; so a point completes once, whenever
+agents are killed.
 """
 
 from __future__ import annotations
@@ -16,21 +18,17 @@ import socket
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from runs.errors import RunsError
-from runs.rerun.launching import Launch
 from runs.stores.opening import open_store
-from runs.stores.run import Run
 from runs.stores.store import Store
 from runs.work.sweeps.home import BEAT_S, Claim, Home
 from runs.work.sweeps.spec import Spec, read_spec
 from runs.work.sweeps.study import Point, Study
-from runs.work.sweeps.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
+from runs.work.sweeps.trials import Ended, Means, Trials
 from runs.work.warm import WarmPython
 
-__all__ = ["Agent", "Means"]
+__all__ = ["Agent"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,44 +38,6 @@ _LOOK_S = 5.0
 _TRIES, _MOST_SPREAD = 20, 1024
 # Points that may fail, before any has come to its end, until the sweep is given up.
 _FIRST_FAILURES = 3
-
-
-@dataclasses.dataclass(frozen=True)
-class Means:
-    """What an agent works with.
-
-    Attributes:
-        base: The folder to record runs below.
-        options: Options of the experiment's command line, such as the database.
-        environment: Variables to set for the runs: threads, GPUs.
-        packages: Modules to import once for all runs; None for those that experiments commonly use.
-        retries: How often a point is tried again when what ran it was killed.
-        repeat: Whether a point with the parameters of a finished one is run all the same.
-        deadline: When to take no more points, as `time.time`; None for never.
-        output: File descriptor for what the runs print; None is that of the agent.
-        lab: The folder that the experiment's sources were shipped to; None where they lie as the sweep says.
-    """
-
-    base: Path
-    options: tuple[str, ...] = ()
-    environment: dict[str, str] = dataclasses.field(default_factory=dict)
-    packages: tuple[str, ...] | None = None
-    retries: int = 3
-    repeat: bool = False
-    deadline: float | None = None
-    output: int | None = None
-    lab: Path | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ended:
-    """What became of a run: a value for each objective, metrics that constraints name; or a state and its reason."""
-
-    state: str
-    values: tuple[float, ...] = ()
-    measured: dict[str, float] = dataclasses.field(default_factory=dict)
-    reason: str = ""
-    uid: str | None = None
 
 
 class Agent:
@@ -95,13 +55,24 @@ class Agent:
 
     def __init__(self, home: Home, means: Means, warm: WarmPython) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
-        self._home, self._means, self._warm = home, means, warm
+        self._home, self._means = home, means
         self._definition = home.definition()
         if means.lab is not None:
-            self._definition = self._definition.shipped(means.lab)
+            self._definition = self._definition.located(means.lab)
         self._spec: Spec = read_spec(self._definition.spec)
         self.study = Study(home, self._definition, self._spec)
         self._store: Store = open_store(means.base, create=True)
+        self._trials = Trials(
+            self.name,
+            home,
+            self._definition,
+            self._spec,
+            study=self.study,
+            store=self._store,
+            means=means,
+            warm=warm,
+            beat=self._beat,
+        )
         self._first_free = 0
         # Among so many points the next one is chosen: more where others were quicker, so that a crowd spreads out.
         self._spread = 1
@@ -251,18 +222,20 @@ class Agent:
 
     def _see_through(self, point: Point, attempt: int) -> None:
         """Run a point, with each of its seeds, and note what came of it."""
-        ended: list[_Ended] = []
+        ended: list[Ended] = []
         for seed in self._seeds(point):
-            one = self._run(point, attempt, seed)
+            one = self._trials.run(point, attempt, seed)
             while one.state == "KILLED" and attempt - point.times_given_back < self._means.retries:
                 attempt += 1
                 if not self._home.claim(Claim(point.number, attempt, self.name)):
                     return  # another agent took this one for dead
-                one = self._run(point, attempt, seed)
+                one = self._trials.run(point, attempt, seed)
             ended.append(one)
             if one.state != "COMPLETE":
                 break
         last = ended[-1]
+        if last.state == "LOST":
+            return
         uids = [one.uid for one in ended if one.uid]
         if last.state == "COMPLETE":
             values = [statistics.fmean(column) for column in zip(*(one.values for one in ended), strict=True)]
@@ -280,89 +253,6 @@ class Agent:
         if self._spec.seeds == 1:
             return [None]
         return [self._definition.seed + index for index in range(self._spec.seeds)]
-
-    def _run(self, point: Point, attempt: int, seed: int | None) -> _Ended:
-        """Run a point with one seed, or see what is there of it already, to its end."""
-        earlier = None
-        if attempt:
-            earlier = earlier_run(self._store, self._home.id, point.number, seed)
-        if earlier is not None:
-            earlier = self._settled(earlier)
-            if earlier.status in ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED"):
-                return self._judged(earlier)
-        settings = point.parameters if seed is None else {**point.parameters, "seed": seed}
-        launch = resumed(earlier) if earlier is not None else None
-        if launch is None:
-            launch = trial_launch(
-                self._definition, settings, self._means.base, self._means.options, self._means.environment
-            )
-        else:
-            launch = dataclasses.replace(launch, environment={**launch.environment, **self._means.environment})
-        folder, code = self._watched(launch, point, attempt, settings)
-        if folder is None:
-            said = (
-                f"ended with exit code {code} before it recorded a run"
-                if code >= 0
-                else f"was killed by signal {-code}"
-            )
-            return _Ended("KILLED" if code < 0 else "FAIL", reason=f"trial {point.number} {said}; {launch.text}")
-        # A process that was killed may take a moment to let go of its record.
-        return self._judged(self._settled(self._store.get(folder.name)))
-
-    def _settled(self, run: Run) -> Run:
-        """Return a run once it has ended: one whose agent died saves its state first, or goes on to its end."""
-        while run.is_living:
-            time.sleep(0.2)
-            self._beat()
-            run = self._store.get(run.id)
-        return run
-
-    def _watched(self, launch: Launch, point: Point, attempt: int, settings: dict[str, Any]) -> tuple[Path | None, int]:
-        """Start a run and wait for its end; return its folder and the exit code."""
-        trial = {
-            "sweep": self._home.id,
-            "trial": point.number,
-            "attempt": attempt,
-            "parameters": settings,
-            "metric": base_metric(self._spec.objectives[0].name) if self._spec.objectives else "",
-            "goals": {base_metric(one.name): one.goal[:3] for one in self._spec.objectives},
-            "prunes": self.study.prunes,
-        }
-        folder: Path | None = None
-        with self._warm.start(launch, output=self._means.output, trial=trial) as job:
-            while True:
-                code = job.poll()
-                for event in job.events(0 if code is not None else 1.0):
-                    if event.kind == "started":
-                        folder = None if event.folder is None else Path(event.folder)
-                    elif event.kind == "report":
-                        is_hopeless = self.study.report(point.number, round(event.step), event.value)
-                        if self.study.prunes:
-                            job.answer(is_hopeless)
-                if code is not None:
-                    return folder, code
-                self._beat()
-
-    def _judged(self, run: Run) -> _Ended:
-        """Return what a run that has ended comes to."""
-        status = run.status
-        if status == "PRUNED":
-            return _Ended("PRUNED", uid=run.uid)
-        if status in ("DEAD", "INTERRUPTED"):
-            return _Ended("KILLED", reason=f"run {run.id} is {status}", uid=run.uid)
-        if not status.startswith("COMPLETED"):
-            trace = run.document.get("fail_trace") or []
-            why = str(trace[-1]).strip() if trace else status
-            return _Ended("FAIL", reason=f"run {run.id} is {status}: {why}", uid=run.uid)
-        objectives = [objective.name for objective in self._spec.objectives]
-        constrained = [constraint.metric for constraint in self._spec.constraints]
-        found = {name: objective_value(run, name) for name in (*objectives, *constrained)}
-        reasons = [value for value in found.values() if isinstance(value, str)]
-        if reasons:
-            return _Ended("FAIL", reason=reasons[0], uid=run.uid)
-        numbers = {name: float(value) for name, value in found.items()}
-        measured = {name: numbers[name] for name in constrained}
-        return _Ended("COMPLETE", tuple(numbers[name] for name in objectives), measured, uid=run.uid)
 
     def _beat(self) -> None:
         if time.monotonic() - self._last_beat > BEAT_S:

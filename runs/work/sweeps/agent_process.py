@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from runs.rerun.ending import EndsWithUs
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.place import Place
+from runs.work.sweeps.trials import Means
 
 __all__ = ["END_BOUND_S", "ROOT", "AgentProcess", "Worker", "agent_request"]
 

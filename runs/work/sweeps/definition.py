@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ __all__ = ["Definition", "lasting"]
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """What every agent of a sweep has to know. It is written once, and never changed.
+    """What every agent of a sweep has to know. The question that it asks never changes.
 
     Attributes:
         id: Its name: letters and digits.
@@ -24,8 +24,8 @@ class Definition:
         spec: The spec, as `Spec.document` gives it.
         script: The main file, relative to `base` where it lies below it.
         module: The main module, where the experiment is started as one; else empty.
-        base: The folder of the experiment's sources, on the machine that created the sweep.
-        cwd: The folder that trials are started in.
+        base: The folder of the experiment's sources, where `sweep.run` was last given.
+        cwd: The folder that trials are started in, there.
         settings: What all trials have in common: named configs and assignments, as behind `with`.
         options: Options of the experiment's command line that all trials have, without the database.
         seed: What the sampler's random numbers derive from; and the first seed of each trial, where it has several.
@@ -58,8 +58,31 @@ class Definition:
         start = next(places, 0)
         return digits[start : start + 8]
 
-    def shipped(self, lab: Path) -> Definition:
-        """Return the same for a machine that the sources were shipped to, into the folder `lab`."""
+    @property
+    def path(self) -> Path:
+        """The main file."""
+        return Path(self.base) / self.script
+
+    def check_parameters(self, names: Iterable[str]) -> None:
+        """Refuse parameters that no run of the sweep could vary.
+
+        Raises:
+            SweepError: If one is a setting of the sweep itself, or fixed for all runs.
+        """
+        fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
+        for name in names:
+            if name.partition(".")[0] == "sweep":
+                raise SweepError(
+                    f"{name}: is a setting of the sweep itself, expected settings of its runs; give it as {name}=..."
+                )
+            for key, word in fixed.items():
+                if name == key or name.startswith(f"{key}.") or key.startswith(f"{name}."):
+                    raise SweepError(f"{name}: is searched, but {word} is fixed for all runs; leave one of them out")
+
+    def located(self, lab: Path) -> Definition:
+        """Return the same with the sources in the folder `lab`, where they lie or were shipped to on this machine."""
+        if str(lab) == self.base:
+            return self
         cwd = Path(self.cwd)
         below = cwd.relative_to(self.base) if cwd.is_relative_to(self.base) else Path()
         return dataclasses.replace(self, base=str(lab), cwd=str(lab / below))

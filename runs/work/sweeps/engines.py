@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runs.errors import SweepError
 from runs.work.sharing import divided_threads
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.definition import Definition
+from runs.work.sweeps.extras import needing_extra
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.status import Status
 from runs.work.sweeps.supervising import supervise
+from runs.work.sweeps.trials import Means
 
 __all__ = ["Engine"]
 
@@ -57,6 +59,17 @@ class Engine:
         cluster = self.slurm.get("cluster", "slurm")
         if cluster not in _CLUSTERS:
             raise SweepError(f"sweep.slurm: got the cluster {cluster!r}, expected one of: {', '.join(_CLUSTERS)}")
+
+    def check_extras(self) -> None:
+        """Refuse an engine whose package is not installed.
+
+        Raises:
+            MissingExtraError: If it is not.
+        """
+        package = {"ray": "ray", "slurm": "submitit"}.get(self.name)
+        if package is not None:
+            with needing_extra(self.name, f"sweep.engine={self.name}"):
+                importlib.import_module(package)
 
     def _check_resource(self, name: str, value: Any) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

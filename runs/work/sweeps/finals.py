@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from runs.errors import SweepError
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.judging import Judgement, choose_finalists, fresh_seeds, judge
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.spec import Objective
 from runs.work.sweeps.status import Watcher
 from runs.work.sweeps.supervising import supervise
+from runs.work.sweeps.trials import Means
 
 __all__ = ["finals"]
 

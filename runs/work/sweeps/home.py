@@ -3,6 +3,7 @@
     sweep.json              the definition
     study.journal           Optuna's journal of the study
     claims/000017.0         who took the trial 17, at the first attempt
+    claims/000017.0.lease   the lease of the process that last began a run of that attempt
     agents/NAME.json        the lease of an agent
     stopped                 no new trials are to be started
 
@@ -18,12 +19,13 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from observers.record.atomic_file import make_folder, replacing
 from observers.record.identity import is_alive, lease
+from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
 from runs.errors import SweepError
 from runs.work.sweeps.definition import Definition
@@ -79,7 +81,7 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def replace(self, definition: Definition) -> None:
-        """Write another definition down, of a sweep that is there: one that tries more points."""
+        """Write another definition down, of a sweep that is there: one that tries more points, or elsewhere."""
 
     @abc.abstractmethod
     def storage(self) -> BaseStorage:
@@ -97,6 +99,24 @@ class Home(abc.ABC):
     @abc.abstractmethod
     def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
         """Return the last claim on each of some trials, by its number; without those that nobody has claimed."""
+
+    def begin(self, claim: Claim, process: Mapping[str, Any]) -> bool:
+        """Note the lease of a process that is about to begin a run; return False if another agent has the trial by now.
+
+        Whoever takes the trial over claims it first, and looks at `earlier_processes` then. So either the process is
+        refused here, or its successor sees it.
+        """
+        self._note_process(claim, process)
+        last = self.last_claims([claim.trial]).get(claim.trial)
+        return last is not None and (last.attempt, last.agent) == (claim.attempt, claim.agent)
+
+    @abc.abstractmethod
+    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
+        """Note the lease of the process that runs an attempt."""
+
+    @abc.abstractmethod
+    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
+        """Return the leases of processes that have begun runs of earlier attempts than this one."""
 
     @abc.abstractmethod
     def beat(self, agent: str) -> None:
@@ -196,6 +216,20 @@ class FolderHome(Home):
             except FileNotFoundError:
                 return found
         raise AssertionError
+
+    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
+        with replacing(self._lease_path(claim.trial, claim.attempt), durable=False) as stream:
+            stream.write(json.dumps(process).encode())
+
+    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
+        found = []
+        for attempt in range(claim.attempt):
+            with contextlib.suppress(FileNotFoundError):
+                found.append(parse_json(read_regular(self._lease_path(claim.trial, attempt))))
+        return found
+
+    def _lease_path(self, trial: int, attempt: int) -> Path:
+        return self.folder / "claims" / f"{trial:06d}.{attempt}.lease"
 
     def _claim_path(self, trial: int, attempt: int) -> Path:
         return self.folder / "claims" / f"{trial:06d}.{attempt}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import DuplicateKeyError, PyMongoError
@@ -108,6 +108,17 @@ class MongoHome(Home):
         entries = self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted)))
         found = sorted(Claim(entry["trial"], entry["attempt"], entry["agent"]) for entry in entries)
         return {claim.trial: claim for claim in found}
+
+    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
+        entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}"}
+        claims = lasting(self._parts.sweep_claims)
+        self._outages.ask(lambda: claims.update_one(entry, {"$set": {"lease": dict(process)}}))
+
+    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
+        wanted = {
+            "sweep": self.id, "trial": claim.trial, "attempt": {"$lt": claim.attempt}, "lease": {"$exists": True},
+        }  # fmt: skip
+        return [entry["lease"] for entry in self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted)))]
 
     def beat(self, agent: str) -> None:
         self._outages.ask(

@@ -21,16 +21,51 @@ from runs.work.sweeps.extras import needing_extra
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["own_storage", "shared_storage"]
+__all__ = ["check_storage", "has_study", "own_storage", "shared_storage"]
 
 
-def shared_storage(url: str) -> BaseStorage | str:
-    """Return the storage of a URL as agents open it: of a file of SQLite without connections that stay open."""
-    from optuna.storages import RDBStorage
+def shared_storage(url: str) -> BaseStorage:
+    """Return the storage of a URL as agents open it: of a file of SQLite without connections that stay open.
+
+    Raises:
+        SweepError: If it cannot be opened.
+    """
+    from optuna.exceptions import OptunaError
+    from optuna.storages import RDBStorage, get_storage
+    from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
     is_file = url.startswith("sqlite") and not url.endswith((":memory:", "://"))
-    return RDBStorage(url, {"poolclass": NullPool}) if is_file else url
+    try:
+        return RDBStorage(url, {"poolclass": NullPool}) if is_file else get_storage(url)
+    except (OptunaError, SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
+        cause = error.__cause__ or error
+        why = str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0]
+        raise SweepError(
+            f"sweep.storage: got {url!r}, which cannot be opened ({why}); expected the URL of an Optuna storage, such "
+            "as sqlite:///study.db"
+        ) from error
+
+
+def check_storage(definition: Definition) -> None:
+    """Refuse a storage of a sweep's own that cannot be opened.
+
+    Raises:
+        SweepError: If it cannot be opened.
+    """
+    if definition.storage:
+        shared_storage(definition.storage)
+
+
+def has_study(definition: Definition) -> bool:
+    """Tell whether the storage of a sweep's own has its study.
+
+    Raises:
+        SweepError: If it cannot be opened.
+    """
+    import optuna
+
+    return definition.id in optuna.get_all_study_names(shared_storage(definition.storage))
 
 
 @contextlib.contextmanager

@@ -76,7 +76,14 @@ def ray_agents(
 def _connect(ray: Any, address: str | None, place: Place, lab: Path) -> None:
     quiet = {"log_to_driver": False, "configure_logging": False}
     if address is None:
-        ray.init("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+        try:
+            ray.init("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES, **quiet)
+        except Exception as error:  # which may be of any kind
+            ray.shutdown()
+            raise SweepError(
+                f"sweep.engine=ray: Ray does not start on this machine ({_first_line(error)}); its logs are in"
+                " /tmp/ray; sweep.workers=N does without it"
+            ) from error
         return
     excludes = list(_EXCLUDES)
     if place.base.absolute().is_relative_to(lab):

@@ -28,6 +28,17 @@ def without_experimental_warnings() -> Iterator[None]:
         yield
 
 
+def check_extra(spec: Spec) -> None:
+    """Ask for the packages that a sweep needs, before anything is started.
+
+    Raises:
+        MissingExtraError: If Optuna, or what the method needs, is not installed.
+    """
+    with needing_extra("sweeps", "a sweep"):
+        import optuna  # noqa: F401
+    make_sampler(spec, 0, 0)
+
+
 def make_sampler(spec: Spec, seed: int, number: int) -> BaseSampler:
     """Return the sampler for one trial.
 

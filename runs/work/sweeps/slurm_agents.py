@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from runs.errors import SweepError
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
 from runs.work.sweeps.extras import needing_extra
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.status import Status, Watcher
 from runs.work.sweeps.supervising import display
+from runs.work.sweeps.trials import Means
 
 __all__ = ["ArrayTask", "run_array"]
 
@@ -124,13 +124,13 @@ def run_array(
 
 
 def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], show: Callable[[str], None]) -> Status:
-    """Show how a sweep stands until all jobs have ended; of none, until no agent of others is at work. Return that."""
+    """Show how a sweep stands until all jobs have ended, and no agent of others is at work; return that."""
     with display(show, status, watcher) as look:
         while True:
             has_ended = all(job.done() for job in jobs)
             status = watcher.look()
             look(status)
-            if has_ended and (jobs or not status.num_agents):
+            if has_ended and (status.is_done or not status.num_agents):
                 return status
             time.sleep(_LOOK_S)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runs.errors import SweepError
 from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.home import Home
 from runs.work.sweeps.spec import Spec, read_spec
@@ -16,7 +18,7 @@ from runs.work.sweeps.trial_runs import setting_text
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["Status", "Watcher", "command_line", "parameters_text", "status_lines"]
+__all__ = ["Status", "Watcher", "check_not_all_failed", "command_line", "parameters_text", "status_lines"]
 
 _SHOWN = 8
 
@@ -91,10 +93,8 @@ class Watcher:
         running = tuple(number for number in unfinished if number in claims and claims[number].agent in living)
         abandoned = tuple(number for number in unfinished if number not in running)
         took = [point.duration_s for point in points.values() if point.duration_s and "same_as" not in point.notes]
+        self.definition = self.home.definition()  # whose limit may have changed meanwhile
         limit = self.limit()
-        if limit is not None and len(points) - len(unfinished) >= limit:  # which may have been raised meanwhile
-            self.definition = self.home.definition()
-            limit = self.limit()
         left_s = None
         if took and limit is not None and living:
             left = limit - sum(point.is_finished for point in points.values())
@@ -118,6 +118,25 @@ def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
         return any(all(a <= b for a, b in zip(other, mine, strict=True)) and other != mine for other in costs.values())
 
     return tuple(point for point in complete if not is_beaten(point))
+
+
+def check_not_all_failed(status: Status, folder: Path) -> None:
+    """Refuse to call a sweep done all of whose trials have failed.
+
+    Args:
+        status: How the sweep stands.
+        folder: Where its runs have printed to.
+
+    Raises:
+        SweepError: If they have.
+    """
+    if not status.num_finished or status.running or status.count("FAIL") < status.num_finished:
+        return
+    last = status.points[max(status.points)]
+    count = f"all {status.num_finished} trials have" if status.num_finished > 1 else "the one trial has"
+    raise SweepError(
+        f"sweep {status.id}: {count} failed: {last.notes.get('reason', 'unknown')}; what runs printed is in {folder}"
+    )
 
 
 def parameters_text(point: Point) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import signal
 import sys
 import time
@@ -13,10 +14,11 @@ from typing import IO, Any
 
 from runs.errors import SweepError
 from runs.rerun.wording import end_text
-from runs.work.sweeps.agent import Means
 from runs.work.sweeps.agent_process import END_BOUND_S, AgentProcess, Worker, agent_request
 from runs.work.sweeps.place import Place
+from runs.work.sweeps.printed import last_line
 from runs.work.sweeps.status import Status, Watcher, parameters_text, status_lines
+from runs.work.sweeps.trials import Means
 
 __all__ = ["display", "supervise"]
 
@@ -63,11 +65,14 @@ def supervise(
 
             crew = _Crew(begin, workers, log)
             try:
-                status = before
-                while crew.is_working or (crew.has_lost and _is_unfinished(status, means)):
+                status, is_waiting = before, False
+                while crew.is_working or _is_unfinished(status, means):
                     status = watcher.look()
                     crew.look(status)
-                    if not crew.is_working and crew.has_lost and _is_unfinished(status, means):
+                    if not crew.is_working and _is_unfinished(status, means):
+                        if not is_waiting:
+                            show("no point is left to take; waiting for those that agents of others are at")
+                        is_waiting = True
                         crew.reinforce(status)
                     look(status)
                     time.sleep(_LOOK_S)
@@ -80,7 +85,7 @@ def supervise(
 
 
 def _is_unfinished(status: Status, means: Means) -> bool:
-    """Tell whether points are left, such as one that an agent on another machine had when it was lost."""
+    """Tell whether points are left, such as those that agents of others are at, or were when they were lost."""
     is_late = means.deadline is not None and time.time() >= means.deadline
     return not (status.is_done or status.is_stopped or is_late)
 
@@ -92,17 +97,13 @@ class _Crew:
         begin: Starts an agent with these variables.
         workers: For each agent, its variables.
         log: Where the agents say what is wrong.
-
-    Attributes:
-        has_lost: Whether an agent was killed. Where that was on another machine, its lease tells some time later.
     """
 
     def __init__(self, begin: Callable[[dict[str, str]], Worker], workers: Sequence[dict[str, str]], log: Path) -> None:
-        self._begin, self._log = begin, log
+        self._begin, self._log, self._log_start = begin, log, log.stat().st_size
         self._running: list[tuple[dict[str, str], Worker]] = []
         self._spare: dict[str, str] = dict(workers[0]) if workers else {}
         self._errors = self._kills = self._finished = 0
-        self.has_lost = False
         try:
             for variables in workers:
                 self._running.append((variables, begin(variables)))
@@ -130,7 +131,7 @@ class _Crew:
                 self._replace(variables, code)
 
     def reinforce(self, status: Status) -> None:
-        """Start another agent for what one has left undone, once its lease has run out.
+        """Start another agent for what one has left undone, once none is alive: a lease may run out some time later.
 
         Raises:
             SweepError: If that has been done often, and nothing came of it.
@@ -149,10 +150,11 @@ class _Crew:
                 self._remove(*entry)
             return
         self._errors, self._kills = self._errors + (code > 0), self._kills + (code < 0)
-        self.has_lost |= code < 0
         if self._errors >= _MOST_ERRORS or self._kills >= _MOST_KILLS:
+            last = last_line(self._log, self._log_start) if code > 0 else ""
+            why = f": {last}" if last else ""
             raise SweepError(
-                f"agents end before they get anything done, the last one by {end_text(code)}; see {self._log}"
+                f"agents end before they get anything done, the last one by {end_text(code)}{why}; see {self._log}"
             )
         self._running.append((variables, self._begin(variables)))
 
@@ -200,7 +202,7 @@ class _Table:
     def look(self, status: Status, names: tuple[str, ...]) -> None:
         from rich.text import Text
 
-        self._live.update(Text("\n".join(status_lines(status, names)), no_wrap=True, overflow="ellipsis"))
+        self._live.update(Text("\n".join(status_lines(status, names)), no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 @contextlib.contextmanager
@@ -219,6 +221,21 @@ def display(show: Callable[[str], None], before: Status, watcher: Watcher) -> It
         return
     from rich.live import Live
 
-    with Live(refresh_per_second=4) as live:
+    with Live(refresh_per_second=4) as live, _logging_above():
         table = _Table(live)
         yield lambda status: table.look(status, names)
+
+
+@contextlib.contextmanager
+def _logging_above() -> Iterator[None]:
+    """Let what is logged go to where stderr is redirected to: above the table, not into its lines."""
+    terminal = sys.__stderr__
+    streaming = [one for one in logging.getLogger().handlers if isinstance(one, logging.StreamHandler)]
+    handlers = [one for one in streaming if one.stream is terminal]
+    for handler in handlers:
+        handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.setStream(terminal)

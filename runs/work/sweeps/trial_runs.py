@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,9 +35,7 @@ def trial_launch(
         options: Further options of the experiment's command line.
         environment: Variables to set.
     """
-    source = Path(definition.base)
-    script = source / definition.script
-    how = ["-P", "-m", definition.module] if definition.module else [str(script)]
+    how = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
     words = [*definition.settings, *(f"{key}={setting_text(value)}" for key, value in settings.items())]
     command = [sys.executable, *how, *(["with", *words] if words else []), *definition.options, *options]
     variables = {RECORD_TO_VARIABLE: str(base.absolute()), **environment}
@@ -84,12 +83,12 @@ def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run |
     return found[0] if found else None
 
 
-def resumed(run: Run) -> Launch | None:
-    """Return how a run is resumed from its newest state; None if it keeps none on this machine."""
+def resumed(run: Run, definition: Definition) -> Launch | None:
+    """Return how the script of a sweep resumes a run from its newest state; None if none is kept on this machine."""
     try:
         if not list(run.checkpoints):
             return None
-        return resume_launch(run)
+        return dataclasses.replace(resume_launch(run, script=definition.path), cwd=Path(definition.cwd))
     except (LaunchError, StoreError):
         return None
 

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from runs.errors import RunsError
-from runs.work.sweeps.agent import Agent, Means
+from runs.work.sweeps.agent import Agent
 from runs.work.sweeps.place import Place
+from runs.work.sweeps.trials import Means
 from runs.work.warm import PACKAGES, WarmPython
 
 __all__ = ["main", "work"]
@@ -55,7 +56,7 @@ def main() -> int:
         work(Place.of(given["place"]), given["id"], means)
     except KeyboardInterrupt:
         return 130
-    except RunsError as error:
+    except (RunsError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,0 +1,78 @@
+"""Agents that are killed while a trial still imports: its attempt goes to another, and each point completes once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+
+import psutil
+import pytest
+
+from observers.mongo.destination import Destination
+from observers.record.identity import lease
+from runs.stores.opening import open_store
+from runs.work.sweeps.home import Claim
+from runs.work.sweeps.place import Place
+from tests.integration.test_sweeps import FAST, TINY
+from tests.processes import PIPE, STDOUT, Process
+
+# The first trial imports until it is let go, deaf to SIGTERM, as libraries may make it.
+SLOW_TO_IMPORT = """
+import os, signal, time
+if "SACRISTAN_TRIAL" in os.environ and not os.path.exists("first"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with open("partial", "w") as stream:
+        stream.write(str(os.getpid()))
+    os.rename("partial", "first")
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+"""
+
+
+def is_running(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_a_trial_that_imports_while_its_agent_is_killed_is_refused_at_its_start(tmp_path):
+    (tmp_path / "tiny.py").write_text(SLOW_TO_IMPORT + TINY)
+    words = ("sweep.run", "with", "sweep.over={x: [1.0]}", "sweep.metric=loss", FAST)
+    with Process([sys.executable, "tiny.py", *words], cwd=tmp_path, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        while not (tmp_path / "first").exists():
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.02)
+        first = int((tmp_path / "first").read_text())
+        (agent,) = [json.loads(path.read_text()) for path in tmp_path.glob("my_runs/sweeps/*/agents/*.json")]
+        os.kill(agent["pid"], signal.SIGKILL)
+        out, _ = process.communicate(120)
+        assert "1 of 1 done" in out
+        (tmp_path / "go").touch()
+        while is_running(first):
+            time.sleep(0.02)
+    with open_store(tmp_path / "my_runs") as store:
+        assert [(run.status, run["meta.sweep.attempt"]) for run in store.find()] == [("COMPLETED", 1)]
+    (log,) = tmp_path.glob("my_runs/sweeps/*/output.log")
+    assert "trial 0, attempt 0: its agent is gone, so another one may have this trial" in log.read_text()
+
+
+@pytest.mark.parametrize("where", ["folder", "database"])
+def test_either_a_process_begins_or_its_trial_goes_to_another(tmp_path, where, request):
+    destination = None
+    if where == "database":
+        destination = Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name)
+    else:
+        (tmp_path / "sweeps" / "s" / "claims").mkdir(parents=True)
+    with contextlib.closing(Place(tmp_path, destination).home("s")) as home:
+        first, second = Claim(3, 0, "a"), Claim(3, 1, "b")
+        assert home.claim(first)
+        assert home.earlier_processes(first) == []
+        assert home.begin(first, lease(5.0))
+        assert home.claim(second)
+        assert [process["pid"] for process in home.earlier_processes(second)] == [os.getpid()]
+        assert not home.begin(first, lease(5.0))
+        assert home.begin(second, lease(5.0))
