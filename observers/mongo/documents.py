@@ -22,7 +22,7 @@ import bson
 from observers.record.json_text import parse_json
 from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
 
-__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "object_id", "restore", "stored_key"]
+__all__ = ["ENTRY_BYTES", "LIST_BYTES", "MAX_DEPTH", "Packer", "files_in", "object_id", "restore", "stored_key"]
 
 # About 20 entries and 4 lists of these sizes are within 16 MB, and a list of runs stays quick.
 ENTRY_BYTES = 256 * 1024

@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = ["read_serialized", "without_pickles"]
 
+_NESTED = frozenset((dict, list))
 _NUMBERS = re.compile(r"bool|(u?int|float|longdouble)\d*")
 
 
@@ -25,8 +26,13 @@ def without_pickles(value: Any, *, twice: bool = False) -> Any:
         plain = read_serialized(value, twice=twice)
         if plain is not value:
             return without_pickles(plain, twice=twice)
-        return {str(key): without_pickles(item, twice=twice) for key, item in value.items()}
-    return [without_pickles(item, twice=twice) for item in value] if isinstance(value, list) else value
+        return {
+            str(key): without_pickles(item, twice=twice) if type(item) in _NESTED else item
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [without_pickles(item, twice=twice) if type(item) in _NESTED else item for item in value]
+    return value
 
 
 def read_serialized(value: dict[str, Any], *, twice: bool = False) -> Any:

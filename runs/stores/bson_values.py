@@ -10,6 +10,9 @@ import bson
 
 __all__ = ["has_changed_keys", "note_in", "plain", "tags_in", "with_dots"]
 
+# What most values are, and nothing is to be done about.
+_SAME = frozenset((type(None), bool, int, float, str))
+
 
 def plain(value: Any) -> Any:
     """Return what BSON holds as what JSON holds: times in ISO form, other kinds as text."""
@@ -18,9 +21,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, int):
         return int(value)  # Int64
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): item if type(item) in _SAME else plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [item if type(item) in _SAME else plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bson.Decimal128):

@@ -16,7 +16,7 @@ import gridfs
 
 from observers.artifacts.store import ARTIFACTS
 from observers.errors import ArtifactError
-from observers.mongo.documents import object_id, restore, stored_key
+from observers.mongo.documents import files_in, object_id, restore, stored_key
 from observers.mongo.fetch import fetch
 from observers.mongo.run_document import exact_part, exact_time
 from observers.record.identity import true_status
@@ -117,8 +117,14 @@ class MongoRun(Run):
         Raises:
             StoreError: If what is kept outside of the document is gone, or cannot be read as JSON.
         """
+        # A large mapping may have a thousand of them.
+        contents = self.mongo.contents(keys) if len(keys := list(files_in(value))) > 1 else {}
+
+        def read(key: Any) -> bytes:
+            return contents[key] if key in contents else self._content("a large entry", key).read()
+
         try:
-            return restore(value, lambda key: self._content("a large entry", key).read())
+            return restore(value, read)
         except ValueError as error:
             raise StoreError(f"a large entry of run {self.id} is no JSON ({error})") from error
 

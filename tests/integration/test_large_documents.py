@@ -16,6 +16,7 @@ from observers import FileObserver, MongoObserver
 from observers.mongo.delivery import Delivery
 from observers.mongo.documents import ENTRY_BYTES, restore
 from observers.record.identity import new_uid
+from runs.errors import StoreError
 from runs.stores.mongo import MongoStore
 
 BOUND_BYTES = 14 * 2**20
@@ -92,6 +93,26 @@ def test_info_of_many_small_entries_is_one_file_that_leaves_the_metrics(folder, 
     assert found["info"].keys() == {"stored_as_file", "bytes", "metrics"}
     assert whole["info"] == {**info, "metrics": found["info"]["metrics"]}
     assert found["info"]["metrics"][0]["name"] == "loss"
+
+
+def test_entry_of_many_files_is_read_by_few_queries(folder, database, mongo_url):
+    info = {f"layer {number}": {f"{number} {entry}": entry for entry in range(100)} for number in range(400)}
+    (folder / "info.json").write_text(json.dumps(info))
+    found, _ = deliver(folder, database)
+    assert str(found["info"]).count("stored_as_file") > 100
+    with MongoStore(f"{mongo_url}/{database.name}") as store:
+        run = store.get("1")
+        database.command("profile", 2)
+        read = run.info
+        database.command("profile", 0)
+        assert {**read, "metrics": 0} == {**info, "metrics": 0}
+        assert database["system.profile"].count_documents({"op": {"$in": ["query", "getmore"]}}) < 10
+        # One that is damaged is told as any other is.
+        file = next(one["stored_as_file"] for one in found["info"].values() if "stored_as_file" in one)
+        chunk = database["fs.chunks"].find_one({"files_id": bson.ObjectId(file)})
+        database["fs.chunks"].update_one({"_id": chunk["_id"]}, {"$set": {"data": chunk["data"][:-1] + b"!"}})
+        with pytest.raises(StoreError, match="a large entry of run 1 is no JSON"):
+            store.get("1").info.keys()
 
 
 def test_info_that_changes_leaves_one_version_of_its_file(folder, database):
