@@ -2,7 +2,7 @@
 
     from observers import FileObserver, Image, MongoObserver
 
-`FileObserver` and `MongoObserver` take the place of Sacred's FileStorageObserver and MongoObserver. `Image`, `Figure`,
+`FileObserver` and `MongoObserver` are subclasses of Sacred's FileStorageObserver and MongoObserver. `Image`, `Figure`,
 `Histogram`, `Table`, `Text`, `Audio`, `Video`, `PointCloud` and `Html` are what a run can log beside numbers.
 `ArtifactStore` has the artifacts of a folder of runs. `read_metrics`, `read_media` and `read_table` read a run's folder
 back. The protocols say what an observer of your own may implement beyond Sacred's events. Every error is an
@@ -25,6 +25,7 @@ from observers.errors import (
     MissingExtraError,
     ObserversError,
     RecordError,
+    ReservedNameError,
     ResumeError,
     SealError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "ObserversError",
     "PointCloud",
     "RecordError",
+    "ReservedNameError",
     "ResumeError",
     "RewindableObserver",
     "SealError",

@@ -3,7 +3,8 @@
 ObserversError                      the root: catch it for all that follows
 ├── ArtifactError                   an artifact cannot be logged, found or kept
 │   ├── ArtifactNotFoundError       there is no such artifact or version; a LookupError
-│   └── ArtifactDamagedError        a manifest or a content is not what was logged
+│   ├── ArtifactDamagedError        a manifest or a content is not what was logged
+│   └── ReservedNameError           an artifact has the name of a file of the record; a FileExistsError
 ├── DestinationError                the database to deliver to is not named as it should be; a ValueError
 ├── MediaError                      what was logged beside numbers cannot be shown; a ValueError
 ├── MetricError                     a metric cannot be logged: name, value or step are wrong; a TypeError, a ValueError
@@ -27,6 +28,7 @@ __all__ = [
     "MissingExtraError",
     "ObserversError",
     "RecordError",
+    "ReservedNameError",
     "ResumeError",
     "SealError",
 ]
@@ -46,6 +48,10 @@ class ArtifactNotFoundError(ArtifactError, LookupError):
 
 class ArtifactDamagedError(ArtifactError):
     """A manifest or a content is not what was logged."""
+
+
+class ReservedNameError(ArtifactError, FileExistsError):
+    """An artifact has the name of a file of the record; Sacred raises a FileExistsError, too."""
 
 
 class DestinationError(ObserversError, ValueError):

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from experiments.training.trainer import Trainer
 from ingredients.datasets.structure import tensors_of
 from ingredients.models.compiled import plain_name
+from observers.record.safe_paths import from_here
 
 __all__ = ["Finding", "diagnose", "non_finite_gradients", "take_step"]
 
@@ -394,7 +395,4 @@ def _site_of(trace: Sequence[str] | None) -> str | None:
 
 
 def _short(filename: str) -> str:
-    path = Path(filename)
-    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
-        path = path.relative_to(Path.cwd())
-    return path.as_posix()
+    return from_here(filename).as_posix()

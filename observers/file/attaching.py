@@ -23,8 +23,7 @@ def file_observer(folder: str | Path = "my_runs") -> FileObserver:
 @contextlib.contextmanager
 def run_folder(run: Any) -> Iterator[Path]:
     """Give the folder that the run is recorded in; for an unobserved run, one that is removed afterwards."""
-    kinds = (FileObserver, FileStorageObserver)
-    recorded = next((Path(o.dir) for o in run.observers if isinstance(o, kinds) and o.dir), None)
+    recorded = next((Path(o.dir) for o in run.observers if isinstance(o, FileStorageObserver) and o.dir), None)
     if recorded is not None:
         yield recorded
         return

@@ -1,30 +1,27 @@
 """`FileObserver`: records a run in a folder, so that a process that is killed loses no point.
 
-It takes the place of Sacred's FileStorageObserver: the same arguments, the same layout of a run's folder, and more
-beside it (see `observers.record.schema`). It never raises into a run: what cannot be written is said once, tried again,
-and counted.
+It is a subclass of Sacred's FileStorageObserver, for scripts that look for their folder with `isinstance`, and has the
+same arguments and the same layout of a run's folder, with more beside it (see `observers.record.schema`). It never
+raises into a run: what cannot be written is said once, tried again, and counted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
 import logging
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
-
-from sacred.observers import RunObserver
+from typing import Any
 
 from observers.errors import ArtifactError, ResumeError
 from observers.file.lease_file import LeaseFile
 from observers.file.recording import Recording, folder_of, recording_of, uid_in
-from observers.file.run_file import RunFile, command_line, new_entry
+from observers.file.run_file import SACREDS_BEAT_INTERVAL, RunFile, command_line, new_entry
+from observers.file.sacreds_interface import SacredsInterface
 from observers.provenance.lab_sources import LabSources
-from observers.record.guarding import Owned, guarded, guarded_without_lock
+from observers.record.guarding import guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock
@@ -33,20 +30,19 @@ from observers.record.numbered_folder import artifact_path, make_numbered_folder
 from observers.record.point_log import PointLog
 from observers.record.resuming import open_for_resuming, resumed_entry
 from observers.record.rewinding import Position, held
-from observers.record.safe_paths import lasting_path
+from observers.record.safe_paths import from_here, lasting_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
-from observers.record.stored_files import copy_file, keep, open_file
+from observers.record.stored_files import copy_file, keep, open_file, path_below
 
 __all__ = ["FileObserver"]
 
 _log = logging.getLogger(__name__)
 
-SACREDS_BEAT_INTERVAL_S = 10.0
 # How long the end of a run waits for git, packages and machine.
 _PROVENANCE_BOUND_S = 20.0
 
 
-class FileObserver(Owned, RunObserver):
+class FileObserver(SacredsInterface):
     """Records runs below a folder, each in a numbered folder of its own.
 
     A run whose `meta_info["resume"]` is the folder of an earlier run below `basedir` is recorded there: in the same
@@ -61,8 +57,8 @@ class FileObserver(Owned, RunObserver):
         source_dir: Where contents of sources are kept, by default `basedir/_sources`.
         template: Taken for Sacred's sake; reports are not rendered.
         priority: Observers of higher priority hear of events first.
-        copy_artifacts: Whether artifacts are copied into the run's folder; else a MongoObserver delivers them from
-            where they lie, as they are by then.
+        copy_artifacts: Whether artifacts are copied into the run's folder, and resources that lie below `basedir` into
+            `resource_dir`; else a MongoObserver delivers them from where they lie, as they are by then.
         copy_sources: Whether sources are copied into `source_dir`.
 
     Attributes:
@@ -85,6 +81,7 @@ class FileObserver(Owned, RunObserver):
         copy_artifacts: bool = True,
         copy_sources: bool = True,
     ) -> None:
+        super().__init__()
         elsewhere = self._elsewhere()
         if elsewhere is not None:
             basedir, resource_dir, source_dir = elsewhere, None, None
@@ -95,34 +92,17 @@ class FileObserver(Owned, RunObserver):
         self.priority = priority
         self.copy_artifacts = copy_artifacts
         self.copy_sources = copy_sources
-        self.recording: Recording | None = None
         self.num_errors = 0
         self.beat_interval_s: float | None = None
-        self._lock = threading.RLock()
-
-    @classmethod
-    def create(cls, *args: Any, **kwargs: Any) -> Self:
-        """Return an observer, as its constructor does; for scripts that were written for Sacred's."""
-        return cls(*args, **kwargs)
 
     def _elsewhere(self) -> str | None:
         """Return the folder to record below in the place of the one given."""
         return os.environ.get(RECORD_TO_VARIABLE) or None
 
     @property
-    def dir(self) -> str | None:
-        """The folder of the run, as text; None before it starts."""
-        return None if self.recording is None else str(self.recording.folder)
-
-    @property
     def place(self) -> str | None:
         """The folder of the run, from the working folder if it is below that; None before it starts."""
-        if self.recording is None:
-            return None
-        folder = self.recording.folder
-        with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
-            folder = folder.relative_to(Path.cwd())
-        return str(folder)
+        return None if self.recording is None else str(from_here(self.recording.folder))
 
     @property
     def is_resumed(self) -> bool:
@@ -146,11 +126,6 @@ class FileObserver(Owned, RunObserver):
     def held(self, position: Position) -> Position:
         """Return the part of a position that the record has; less where points or media were lost."""
         return held(self._started().folder, position)
-
-    def _started(self) -> Recording:
-        if self.recording is None:
-            raise RuntimeError("this observer has no run yet: started_event comes first")
-        return self.recording
 
     # ------------------------------------------------------------------ a run begins
 
@@ -300,7 +275,7 @@ class FileObserver(Owned, RunObserver):
         if self.beat_interval_s is not None:
             return self.beat_interval_s
         given = (meta_info.get("options") or {}).get("--beat-interval")
-        return SACREDS_BEAT_INTERVAL_S if given is None else float(given)
+        return SACREDS_BEAT_INTERVAL.total_seconds() if given is None else float(given)
 
     def _record(
         self,
@@ -370,24 +345,13 @@ class FileObserver(Owned, RunObserver):
         with self._lock:
             return self._started().rewind(position, step) if self.is_recording else None
 
-    def save_file(self, filename: str | Path, target_name: str | None = None) -> None:
-        """Copy a file into the run's folder, as an artifact; for scripts that were written for Sacred's observer.
-
-        Args:
-            filename: The file.
-            target_name: Its name there, by default its own.
-
-        Raises:
-            ArtifactError: If it cannot be kept.
-        """
-        self.keep_artifact(target_name or Path(filename).name, filename)
-
     @guarded_without_lock
     def resource_event(self, filename: str) -> None:
         """Keep the content of a file that the run read."""
         recording = self._started()
         try:
-            stored = keep(Path(filename), self.resource_dir, recording.base)
+            stored = None if self.copy_artifacts else path_below(recording.base, Path(filename))
+            stored = stored or keep(Path(filename), self.resource_dir, recording.base)
         except OSError as error:
             with self._lock:
                 recording.run.add_once("lost_resources", str(filename))

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ from observers.record.json_text import MAX_LEVELS
 from observers.record.redaction import hide_passwords, redact
 from observers.record.schema import FORMAT, RUN
 
-__all__ = ["RunFile", "command_line", "new_entry"]
+__all__ = ["SACREDS_BEAT_INTERVAL", "RunFile", "command_line", "new_entry"]
+
+SACREDS_BEAT_INTERVAL = timedelta(seconds=10)
 
 # Losses that are noted while a run goes on.
 _LOST_BEFORE = ("lost_points", "lost_artifacts", "lost_resources")
@@ -46,6 +48,7 @@ class RunFile:
         self.odd = OddEntries(journal)
         self._journal = journal
         self._meta = meta_info
+        self._written_at: datetime | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -61,18 +64,29 @@ class RunFile:
         """Replace the file, and return whether that is done."""
         return self._journal.write(RUN, self.odd.plain("", self.entry, num_levels=MAX_LEVELS))
 
+    def update(self, entries: Mapping[str, Any]) -> None:
+        """Take entries over from somebody else."""
+        self.entry.update(entries)
+        self.write()
+
     def follow(self) -> None:
         """Note that the folder is another one."""
         self.entry["folder"] = str(self._journal.folder.absolute())
         self.write()
 
     def heartbeat(self, at: datetime, result: Any) -> None:
-        """Note that the run is alive, and its result; only a new one is worth to replace the file."""
+        """Note that the run is alive, and its result.
+
+        A new result replaces the file at once, a heartbeat alone as often as Sacred's come: `LeaseFile` has them all.
+        """
         # Compared as JSON: arrays, and what else a result may hold, compare in ways of their own, or not at all.
         result = self.odd.plain("result", result)
+        # A clock may be set back.
+        is_due = self._written_at is None or abs(at - self._written_at) >= SACREDS_BEAT_INTERVAL
         changed = self.entry.get("result") != result
         self.entry |= {"result": result, "heartbeat": at.isoformat()}
-        if changed:
+        if changed or is_due:
+            self._written_at = at
             self.write()
 
     def note_sources(self, pairs: list[list[str]], changed: list[str]) -> None:

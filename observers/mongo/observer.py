@@ -1,8 +1,8 @@
 """`MongoObserver`: delivers a run to MongoDB from its journal, through outages of any length.
 
-It takes the place of Sacred's MongoObserver: the same arguments, the same schema of `runs` and `metrics`. Nothing of
-the run waits for the network: one background thread reads the journal that the run's `FileObserver` writes, or one of
-its own in a spool, and tries for ever.
+It is a subclass of Sacred's MongoObserver, for scripts that look for their database with `isinstance`, and has the same
+arguments and the same schema of `runs` and `metrics`. Nothing of the run waits for the network: one background thread
+reads the journal that the run's `FileObserver` writes, or one of its own in a spool, and tries for ever.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import logging
 import math
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
+import gridfs
+from pymongo.collection import Collection
+from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
 from configs.importing import import_sacred
@@ -25,7 +29,7 @@ from configs.importing import import_sacred
 # Before anything here imports it.
 import_sacred()
 
-from sacred.observers import RunObserver
+from sacred.observers import MongoObserver as SacredMongoObserver
 
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, DestinationError
@@ -34,7 +38,7 @@ from observers.file.recording import Recording, recording_of
 from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.fetch import fetch
-from observers.mongo.layout import Collections, check_collection
+from observers.mongo.layout import Collections, Document, check_collection
 from observers.mongo.media import len_media
 from observers.mongo.points import len_points
 from observers.mongo.shipper import Shipper
@@ -42,7 +46,7 @@ from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
-from observers.record.safe_paths import lasting_path
+from observers.record.safe_paths import from_here, lasting_path
 from observers.record.schema import DESTINATION, RUN
 
 __all__ = ["MongoObserver"]
@@ -82,7 +86,7 @@ class _Spool(FileObserver):
 def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
     """Return an event of the MongoObserver that its spool takes; where there is none, a FileObserver records the run.
 
-    `__getattr__` would not do: Sacred's RunObserver has most of these events itself.
+    `__getattr__` would not do: Sacred's observers have most of these events themselves.
     """
 
     @functools.wraps(event)
@@ -92,7 +96,7 @@ def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
     return take
 
 
-class MongoObserver(Owned, RunObserver):
+class MongoObserver(Owned, SacredMongoObserver):
     """Delivers runs to a MongoDB, in the background, through outages of any length.
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
@@ -148,7 +152,8 @@ class MongoObserver(Owned, RunObserver):
         self.overwrite = int(overwrite) if overwrite is not None else None
         self._options = kwargs
         self._client = client
-        self._own_client = False
+        self._has_own_client = client is None
+        self._connecting = threading.Lock()
         self._spool: _Spool | None = None
         self._shipper: Shipper | None = None
         self._is_delivered = False
@@ -159,6 +164,41 @@ class MongoObserver(Owned, RunObserver):
     def create(cls, *args: Any, **kwargs: Any) -> Self:
         """Return an observer, as its constructor does; for scripts that were written for Sacred's."""
         return cls(*args, **kwargs)
+
+    @classmethod
+    def create_from(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse collections, which Sacred's observer takes.
+
+        Raises:
+            DestinationError: Always.
+        """
+        raise DestinationError("MongoObserver.create_from: got collections, expected a url or a client; call the class")
+
+    # ------------------------------------------------------------------ the database, as Sacred's observer has it
+
+    @property
+    def runs(self) -> Collection[Document]:
+        """The collection of runs."""
+        return self._collections().runs
+
+    @property
+    def metrics(self) -> Collection[Document]:
+        """The collection of metrics."""
+        return self._collections().metrics
+
+    @property
+    def fs(self) -> gridfs.GridFS:
+        """The files of the database."""
+        return gridfs.GridFS(self._database())
+
+    def _collections(self) -> Collections:
+        return Collections(self._database(), self.destination.prefix, self.destination.collection)
+
+    def _database(self) -> Database[Document]:
+        with self._connecting:
+            if self._client is None:
+                self._client = self.destination.connect(**self._options)
+            return self._client[self.destination.db_name]
 
     # ------------------------------------------------------------------ a run begins
 
@@ -204,15 +244,12 @@ class MongoObserver(Owned, RunObserver):
         wanted = _as_id(run_id if self.overwrite is None else self.overwrite)
         destination = dataclasses.replace(self.destination, wanted_id=wanted if isinstance(wanted, str) else "")
         recording.journal.write(DESTINATION, destination.written())
-        self._recording, self._own_client = recording, self._client is None
+        self._recording = recording
 
         def connect() -> Delivery:
-            if self._client is None:
-                self._client = self.destination.connect(**self._options)
-            database = self._client[self.destination.db_name]
             where = destination.prefix, wanted, destination.collection
             delivery = Delivery(
-                *(recording.folder, recording.base, database, *where),
+                *(recording.folder, recording.base, self._database(), *where),
                 with_checkpoints=bool(self.destination.checkpoints),
             )
             delivery.artifacts_slice_s = ARTIFACTS_SLICE_S
@@ -264,8 +301,7 @@ class MongoObserver(Owned, RunObserver):
         if self._client is None:
             return None
         try:
-            database, prefix = self._client[self.destination.db_name], self.destination.prefix
-            return fetch(Collections(database, prefix, self.destination.collection), reference, root)
+            return fetch(self._collections(), reference, root)
         except PyMongoError as error:
             raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
@@ -276,9 +312,9 @@ class MongoObserver(Owned, RunObserver):
             return
         shipper, self._shipper = self._shipper, None
         self._is_delivered = delivered = shipper.stop(self._bound_s(shipper))
-        if self._own_client and self._client is not None:
+        if self._has_own_client and self._client is not None:
             self._client.close()
-            self._client = None
+            self._client = None  # type: ignore[assignment]  # Sacred's is never closed
         if delivered and self._spool is not None:
             shutil.rmtree(self._spool.basedir, ignore_errors=True)
         if self._spool is not None:
@@ -301,7 +337,7 @@ class MongoObserver(Owned, RunObserver):
 
     @property
     def _folder(self) -> Path:
-        return Path() if self._recording is None else self._recording.folder
+        return Path() if self._recording is None else from_here(self._recording.folder)
 
     def _say_what_is_left(self, delivery: Delivery | None) -> None:
         folder = self._folder

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ArtifactError
+from observers.errors import ArtifactError, ReservedNameError
 from observers.record.atomic_file import make_folder, sync_folder
 from observers.record.safe_paths import relative_path
 from observers.record.schema import OWN_FILES
@@ -17,6 +17,9 @@ from observers.record.schema import OWN_FILES
 __all__ = ["artifact_path", "as_number", "make_numbered_folder", "make_run_folder"]
 
 _log = logging.getLogger(__name__)
+
+# Numbers in a row that other processes may have taken; when more seem to be, the file system does not tell the truth.
+_MOST_TAKEN = 1000
 
 
 def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
@@ -56,10 +59,13 @@ def _make_folder(base: Path, wanted: Any) -> tuple[Path, Any]:
             (base / str(wanted)).mkdir()
             return base / str(wanted), wanted
     number = 1 + max(filter(None, (as_number(entry.name) for entry in os.scandir(base))), default=0)
+    last = number + _MOST_TAKEN
     while True:
         try:
             (base / str(number)).mkdir()
         except FileExistsError:  # another process was quicker
+            if number == last:
+                raise
             number += 1
         else:
             return base / str(number), str(number) if wanted is None else wanted
@@ -74,14 +80,17 @@ def artifact_path(folder: Path, name: Any) -> Path:
     """Return where in a run's folder the artifact `name` is kept.
 
     Raises:
-        ArtifactError: If that is outside of it, no name of a file, or a file that the run has anyway.
+        ArtifactError: If that is outside of it, or no name of a file.
+        ReservedNameError: If it is a file that the run has anyway.
     """
     # A colon stands for a drive on other systems alone, and is in use in names.
     relative = relative_path(name.replace(":", "_")) if isinstance(name, str) else None
     path = (folder / name).resolve() if relative is not None else folder.resolve()
-    if relative is None or not path.is_relative_to(folder.resolve()) or path.name in OWN_FILES:
+    if relative is None or not path.is_relative_to(folder.resolve()):
         raise ArtifactError(
-            f"artifact name: got {name!r}, expected a name within the run's folder that its record does not use, "
-            "without backslashes and control characters"
+            f"artifact name: got {name!r}, expected a name within the run's folder without backslashes and control "
+            "characters"
         )
+    if path.name in OWN_FILES:
+        raise ReservedNameError(f"artifact name: got {name!r}, expected one that its record does not use")
     return path

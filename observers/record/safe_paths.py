@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path, PurePosixPath
 
-__all__ = ["lasting_path", "relative_path"]
+__all__ = ["from_here", "lasting_path", "relative_path"]
 
 _MAX_PART_BYTES = 255
 
@@ -24,6 +25,14 @@ def relative_path(name: str) -> PurePosixPath | None:
     except UnicodeEncodeError:
         return None
     return None if is_long else PurePosixPath(name)
+
+
+def from_here(path: str | Path) -> Path:
+    """Return a path as people at the terminal type it: from the working folder, if it is below that."""
+    path = Path(path)
+    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
+        path = path.relative_to(Path.cwd())
+    return path
 
 
 def lasting_path(path: str | Path) -> Path:

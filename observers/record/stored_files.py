@@ -16,7 +16,7 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.regular_file import open_regular
 
-__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file"]
+__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_below"]
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +95,17 @@ def _share(path: Path) -> None:
         mode = around & 0o044
     with contextlib.suppress(OSError):  # there are file systems without
         path.chmod(stat.S_IMODE(path.stat().st_mode) | mode)
+
+
+def path_below(base: Path, path: Path) -> str | None:
+    """Return where a file is, from the folder `base`; None if it is not below that.
+
+    Raises:
+        ArtifactError: If it is no file that can be read.
+    """
+    open_file(path).close()
+    path, base = path.resolve(), base.resolve()
+    return path.relative_to(base).as_posix() if path.is_relative_to(base) else None
 
 
 def copy_file(path: Path, target: Path) -> None:

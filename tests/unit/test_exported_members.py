@@ -110,6 +110,7 @@ EXPORTED = {
         "ObserversError",
         "PointCloud",
         "RecordError",
+        "ReservedNameError",
         "ResumeError",
         "RewindableObserver",
         "SealError",
