@@ -28,7 +28,7 @@ class OutputError(Exception):
     def tell(self) -> None:
         """Print the error to stderr; that a reader has seen enough, as in `print_config | head`, is none."""
         with contextlib.suppress(OSError):  # it is full, too
-            if self.code == 74:
+            if self.code == 74 and sys.stderr is not None:
                 sys.stderr.write(f"error: {self}\n")
 
 
@@ -78,12 +78,14 @@ class _Raw(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            why = "it is closed" if error.errno == errno.EBADF else error.strerror
-            code = 141 if error.errno == errno.EPIPE else 74
-            self.failure = OutputError(
-                f"standard output cannot be written ({why}); what was printed is not whole", code
-            )
+            self.failure = _output_error(error)
             raise self.failure from error
+
+
+def _output_error(error: OSError) -> OutputError:
+    why = "it is closed" if error.errno == errno.EBADF else error.strerror
+    code = 141 if error.errno == errno.EPIPE else 74
+    return OutputError(f"standard output cannot be written ({why}); what was printed is not whole", code)
 
 
 def _raw(stdout: object) -> _Raw | None:
@@ -98,5 +100,10 @@ def _raw(stdout: object) -> _Raw | None:
         return None
     if not is_standard:
         return None
-    stdout.flush()
-    return _Raw(1, "wb", closefd=False)
+    raw = _Raw(1, "wb", closefd=False)
+    try:
+        stdout.flush()
+    except OSError as error:
+        raw.failure = _output_error(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Python flushes it once more at its end
+    return raw

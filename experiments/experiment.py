@@ -48,6 +48,7 @@ from observers.errors import ObserversError
 from observers.file.observer import FileObserver
 from observers.options import environment_option, file_option, mongo_option, reads_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
+from observers.record.identity import CHECK_VARIABLE
 from observers.record.redaction import redact
 
 __all__ = ["Experiment"]
@@ -310,6 +311,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         options: dict | None = None,
     ) -> Any:
         self._world = world_of()
+        if os.environ.pop(CHECK_VARIABLE, None):
+            self._check_start(config_updates or {}, named_configs, force=bool((options or {}).get("--force")))
         given = self._options_of_rank(options or {})
         trial = take_trial()
         _quieten_torch()
@@ -431,9 +434,13 @@ class Experiment(LabFunctions, sacred.Experiment):
     def _check_settings(self, words: Sequence[str], settings: Mapping[str, Any]) -> None:
         """Refuse settings that a run of the main function could not have; see `LabRun.check_settings`."""
         updates, named_configs = get_config_updates(words)
-        both = {**updates, **settings}
+        self._check_start({**updates, **settings}, named_configs)
+
+    def _check_start(self, updates: dict[str, Any], named_configs: Sequence[str], *, force: bool = False) -> None:
+        """Refuse settings with which the main function could not start."""
+        options = {"--unobserved": True, "--force": force}
         with given_back(self):
-            run = self._create_run(self.default_command, both, named_configs, options={"--unobserved": True})
+            run = self._create_run(self.default_command, updates, named_configs, options=options)
             strictness.check_settings(self, run.config)
 
     def _provenance(self, mainfile: str | None) -> dict[str, Any]:

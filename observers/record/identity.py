@@ -20,6 +20,7 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
+    "CHECK_VARIABLE",
     "EXPECT_DATA_VARIABLE",
     "EXPECT_RESOURCES_VARIABLE",
     "PARENT_VARIABLE",
@@ -49,6 +50,8 @@ EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
 EXPECT_RESOURCES_VARIABLE = "SACRISTAN_EXPECT_RESOURCES"
 # Holds the folder of the run that this process is to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
+# Set where `print_config` is to refuse settings with which the main function could not start.
+CHECK_VARIABLE = "SACRISTAN_CHECK"
 # Holds the folder of the queued run that this process is to start.
 START_VARIABLE = "SACRISTAN_START"
 # Holds what a process is told by the one that started it for a sweep or from a queue: a JSON object with the descriptor

@@ -25,11 +25,12 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--state", metavar="FILE", help="one of its states, such as step-000000120.pt; else the newest")
     help = "leave away an option that the run was started with, such as --without tensorboard; again for others"
     parser.add_argument("--without", action="append", default=[], metavar="OPTION", help=help)
-    parser.add_argument("--dry", action="store_true", help="only show what would be done")
+    parser.add_argument("--dry", action="store_true", help="only check the settings, and show what would be done")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Start the new run, in the place of this process."""
+    from runs.rerun.checking import check_settings
     from runs.rerun.resuming import fork_launch
     from runs.rerun.states import with_folder
 
@@ -38,4 +39,6 @@ def main(arguments: argparse.Namespace) -> int:
         run, _ = with_folder(store.get(arguments.run))
         state = None if arguments.state is None else Path(arguments.state)
         launch = fork_launch(run, updates, options, state, arguments.without)
+        if arguments.dry:
+            check_settings(fork_launch(run, updates, options, state, arguments.without, prints_config=True))
     return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)

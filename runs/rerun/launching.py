@@ -105,6 +105,7 @@ def recorded_launch(
     environment: Mapping[str, str] | None = None,
     without: Collection[str] = (),
     search: Sequence[Path] = (),
+    prints_config: bool = False,
 ) -> Launch:
     """Return how a recorded run is started once more.
 
@@ -117,6 +118,7 @@ def recorded_launch(
         environment: Variables to set.
         without: Options of the record, by their long names, that are not to be taken over.
         search: Folders to look for modules in, behind that of the experiment and ahead of all others.
+        prints_config: Whether its config is printed, by one process, instead.
 
     Raises:
         LaunchError: If the record names no script, the script is not there, or the config lacks a password.
@@ -125,7 +127,10 @@ def recorded_launch(
     script = record.script if script is None else script.absolute()
     # -P: the folder that it is started in is not searched ahead of the one of the experiment, as with a script.
     how = ["-P", "-m", record.module] if record.module else [str(script)]
-    command = [sys.executable, *_started_by(record, how), *([record.command] if record.command else [])]
+    if prints_config:
+        command = [sys.executable, *how, "print_config"]
+    else:
+        command = [sys.executable, *_started_by(record, how), *([record.command] if record.command else [])]
     command += ["with", str(config.absolute()), *updates]
     # Sacred takes no option twice.
     recorded, notes = _recorded_options(record, {*without, *_OTHER_DEEDS, *map(_long_name, options)})

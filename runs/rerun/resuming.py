@@ -59,6 +59,8 @@ def fork_launch(
     options: Sequence[str] = (),
     state: Path | None = None,
     without: Sequence[str] = (),
+    *,
+    prints_config: bool = False,
 ) -> Launch:
     """Return how a new run starts from a state of `run`, with a changed config; `run` is its parent.
 
@@ -68,6 +70,7 @@ def fork_launch(
         options: Options of the experiment's command line.
         state: The file of the state, or its name, by default the newest good one.
         without: Options of the record that are left away, such as `tensorboard`.
+        prints_config: Whether its config is printed instead.
 
     Raises:
         LaunchError: If there is no such state, or none that is good, or no such option in the record.
@@ -85,6 +88,7 @@ def fork_launch(
         options=options,
         environment=environment,
         without=dropped_options(record, without),
+        prints_config=prints_config,
     )
 
 

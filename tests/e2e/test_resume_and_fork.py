@@ -288,6 +288,19 @@ def test_fork_is_a_new_run_with_a_changed_config_and_its_parent(lab):
     assert first > max(lab.points(1)["train/loss"][0])
 
 
+def test_dry_fork_is_refused_as_the_fork_itself_is_and_runs_nothing(lab):
+    before = lab.numbers()
+    told = [lab.runs("fork", "1", *dry, "with", "epochs=26", "data.limit=100") for dry in ((), ("--dry",))]
+    assert [done.returncode for done in told] == [1, 1]
+    line = told[1].stderr
+    assert line.startswith("error: data: the state that this run starts from was trained with data.limit=")
+    assert told[0].stderr.endswith(f"\n{line}")
+    done = lab.runs("fork", "1", "--dry", "with", "epochs=26", "data.limit=100", "data.new_split=True")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("a new run starts from a state of run 1: ")
+    assert lab.numbers() == before
+
+
 def test_fork_is_reproduced_from_its_state_though_its_parent_has_that_no_more(lab):
     state = min((lab.folder / "my_runs" / "1" / "checkpoints").glob("step-*.pt"))
     assert lab.runs("fork", "1", "--state", state.name, "with", "lr=3e-4").returncode == 0

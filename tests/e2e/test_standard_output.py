@@ -144,3 +144,16 @@ def test_process_whose_output_cannot_be_written_says_so_when_it_ends(tmp_path, w
     text = f"PYTHONPATH={LAB} {sys.executable} -m runs ls {to}"
     done = run(text, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (74, LINE.format(why=WAYS[way]))
+    done = run(f"{text} 2>&-", cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 74
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_output_of_a_script_ahead_of_its_experiment_counts(tmp_path, way):
+    script = SCRIPT.format(lab=str(LAB)).partition("first = sys.stdout")[0]
+    script = script.replace("import contextlib,", "print('hello')\nimport contextlib,")
+    (tmp_path / "asking.py").write_text(f"{script}\nex.run_commandline()\n")
+    to = {"full": ">/dev/full", "closed": ">&-"}[way]
+    text = f"PYTHONUNBUFFERED= {sys.executable} asking.py print_config -l CRITICAL {to}"
+    done = run(text, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (74, LINE.format(why=WAYS[way]))

@@ -105,12 +105,13 @@ def test_option_of_the_record_can_be_dropped_in_a_fork(write_run, given):
     assert ("--name=mine" in command, "--tensorboard" in command) == (True, False)
 
 
-def test_option_that_is_dropped_is_one_of_the_record(write_run, capsys):
+def test_option_that_is_dropped_is_one_of_the_record(write_run, tmp_path, capsys):
     run = write_run(meta={"options": {"--tensorboard": True, "--comment": None, "help": True}})
     words = ["--store", str(run.folder.parent), "fork", "3", "--dry"]
     assert main([*words, "--without", "comment"]) == 1
     said = "error: got the option 'comment' to leave away, but run 3 was started with: --tensorboard\n"
     assert capsys.readouterr().err == said
+    (tmp_path / "lab" / "exp.py").write_text("")
     assert main([*words, "--without=-T", "with", "lr=1"]) == 0
     assert "--tensorboard" not in capsys.readouterr().err
 
