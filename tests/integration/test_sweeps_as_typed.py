@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import sys
 import time
 
@@ -168,3 +169,24 @@ def test_a_trial_whose_database_was_away_is_delivered_before_the_sweep_ends(tmp_
     (tmp_path / "my_runs" / "1" / "delivered.json").unlink()
     said = command("sweep.status", "with", "sweep.id=s", "-m", url, cwd=tmp_path).stdout
     assert f"1 run is not delivered to MongoDB at {url}; deliver: python -m runs sync my_runs" in said
+
+
+@pytest.mark.nightly
+def test_a_trial_of_a_copied_project_is_resumed_by_the_code_that_lies_there(tmp_path):
+    (first := tmp_path / "first").mkdir()
+    write_experiment("my_study", first)
+    words = ["sweep.run", "with", "fast", "training.epochs=10000", "sweep.over={noise.level: [0.1]}", "sweep.id=s"]
+    streams = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "stdout": PIPE, "stderr": STDOUT, "text": True}
+    with Process([sys.executable, "my_study.py", *words], cwd=first, **streams) as process:
+        while not (first / "my_runs" / "1" / "checkpoints" / "last.pt").exists():
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate(120)
+    shutil.copytree(first, copied := tmp_path / "copied")
+    script = copied / "my_study.py"
+    script.write_text(
+        script.read_text().replace("    where = device", "    raise ValueError('this is the copy')\n    where = device")
+    )
+    done = run([sys.executable, "my_study.py", *words], cwd=copied, starts_python=True, **streams)
+    assert "run 1 is FAILED: ValueError: this is the copy" in done.stdout, done.stdout
