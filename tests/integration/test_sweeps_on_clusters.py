@@ -192,11 +192,14 @@ def test_what_no_node_has_is_refused(ray, grid):
 
 
 @pytest.mark.nightly
-def test_ray_that_does_not_start_is_one_sentence(grid, monkeypatch):
+def test_ray_that_does_not_start_is_one_sentence(tmp_path):
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
-    monkeypatch.setenv("RAY_TMPDIR", "/proc/nowhere")
-    with pytest.raises(SweepError, match=r"^sweep\.engine=ray: Ray does not start on this machine .*/proc/nowhere"):
-        work(Engine("ray"), grid)
+    (tmp_path / "tiny.py").write_text(TINY)
+    words = ("sweep.run", "with", "sweep.over={x: [1.0]}", FAST, "sweep.engine=ray", "sweep.resources={cpus: 1}")
+    done = command(*words, cwd=tmp_path, env={**os.environ, "RAY_TMPDIR": "/proc/nowhere"})
+    assert done.returncode == 1
+    assert "error: sweep.engine=ray: Ray does not start on this machine (" in done.stdout.splitlines()[-1]
+    assert "/proc/nowhere" in done.stdout.splitlines()[-1]
 
 
 # ---------------------------------------------------------------------- Slurm

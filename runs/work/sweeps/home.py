@@ -187,7 +187,7 @@ class FolderHome(Home):
 
     def definition(self) -> Definition:
         try:
-            document = json.loads(read_regular(self._definition))
+            document = parse_json(read_regular(self._definition))
         except FileNotFoundError:
             others = ", ".join(sorted(path.parent.name for path in self.folder.parent.glob("*/sweep.json"))) or "none"
             raise SweepError(f"there is no sweep {self.id} in {self.folder.parent}; there are: {others}") from None
@@ -224,7 +224,7 @@ class FolderHome(Home):
     def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
         found = []
         for attempt in range(claim.attempt):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError, ValueError):  # one that a power cut took is of a process that is gone
                 found.append(parse_json(read_regular(self._lease_path(claim.trial, attempt))))
         return found
 
@@ -244,7 +244,7 @@ class FolderHome(Home):
     def _leases(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for path in (self.folder / "agents").glob("*.json"):
             with contextlib.suppress(OSError, ValueError):
-                yield path.stem, json.loads(path.read_bytes())
+                yield path.stem, parse_json(read_regular(path))
 
     def leave(self, agent: str) -> None:
         (self.folder / "agents" / f"{agent}.json").unlink(missing_ok=True)

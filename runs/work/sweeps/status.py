@@ -93,7 +93,9 @@ class Watcher:
         running = tuple(number for number in unfinished if number in claims and claims[number].agent in living)
         abandoned = tuple(number for number in unfinished if number not in running)
         took = [point.duration_s for point in points.values() if point.duration_s and "same_as" not in point.notes]
-        self.definition = self.home.definition()  # whose limit may have changed meanwhile
+        definition = self.home.definition()
+        if definition != self.definition:  # whose limit may have changed meanwhile
+            self.definition, self.spec = definition, read_spec(definition.spec)
         limit = self.limit()
         left_s = None
         if took and limit is not None and living:
