@@ -17,7 +17,7 @@ from typing import BinaryIO, NoReturn
 
 from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
 from observers.errors import ArtifactError
-from observers.record.atomic_file import make_folder, sync_folder
+from observers.record.atomic_file import make_folder, sync_file, sync_folder
 
 __all__ = ["Incoming", "make_read_only", "take_tree"]
 
@@ -87,7 +87,7 @@ class Incoming:
         """Wait until all that was taken is on the disk."""
         for digest in self._taken:
             with (self.folder / digest).open("rb") as stream:
-                os.fsync(stream.fileno())
+                sync_file(stream.fileno())
 
     def publish(self) -> None:
         """Put all that was taken where readers find it, read-only."""
