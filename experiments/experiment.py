@@ -48,6 +48,7 @@ from observers.file.observer import FileObserver
 from observers.options import environment_option, file_option, mongo_option, tensorboard_option
 from observers.provenance import sources_and_git as provenance
 from observers.record.redaction import redact
+from observers.record.standard_streams import open_standard_streams
 
 __all__ = ["Experiment"]
 
@@ -216,6 +217,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             ConcurrentRunError: If another thread of this process runs an experiment, or a run starts one that shares
                 its observers.
         """
+        open_standard_streams()
         try:
             with only_run(self):
                 return super().run(*args, **kwargs)
@@ -257,6 +259,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         Raises:
             SystemExit: With the exit code, if it does not come to its end.
         """
+        open_standard_streams()
         self._on_command_line = True
         try:
             check_command_line(sys.argv if argv is None else argv, self.all_cli_options)

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from observers.record.standard_streams import open_standard_streams
 from runs.commands import COMMANDS
 from runs.commands.terminal.arguments import Parser, add_store
 from runs.errors import RunsError
@@ -21,6 +22,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
+    open_standard_streams()
     try:
         return _run(sys.argv[1:] if argv is None else list(argv))
     except KeyboardInterrupt:
