@@ -20,6 +20,7 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import make_folder, sync_file, sync_folder
 from observers.record.locking import RecordLock, is_locked
 from observers.record.schema import LOCK
+from observers.record.stored_files import write_sparsely
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
@@ -75,7 +76,8 @@ class Incoming:
             while num_bytes <= expected_bytes and (chunk := _read(stream)):
                 sha256.update(chunk)
                 num_bytes += len(chunk)
-                copy.write(chunk)
+                write_sparsely(copy, chunk)
+            copy.truncate()
         digest = sha256.hexdigest()
         if self.holds(digest, num_bytes):
             path.unlink()
