@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from configs.standard_streams import hold_standard_descriptors
+
 __all__ = ["OutputError", "checked_output"]
 
 
@@ -88,10 +90,20 @@ def _output_error(error: OSError) -> OutputError:
     return OutputError(f"standard output cannot be written ({why}); what was printed is not whole", code)
 
 
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def _raw(stdout: object) -> _Raw | None:
     """Return what writes to the descriptor of a stream; None if it is no plain text stream on standard output."""
-    if stdout is None:  # closed; a descriptor in its place keeps files that are opened later from becoming it
-        return _Raw(os.open(os.devnull, os.O_RDONLY), "wb")
+    if stdout is None:  # it is closed
+        is_taken = _is_open(1)  # by a file that was opened since
+        hold_standard_descriptors()
+        return _Raw(os.open(os.devnull, os.O_RDONLY), "wb") if is_taken else _Raw(1, "wb", closefd=False)
     if not isinstance(stdout, io.TextIOWrapper):
         return None
     try:

@@ -21,6 +21,7 @@ from sacred.dependencies import gather_sources_and_dependencies
 
 from configs import to_plain
 from configs.printing import OutputError, checked_output
+from configs.standard_streams import open_standard_streams
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
 from experiments.running.command_line import beat_interval_s, check_command_line
@@ -218,6 +219,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             ConcurrentRunError: If another thread of this process runs an experiment, or a run starts one that shares
                 its observers.
         """
+        open_standard_streams()
         try:
             with only_run(self):
                 return super().run(*args, **kwargs)

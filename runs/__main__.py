@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from configs.printing import OutputError, checked_output
+from configs.standard_streams import hold_standard_descriptors
 from runs.commands import COMMANDS
 from runs.commands.terminal.arguments import Parser, add_store
 from runs.errors import RunsError
@@ -22,6 +23,7 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
+    hold_standard_descriptors()
     try:
         with checked_output():
             return _run(sys.argv[1:] if argv is None else list(argv))

@@ -17,12 +17,16 @@ from typing import BinaryIO, NoReturn
 
 from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
 from observers.errors import ArtifactError
-from observers.record.atomic_file import make_folder, sync_folder
+from observers.record.atomic_file import make_folder, sync_file, sync_folder
+from observers.record.locking import RecordLock, is_locked
+from observers.record.schema import LOCK
+from observers.record.stored_files import write_sparsely
 
-__all__ = ["Incoming", "make_read_only", "take_tree"]
+__all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
-# What a killed process left is removed by a later one, when nothing of it changed for this long.
-_ABANDONED_S = 24 * 3600.0
+# What a killed process left is removed by a later one, when nothing of it changed for this long: where there are locks,
+# and where there are none.
+_UNLOCKED_S, _ABANDONED_S = 60.0, 24 * 3600.0
 
 _Stamp = tuple[int, int, int, int]
 
@@ -38,23 +42,21 @@ class Incoming:
         self.contents = root / "contents"
         self._home = root / "incoming"
         self.folder = self._home
+        self._lock: RecordLock | None = None
         self._taken: set[str] = set()
 
     def __enter__(self) -> Incoming:
         self._home.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        sweep_incoming(self._home.parent)
         self.folder = Path(tempfile.mkdtemp(dir=self._home))
+        self._lock = RecordLock(self.folder)
+        self._lock.acquire()
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _sweep(self) -> None:
-        oldest = time.time() - _ABANDONED_S
-        for folder in self._home.iterdir():
-            with contextlib.suppress(OSError):
-                if max(path.stat().st_mtime for path in (folder, *folder.iterdir())) < oldest:
-                    shutil.rmtree(folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
 
     def holds(self, sha256: str, num_bytes: int) -> bool:
         """Tell whether the store has a content, as far as its length tells."""
@@ -74,7 +76,8 @@ class Incoming:
             while num_bytes <= expected_bytes and (chunk := _read(stream)):
                 sha256.update(chunk)
                 num_bytes += len(chunk)
-                copy.write(chunk)
+                write_sparsely(copy, chunk)
+            copy.truncate()
         digest = sha256.hexdigest()
         if self.holds(digest, num_bytes):
             path.unlink()
@@ -87,7 +90,7 @@ class Incoming:
         """Wait until all that was taken is on the disk."""
         for digest in self._taken:
             with (self.folder / digest).open("rb") as stream:
-                os.fsync(stream.fileno())
+                sync_file(stream.fileno())
 
     def publish(self) -> None:
         """Put all that was taken where readers find it, read-only."""
@@ -98,6 +101,22 @@ class Incoming:
             path.replace(target)
             sync_folder(target.parent)
         self._taken.clear()
+
+
+def sweep_incoming(root: Path) -> list[int]:
+    """Remove from the store at `root` what killed processes left half-taken; return the lengths of the files."""
+    gone = []
+    with contextlib.suppress(FileNotFoundError):
+        for folder in (root / "incoming").iterdir():
+            with contextlib.suppress(OSError):
+                found = {path: path.stat() for path in folder.iterdir() if path.name != LOCK}
+                is_held = is_locked(folder)
+                patience_s = _ABANDONED_S if is_held is None else _UNLOCKED_S
+                last_change = max(one.st_mtime for one in (folder.stat(), *found.values()))
+                if not is_held and last_change < time.time() - patience_s:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    gone += [one.st_size for path, one in found.items() if not path.exists()]
+    return gone
 
 
 def make_read_only(path: Path) -> None:

@@ -27,6 +27,7 @@ from observers.artifacts.intake import Incoming, make_read_only, take_tree
 from observers.artifacts.manifests import Manifests
 from observers.artifacts.version import ArtifactFile, ArtifactVersion, check_name, digest_of, parse_reference
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from observers.record.atomic_file import sync_file
 from observers.record.json_text import parse_json
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
@@ -200,7 +201,7 @@ class ArtifactStore:
         with manifest.open("wb") as stream:
             stream.write(version.manifest())
             stream.flush()
-            os.fsync(stream.fileno())
+            sync_file(stream.fileno())
         make_read_only(manifest)
         incoming.flush()
         incoming.publish()

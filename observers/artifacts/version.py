@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import replacing
 from observers.record.regular_file import open_regular
+from observers.record.stored_files import write_sparsely
 
 __all__ = [
     "ArtifactFile",
@@ -166,7 +167,8 @@ class ArtifactVersion:
                 sha256 = hashlib.sha256()
                 while chunk := source.read(CHUNK_BYTES):
                     sha256.update(chunk)
-                    stream.write(chunk)
+                    write_sparsely(stream, chunk)
+                stream.truncate()
                 if sha256.hexdigest() != file.sha256:
                     self._refuse_content(file)
         except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from observers.record.atomic_file import replacing, sync_folder
+from observers.record.atomic_file import replacing, sync_file, sync_folder
 from observers.record.positional import BINARY, pread, pwrite
 from observers.record.regular_file import check_regular
 
@@ -214,7 +214,7 @@ class AppendFile:
     def sync(self) -> None:
         """Wait until what is written is on the disk."""
         if self._fd is not None:
-            os.fsync(self._fd)
+            sync_file(self._fd)
             if not self._is_named_on_disk:
                 sync_folder(self.path.parent)
                 self._is_named_on_disk = True

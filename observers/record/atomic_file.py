@@ -12,10 +12,11 @@ from typing import BinaryIO
 
 from observers.record.positional import BINARY
 
-__all__ = ["make_folder", "replacing", "sync_files", "sync_folder"]
+__all__ = ["make_folder", "replacing", "sync_file", "sync_files", "sync_folder"]
 
-# What file systems say that cannot do this, or need not.
-_NOT_POSSIBLE = (errno.EINVAL, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTSUP)
+# What file systems say that cannot do this, or need not; of a folder, some say more.
+_NOT_POSSIBLE = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS)
+_NOT_FOR_FOLDERS = (*_NOT_POSSIBLE, errno.EBADF, errno.EACCES, errno.EPERM, errno.EISDIR)
 
 
 @contextlib.contextmanager
@@ -39,7 +40,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             yield stream
             stream.flush()
             if durable:
-                os.fsync(stream.fileno())
+                sync_file(stream.fileno())
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -61,6 +62,23 @@ def make_folder(path: Path) -> None:
         sync_folder(folder.parent)
 
 
+def sync_file(descriptor: int) -> None:
+    """Wait until what was written to an open file is on the disk, where the file system has such a thing.
+
+    Raises:
+        OSError: If the disk fails.
+    """
+    _sync(descriptor, _NOT_POSSIBLE)
+
+
+def _sync(descriptor: int, passed_over: tuple[int, ...]) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in passed_over:
+            raise
+
+
 def sync_files(paths: Iterable[Path]) -> None:
     """Wait until files that others have written, and the names of them and of their folders, are on the disk.
 
@@ -72,7 +90,7 @@ def sync_files(paths: Iterable[Path]) -> None:
         with contextlib.suppress(FileNotFoundError, PermissionError):
             descriptor = os.open(path, os.O_RDONLY)
             try:
-                os.fsync(descriptor)
+                sync_file(descriptor)
             finally:
                 os.close(descriptor)
             folders |= {path.parent, path.parent.parent}
@@ -91,9 +109,6 @@ def sync_folder(folder: Path) -> None:
     except PermissionError:  # on Windows, and where a folder may be written but not read
         return
     try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NOT_POSSIBLE:
-            raise
+        _sync(descriptor, _NOT_FOR_FOLDERS)
     finally:
         os.close(descriptor)

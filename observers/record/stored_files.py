@@ -7,8 +7,8 @@ import hashlib
 import logging
 import os
 import re
-import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,9 +16,13 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.regular_file import open_regular
 
-__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_below"]
+__all__ = ["copy_file", "is_as_named", "keep", "md5_in", "open_file", "path_below", "write_sparsely"]
 
 _log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 2**20
+# So many zeros at once are left out of a copy, as a hole.
+_HOLE = bytes(2**16)
 
 
 def open_file(path: Path) -> BinaryIO:
@@ -44,21 +48,22 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
     """
     digest = _md5()
     with open_file(path) as stream:
-        while chunk := stream.read(2**20):
+        before = _stamp(stream)
+        for chunk in _chunks(stream):
             digest.update(chunk)
-    target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
-    if is_as_named(target):  # what this user may not read is not kept for this run
-        try:
-            # `runs gc` keeps what was touched lately, whether or not a run names it yet.
-            os.utime(target)
-        except OSError:
-            _log.debug("%s: its time cannot be set; it belongs to another user", target)
-    else:
-        if not store.is_dir():
-            store.mkdir(parents=True, exist_ok=True)
-            _share(store)
-        copy_file(path, target)
-        _share(target)
+        target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
+        if is_as_named(target):  # what this user may not read is not kept for this run
+            try:
+                # `runs gc` keeps what was touched lately, whether or not a run names it yet.
+                os.utime(target)
+            except OSError:
+                _log.debug("%s: its time cannot be set; it belongs to another user", target)
+        else:
+            if not store.is_dir():
+                store.mkdir(parents=True, exist_ok=True)
+                _share(store)
+            _copy(stream, before, path, target)
+            _share(target)
     below = os.path.join(base, "")  # noqa: PTH118
     name = str(target)
     return name[len(below) :] if name.startswith(below) else os.path.relpath(target, base)
@@ -109,16 +114,50 @@ def path_below(base: Path, path: Path) -> str | None:
 
 
 def copy_file(path: Path, target: Path) -> None:
-    """Copy a file so that `target` is whole or not there.
+    """Copy a file so that `target` is whole or not there; what is a hole in it stays one.
 
     Raises:
-        ArtifactError: If `path` is no file that can be read.
+        ArtifactError: If `path` is no file that can be read, or it changes in the meantime.
         OSError: If `target` cannot be written.
     """
-    with open_file(path) as source, replacing(target, durable=False) as stream:
+    with open_file(path) as source:
+        _copy(source, _stamp(source), path, target)
+
+
+def _stamp(stream: BinaryIO) -> tuple[int, int]:
+    found = os.fstat(stream.fileno())
+    return found.st_size, found.st_mtime_ns
+
+
+def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -> None:
+    """Copy all of an open file, which is to be as it was `before`."""
+    source.seek(0)
+    with replacing(target, durable=False) as stream:
         copy_stream(source, stream)
+        if _stamp(source) != before:
+            raise ArtifactError(f"{path}: it changed while it was read; add it when nobody writes to it any more")
 
 
 def copy_stream(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy all that is left of a stream."""
-    shutil.copyfileobj(source, target, 2**20)
+    """Copy all that is left of a file."""
+    for chunk in _chunks(source):
+        write_sparsely(target, chunk)
+    target.truncate()
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield what is left of a file now: one that grows may have no end."""
+    left = os.fstat(stream.fileno()).st_size - stream.tell()
+    while left > 0 and (chunk := stream.read(min(left, _CHUNK_BYTES))):
+        yield chunk
+        left -= len(chunk)
+
+
+def write_sparsely(stream: BinaryIO, data: bytes) -> None:
+    """Append bytes to a new file, with holes for zeros; `stream.truncate()` gives it its length in the end."""
+    for start in range(0, len(data), len(_HOLE)):
+        part = data[start : start + len(_HOLE)]
+        if part == _HOLE:
+            stream.seek(len(part), os.SEEK_CUR)
+        else:
+            stream.write(part)

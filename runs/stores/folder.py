@@ -20,8 +20,9 @@ from runs.query.index.index import Index
 from runs.query.names import full_name
 from runs.stores.adding import Copied, StagedRun, staging_folder
 from runs.stores.folder_adding import move_in
-from runs.stores.folder_removing import INCOMING, in_trash, reclaim, restore_folder
+from runs.stores.folder_removing import in_trash, reclaim, restore_folder
 from runs.stores.folder_run import PARTS, FolderRun
+from runs.stores.leftovers import INCOMING
 from runs.stores.removing import Discarded, Removed
 from runs.stores.run import Run
 from runs.stores.store import Store

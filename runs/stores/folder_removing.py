@@ -19,17 +19,15 @@ from observers.record.regular_file import read_regular
 from observers.record.schema import RUN
 from runs.errors import StoreAwayError, StoreError
 from runs.query.index.folders import SPOOLED, run_folders
+from runs.stores.leftovers import OUTGOING, UNFINISHED, delete, is_older, sweep_folders, sweep_unfinished
 from runs.stores.removing import Removed
 
-__all__ = ["INCOMING", "OUTGOING", "TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
+__all__ = ["TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
 
-# Folders of the store, two levels above what would be taken for a run: what goes, and what is not whole yet.
-OUTGOING, INCOMING = ".removing", ".taking"
 # A folder for each run that was discarded, in which it lies as it did in the store.
 TRASH = ".trash"
 _SHARED = ("_sources", "_resources")
 _CONTENT = re.compile(r".*_[0-9a-f]{32}(\.[^/]*)?", re.DOTALL)
-_UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 _ASIDE = ".removing-"
 
 
@@ -43,7 +41,7 @@ def remove_folder(store: Path, folder: Path) -> None:
     # A long name of the run and ours together may be too long.
     target = outgoing / f"{folder.name[:64]}-{secrets.token_hex(4)}"
     _move_away(store, folder, lambda _: target)
-    _delete(target)
+    delete(target)
     with contextlib.suppress(OSError):
         outgoing.rmdir()
 
@@ -127,7 +125,7 @@ def _empty_trash(store: Path, oldest: float) -> list[str]:
             place.rename(target)
         except OSError:
             continue
-        _delete(target)
+        delete(target)
         if target.exists():  # for the next time
             with contextlib.suppress(OSError):
                 target.rename(place)
@@ -135,19 +133,10 @@ def _empty_trash(store: Path, oldest: float) -> list[str]:
             gone.append(folder.relative_to(place).as_posix())
     with contextlib.suppress(OSError):
         for path in (store / TRASH).iterdir():
-            if _is_older(path, oldest):  # else a run may be about to come into it
-                _delete(path)
+            if is_older(path, oldest):  # else a run may be about to come into it
+                delete(path)
         (store / TRASH).rmdir()
     return gone
-
-
-def _delete(path: Path) -> None:
-    """Delete a folder, or a link to one; what cannot be deleted stays for the next time."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
@@ -165,12 +154,14 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     oldest = time.time() - grace_s
     if empties_trash:
         removed.runs += _empty_trash(store, oldest)
-    _sweep_leftovers(store, oldest)
+    sweep_folders(store, oldest)
     found = [path for name in _SHARED for path in _contents(store / name, oldest)]
     named, removed.unreadable = named_contents(store)
+    if empties_trash:
+        sweep_unfinished(store, removed, oldest, named)
     unused = [path for path in found if path.name not in named]
-    removed.num_young += sum(not _is_older(path, oldest) for path in unused)
-    old = [path for path in unused if _is_older(path, oldest)]
+    removed.num_young += sum(not is_older(path, oldest) for path in unused)
+    old = [path for path in unused if is_older(path, oldest)]
     if removed.unreadable or not old:
         return
     aside = [(path, path.with_name(_ASIDE + path.name)) for path in old]
@@ -180,7 +171,7 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     # A run that began since then either finds a content gone, and copies it anew, or has touched or named it before.
     named, unreadable = named_contents(store)
     for path, away in aside:
-        if unreadable or path.name in named or not _is_older(away, oldest):
+        if unreadable or path.name in named or not is_older(away, oldest):
             _put_back(away, path)
             continue
         with contextlib.suppress(OSError):
@@ -188,31 +179,6 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
             away.unlink()
             removed.num_contents += 1
             removed.num_bytes += num_bytes
-
-
-def _sweep_leftovers(store: Path, oldest: float) -> None:
-    for name in (OUTGOING, INCOMING):
-        with contextlib.suppress(OSError):
-            for path in list((store / name).iterdir()):
-                # What goes is of no use to anybody; what comes may be coming yet.
-                if name == OUTGOING or _last_change(path) < oldest:
-                    _delete(path)
-            (store / name).rmdir()
-    with contextlib.suppress(OSError):
-        for path in store.iterdir():
-            # A number that was taken for a run which never came.
-            if as_number(path.name) is not None and path.is_dir() and path.stat().st_mtime < oldest:
-                with contextlib.suppress(OSError):
-                    path.rmdir()
-
-
-def _last_change(path: Path) -> float:
-    times = [path.lstat().st_mtime]
-    for where, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with contextlib.suppress(OSError):
-                times.append(Path(where, name).lstat().st_mtime)
-    return max(times)
 
 
 def _contents(folder: Path, oldest: float) -> Iterator[Path]:
@@ -224,8 +190,8 @@ def _contents(folder: Path, oldest: float) -> Iterator[Path]:
     for name in names:
         if name.startswith(_ASIDE):
             _put_back(folder / name, folder / name.removeprefix(_ASIDE))
-        elif _UNFINISHED.fullmatch(name) and _is_older(folder / name, oldest):
-            _delete(folder / name)
+        elif UNFINISHED.fullmatch(name) and is_older(folder / name, oldest):
+            delete(folder / name)
     for name in sorted({name.removeprefix(_ASIDE) for name in names}):
         path = folder / name
         if _CONTENT.fullmatch(name) and path.is_file() and not path.is_symlink():
@@ -238,13 +204,6 @@ def _put_back(away: Path, path: Path) -> None:
             away.unlink()  # a run has copied it anew
         else:
             away.rename(path)
-
-
-def _is_older(path: Path, oldest: float) -> bool:
-    try:
-        return path.stat().st_mtime < oldest
-    except OSError:
-        return False
 
 
 def named_contents(store: Path) -> tuple[set[str], list[str]]:

@@ -17,7 +17,7 @@ class Removed:
 
     Attributes:
         runs: Ids of the runs.
-        num_contents: Contents of files that were reclaimed.
+        num_contents: Files that were reclaimed: contents, and what killed processes left half-written.
         num_bytes: Their length.
         num_young: Contents that no run names, kept because they were touched within the last hour.
         unreadable: Ids of runs whose record cannot be read, so that they may name any content: none is reclaimed.

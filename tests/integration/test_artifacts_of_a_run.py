@@ -1,5 +1,6 @@
 """`_run.add_artifact` and `add_resource`: kept or refused in the call, in every store; the record goes on meanwhile."""
 
+import hashlib
 import os
 import threading
 
@@ -136,3 +137,50 @@ def test_artifact_on_a_file_system_that_stalls_holds_up_no_beat(tmp_path, made, 
     record(main, FileObserver(tmp_path / "runs"))
     assert (tmp_path / "runs" / "1" / "made.txt").read_text() == "made"
     assert len(read_metrics(tmp_path / "runs" / "1")["loss"]) == 1
+
+
+def test_file_that_grows_while_it_is_added_is_refused_and_leaves_nothing(tmp_path, made, caplog):
+    made.write_bytes(b"x" * 30_000_000)
+    is_over = threading.Event()
+
+    def grow():
+        with made.open("ab", buffering=0) as stream:
+            while not is_over.is_set():
+                stream.write(b"x")
+
+    def main(_run):
+        growing = threading.Thread(target=grow)
+        growing.start()
+        try:
+            with pytest.raises(ArtifactError, match=r"made.txt: it changed while it was read; add it when nobody"):
+                _run.add_artifact(made)
+            _run.add_resource(made)
+        finally:
+            is_over.set()
+            growing.join()
+        _run.add_artifact(made)
+
+    record(main, FileObserver(tmp_path / "runs"))
+    assert f"{made} cannot be kept as a resource: {made}: it changed while it was read" in caplog.text
+    folder = tmp_path / "runs" / "1"
+    assert (folder / "made.txt").read_bytes() == made.read_bytes()
+    assert [path.name for path in (*folder.rglob("*.tmp"), *(tmp_path / "runs" / "_resources").glob("*"))] == []
+
+
+def test_sparse_artifact_stays_sparse(tmp_path, made):
+    with made.open("wb") as stream:
+        stream.seek(2**20 + 5)
+        stream.write(b"made")
+        stream.truncate(2**26)
+    sha256 = hashlib.sha256(made.read_bytes()).hexdigest()
+
+    def main(_run):
+        _run.add_artifact(made)
+        version = _run.log_artifact("data", made)
+        version.copy_to(tmp_path / "restored")
+        [stored] = (path for path in (tmp_path / "runs" / "_artifacts" / "contents").rglob("*") if path.is_file())
+        for path in (_run.folder / "made.txt", stored, tmp_path / "restored" / "made.txt"):
+            assert (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest()) == (2**26, sha256)
+            assert path.stat().st_blocks * 512 <= 2**20
+
+    record(main, FileObserver(tmp_path / "runs"))

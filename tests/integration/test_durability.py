@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from experiments import Experiment
 from ingredients.checkpoints.files import save_checkpoint
 from observers import FileObserver, Image
+from observers.record.points import read_metrics
 
 
 @pytest.fixture
@@ -96,3 +99,37 @@ def test_tests_that_the_docs_name_are_there():
     named = set(re.findall(r"`(test_\w+)`", (lab / "docs" / "recording.md").read_text()))
     assert len(named) > 9
     assert [name for name in sorted(named) if f"def {name}(" not in code] == []
+
+
+# The system answers EINVAL to fsync and fdatasync, as some file systems do: prctl's PR_SET_SECCOMP with a filter.
+WITHOUT_FSYNC = """
+import ctypes, errno, platform, struct
+SYSCALLS = {"x86_64": (74, 75), "aarch64": (82, 83)}[platform.machine()]
+RULES = [(0x20, 0, 0, 0), (0x15, 1, 0, SYSCALLS[0]), (0x15, 0, 1, SYSCALLS[1])]
+RULES += [(0x06, 0, 0, 0x00050000 | errno.EINVAL), (0x06, 0, 0, 0x7FFF0000)]
+rules = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in RULES))
+program = ctypes.create_string_buffer(struct.pack("HP", len(RULES), ctypes.addressof(rules)))
+prctl = ctypes.CDLL(None).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, ctypes.byref(program)) == 0
+try: os.fsync(1)
+except OSError as error: assert error.errno == errno.EINVAL
+else: raise AssertionError
+ex.observers.append(FileObserver("runs"))
+
+@ex.automain
+def main(_run):
+    _run.log_scalar("loss", 0.5, 0)
+    _run.flush()
+    _run.add_artifact(__file__)
+    _run.log_artifact("code", __file__)
+    return 3
+"""
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "aarch64"), reason="system calls have other numbers")
+def test_file_system_without_fsync_keeps_a_run_as_any_other(tmp_path, start):
+    said = start(tmp_path, WITHOUT_FSYNC).finish()
+    assert [line for line in said.splitlines() if not line.startswith("INFO")] == []
+    run = json.loads((tmp_path / "runs" / "1" / "run.json").read_text())
+    assert (run["status"], run["result"], run["artifacts"]) == ("COMPLETED", 3, ["recorded.py"])
+    assert read_metrics(tmp_path / "runs" / "1")["loss"].values.tolist() == [0.5]

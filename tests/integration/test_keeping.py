@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import shutil
+import signal
 import sys
 import time
 import types
@@ -547,6 +548,49 @@ def test_gc_removes_what_a_killed_removal_left_in_a_folder(tmp_path, mongo_url):
         store.collect()
         assert not (store_folder / ".removing").exists()
         assert next(iter(store.get("1").resources.values())).read() == b"1,2\n"
+
+
+# The system kills the process in the middle of the copy, at the greatest length that a file may have.
+CUT_OFF = """
+import resource, signal
+ex.observers.append(FileObserver("runs"))
+
+@ex.automain
+def main(_run, how):
+    _run.add_artifact(__file__, ".mine.01234567.tmp")
+    _run.flush()
+    with open(how + ".bin", "wb") as stream: stream.write(b"1" * 3_000_000)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+    _run.add_artifact("add.bin") if how == "add" else _run.log_artifact("data", "log.bin")
+"""
+
+
+def test_gc_reclaims_what_a_kill_left_of_artifacts(tmp_path, start, capsys):
+    folder = tmp_path / "runs"
+    for how in ("add", "log"):
+        assert start(tmp_path, CUT_OFF, "with", f"how={how}").process.wait(60) == -signal.SIGXFSZ
+    [half] = [path for path in folder.glob("?/.*.tmp") if "add" in path.name]
+    [taken] = (folder / "_artifacts" / "incoming").glob("*/taken-*")
+
+    def gc():
+        assert main(["--store", str(folder), "gc"]) == 0
+        return capsys.readouterr().out
+
+    assert gc().startswith("reclaimed 0 files")  # a process may be at work on them
+    for path in (*folder.rglob("*"), taken.parent):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    with locked(half.parent), locked(taken.parent):
+        os.utime(taken.parent, (LONG_AGO, LONG_AGO))
+        assert gc().startswith("reclaimed 0 files")
+        assert half.exists()
+        assert taken.exists()
+    assert gc() == "reclaimed 2 files, 2.1 MB\n"
+    assert not half.exists()
+    assert list((folder / "_artifacts" / "incoming").iterdir()) == []
+    with open_store(folder) as store:
+        assert [[*run.artifacts] for run in store.find()] == [[".mine.01234567.tmp"]] * 2
+        assert all(content.read() for run in store.find() for content in run.artifacts.values())
 
 
 @pytest.mark.parametrize("how", ["touched", "named", "copied anew"])

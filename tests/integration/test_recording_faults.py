@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import signal
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,6 +170,15 @@ FAULTS = [
         needs_disk=True,
     ),
     Fault("a full disk, to the end, and many points", FILL + "log(run, 140_000)", loses=True, needs_disk=True),
+]
+CUT_OFF = """
+with open("big.bin", "wb") as stream: stream.write(b"1" * 30_000_000)
+signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**24, 2**24))
+"""
+FAULTS += [
+    Fault(f"a kill while an artifact is {how}", CUT_OFF + call, ends=-signal.SIGXFSZ, status="DEAD")
+    for how, call in (("added", "run.add_artifact('big.bin')"), ("logged", "run.log_artifact('data', 'big.bin')"))
 ]
 STORES = {
     "files": "FileObserver('{base}/runs')",

@@ -22,6 +22,8 @@ from observers.record.media_record import read_media
 from observers.record.points import read_metrics, read_points
 from observers.record.schema import LIVE
 from runs.transfer.syncing import reap
+from tests.integration.conftest import HEAD
+from tests.processes import run
 
 
 def load(folder, name="run.json"):
@@ -546,3 +548,24 @@ def test_file_saved_by_the_observer_is_in_the_folder_of_the_run(tmp_path):
     folder = tmp_path / "runs" / "1"
     assert (folder / "table.csv").read_text() == (folder / "renamed.csv").read_text() == "a,b\n"
     assert load(folder)["artifacts"] == ["table.csv", "renamed.csv"]
+
+
+# What the shell takes away is gone before Python starts.
+WITHOUT_STREAMS = """
+"$0" recorded.py <&- >&- 2>&- || exit 1
+"$0" recorded.py >&- || exit 2
+cd "$1" && "$0" -m runs --store "$2" ls <&- >&- 2>&-; test $? = 74 || exit 3
+"""
+
+
+def test_run_without_standard_streams_is_recorded(tmp_path, request):
+    body = "ex.observers.append(FileObserver('runs'))\n@ex.automain\ndef main(_run): print('printed'); return 3\n"
+    (tmp_path / "recorded.py").write_text(HEAD.format(root=str(request.config.rootpath)) + body)
+    words = ["sh", "-c", WITHOUT_STREAMS, sys.executable, str(request.config.rootpath), str(tmp_path / "runs")]
+    done = run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for number in ("1", "2"):
+        folder = tmp_path / "runs" / number
+        document = json.loads((folder / "run.json").read_text())
+        assert (document["status"], document["result"]) == ("COMPLETED", 3)
+        assert "printed" in (folder / "cout.txt").read_text().splitlines()

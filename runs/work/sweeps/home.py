@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from observers.record.atomic_file import make_folder, replacing
+from observers.record.atomic_file import make_folder, replacing, sync_file
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
 from observers.record.regular_file import read_regular
@@ -268,7 +268,7 @@ def _write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
             stream.write(content)
             stream.flush()
             if durable:
-                os.fsync(stream.fileno())
+                sync_file(stream.fileno())
         os.link(temporary, path)  # which is atomic, on NFS too
     except FileExistsError:
         return False

@@ -22,6 +22,7 @@ from pymongo import ReturnDocument
 from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
+from observers.record.atomic_file import sync_file
 from observers.record.locking import claimed
 from runs.errors import SweepError
 from runs.work.sweeps.outages import Outages, lasting
@@ -65,7 +66,7 @@ class _FileJournal(JournalFileBackend):
                 stream.truncate(end)
                 raise OSError(errno.ENOSPC, f"{self._path}: {os.strerror(errno.ENOSPC)}")
             if any(log.get("op_code") == _SET_STATE for log in logs):
-                os.fsync(stream.fileno())
+                sync_file(stream.fileno())
 
 
 def _end_of_last_line(stream: RawIOBase) -> int:
