@@ -7,7 +7,6 @@ and counted.
 
 from __future__ import annotations
 
-import contextlib
 import filecmp
 import logging
 import os
@@ -33,7 +32,7 @@ from observers.record.numbered_folder import artifact_path, make_numbered_folder
 from observers.record.point_log import PointLog
 from observers.record.resuming import open_for_resuming, resumed_entry
 from observers.record.rewinding import Position, held
-from observers.record.safe_paths import lasting_path
+from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
 from observers.record.stored_files import copy_file, keep, open_file
 
@@ -117,12 +116,7 @@ class FileObserver(Owned, RunObserver):
     @property
     def place(self) -> str | None:
         """The folder of the run, from the working folder if it is below that; None before it starts."""
-        if self.recording is None:
-            return None
-        folder = self.recording.folder
-        with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
-            folder = folder.relative_to(Path.cwd())
-        return str(folder)
+        return None if self.recording is None else shown_path(self.recording.folder)
 
     @property
     def is_resumed(self) -> bool:

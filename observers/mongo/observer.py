@@ -42,7 +42,7 @@ from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
-from observers.record.safe_paths import lasting_path
+from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, RUN
 
 __all__ = ["MongoObserver"]
@@ -207,7 +207,10 @@ class MongoObserver(Owned, RunObserver):
         self._recording, self._own_client = recording, self._client is None
 
         def connect() -> Delivery:
-            if self._client is None:
+            if self._own_client:
+                before, self._client = self._client, None
+                if before is not None:
+                    before.close()
                 self._client = self.destination.connect(**self._options)
             database = self._client[self.destination.db_name]
             where = destination.prefix, wanted, destination.collection
@@ -289,7 +292,7 @@ class MongoObserver(Owned, RunObserver):
             _log.warning(
                 "MongoDB at %s: this run was removed there, and stays away; its record is kept in %s",
                 self.destination.label,
-                self._folder,
+                shown_path(self._folder),
             )
             return
         self._say_what_is_left(shipper.delivery)
@@ -309,7 +312,7 @@ class MongoObserver(Owned, RunObserver):
             _log.error(
                 "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted",
                 self.destination.label,
-                folder,
+                shown_path(folder),
             )
             return
         _log.error(
@@ -318,8 +321,8 @@ class MongoObserver(Owned, RunObserver):
             self.destination.label,
             len_points(folder) if delivery is None else delivery.num_missing(),
             len_media(folder) if delivery is None else delivery.num_missing_media(),
-            folder,
-            folder.parent if self._spool is None else self.spool_dir,
+            shown_path(folder),
+            shown_path(folder.parent) if self._spool is None else self.spool_dir,
         )
 
     def __eq__(self, other: object) -> bool:

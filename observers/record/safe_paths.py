@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path, PurePosixPath
 
-__all__ = ["lasting_path", "relative_path"]
+__all__ = ["lasting_path", "relative_path", "shown_path"]
 
 _MAX_PART_BYTES = 255
 
@@ -31,3 +32,10 @@ def lasting_path(path: str | Path) -> Path:
     path = Path(path).absolute()
     # The system looks up each folder before `..`, so a deleted one would make the path wrong.
     return path.resolve() if ".." in path.parts else path
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as messages show it: from the working folder, if it is below that."""
+    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
+        path = path.relative_to(Path.cwd())
+    return str(path)
