@@ -110,8 +110,10 @@ class FileObserver(Owned, RunObserver):
 
     @property
     def dir(self) -> str | None:
-        """The folder of the run, as text; None before it starts."""
-        return None if self.recording is None else str(self.recording.folder)
+        """The folder of the run, as text, from the working folder if `basedir` is, too; None before it starts."""
+        if self.recording is None:
+            return None
+        return str(self.recording.folder) if Path(self.basedir).is_absolute() else shown_path(self.recording.folder)
 
     @property
     def place(self) -> str | None:
