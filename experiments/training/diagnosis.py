@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from experiments.training.trainer import Trainer
 from ingredients.datasets.structure import tensors_of
 from ingredients.models.compiled import plain_name
-from observers.record.safe_paths import from_here
+from observers.record.safe_paths import shown_path
 
 __all__ = ["Finding", "diagnose", "non_finite_gradients", "take_step"]
 
@@ -395,4 +395,4 @@ def _site_of(trace: Sequence[str] | None) -> str | None:
 
 
 def _short(filename: str) -> str:
-    return from_here(filename).as_posix()
+    return Path(shown_path(Path(filename))).as_posix()

@@ -29,6 +29,7 @@ from observers.artifacts.version import ArtifactFile, ArtifactVersion, check_nam
 from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from observers.record.atomic_file import sync_file
 from observers.record.json_text import parse_json
+from observers.record.safe_paths import shown_path
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 
@@ -270,13 +271,13 @@ class ArtifactStore:
         return next(iter(found.values()))
 
     def _not_there(self, name: str, reference: str) -> str:
-        numbers = list(self._manifests.numbers(name))
+        numbers, where = list(self._manifests.numbers(name)), shown_path(self.basedir)
         if numbers:
             last = f" to v{numbers[-1]}" if len(numbers) > 1 else ""
-            return f"{reference}: {self.basedir} has no such version of {name}; it has v{numbers[0]}{last}"
+            return f"{reference}: {where} has no such version of {name}; it has v{numbers[0]}{last}"
         near = difflib.get_close_matches(name, self.names(), 1)
         hint = f"did you mean {near[0]}?" if near else "log it first: _run.log_artifact(name, path)"
-        return f"{reference}: {self.basedir} has no artifact {name}; {hint}"
+        return f"{reference}: {where} has no artifact {name}; {hint}"
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from observers.record.numbered_folder import artifact_path, make_numbered_folder
 from observers.record.point_log import PointLog
 from observers.record.resuming import open_for_resuming, resumed_entry
 from observers.record.rewinding import Position, held
-from observers.record.safe_paths import from_here, lasting_path
+from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
 from observers.record.stored_files import copy_file, keep, open_file, path_below
 
@@ -102,7 +102,7 @@ class FileObserver(SacredsInterface):
     @property
     def place(self) -> str | None:
         """The folder of the run, from the working folder if it is below that; None before it starts."""
-        return None if self.recording is None else str(from_here(self.recording.folder))
+        return None if self.recording is None else shown_path(self.recording.folder)
 
     @property
     def is_resumed(self) -> bool:

@@ -14,6 +14,7 @@ from observers.file.recording import Recording
 from observers.file.sacred_form import plain
 from observers.record.guarding import Owned
 from observers.record.numbered_folder import artifact_path
+from observers.record.safe_paths import shown_path
 from observers.record.schema import RUN
 
 __all__ = ["SacredsInterface"]
@@ -41,8 +42,10 @@ class SacredsInterface(Owned, FileStorageObserver):
 
     @property
     def dir(self) -> str | None:  # type: ignore[override]  # Sacred assigns it
-        """The folder of the run, as text; None before it starts."""
-        return None if self.recording is None else str(self.recording.folder)
+        """The folder of the run, as text, from the working folder if `basedir` is, too; None before it starts."""
+        if self.recording is None:
+            return None
+        return str(self.recording.folder) if Path(self.basedir).is_absolute() else shown_path(self.recording.folder)
 
     @property
     def run_entry(self) -> dict[str, Any] | None:  # type: ignore[override]

@@ -20,6 +20,7 @@ __all__ = [
     "Destination",
     "database_in",
     "explain",
+    "is_logged_out",
     "is_refusal",
     "parse_mongo_option",
     "read_destination",
@@ -110,6 +111,11 @@ def is_refusal(error: Exception) -> bool:
     if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
         return getattr(error, "code", 18) in (13, 18)
     return isinstance(error, ConfigurationError | FileNotFoundError) or explain(error).startswith("TLS fails")
+
+
+def is_logged_out(error: Exception) -> bool:
+    """Tell whether the server wants a login: connections stay without one if their user is dropped and made again."""
+    return getattr(error, "code", None) == 13 and "requires authentication" in str(error)
 
 
 def _has_failed_login(text: str) -> bool:

@@ -46,7 +46,7 @@ from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
 from observers.record.point_log import PointLog
-from observers.record.safe_paths import from_here, lasting_path
+from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, RUN
 
 __all__ = ["MongoObserver"]
@@ -194,6 +194,12 @@ class MongoObserver(Owned, SacredMongoObserver):
     def _collections(self) -> Collections:
         return Collections(self._database(), self.destination.prefix, self.destination.collection)
 
+    def _disconnect(self) -> None:
+        with self._connecting:
+            if self._client is not None:
+                self._client.close()
+                self._client = None  # type: ignore[assignment]  # Sacred's is never closed
+
     def _database(self) -> Database[Document]:
         with self._connecting:
             if self._client is None:
@@ -246,7 +252,13 @@ class MongoObserver(Owned, SacredMongoObserver):
         recording.journal.write(DESTINATION, destination.written())
         self._recording = recording
 
+        is_first = True
+
         def connect() -> Delivery:
+            nonlocal is_first
+            if self._has_own_client and not is_first:
+                self._disconnect()
+            is_first = False
             where = destination.prefix, wanted, destination.collection
             delivery = Delivery(
                 *(recording.folder, recording.base, self._database(), *where),
@@ -312,9 +324,8 @@ class MongoObserver(Owned, SacredMongoObserver):
             return
         shipper, self._shipper = self._shipper, None
         self._is_delivered = delivered = shipper.stop(self._bound_s(shipper))
-        if self._has_own_client and self._client is not None:
-            self._client.close()
-            self._client = None  # type: ignore[assignment]  # Sacred's is never closed
+        if self._has_own_client:
+            self._disconnect()
         if delivered and self._spool is not None:
             shutil.rmtree(self._spool.basedir, ignore_errors=True)
         if self._spool is not None:
@@ -325,7 +336,7 @@ class MongoObserver(Owned, SacredMongoObserver):
             _log.warning(
                 "MongoDB at %s: this run was removed there, and stays away; its record is kept in %s",
                 self.destination.label,
-                self._folder,
+                shown_path(self._folder),
             )
             return
         self._say_what_is_left(shipper.delivery)
@@ -337,7 +348,7 @@ class MongoObserver(Owned, SacredMongoObserver):
 
     @property
     def _folder(self) -> Path:
-        return Path() if self._recording is None else from_here(self._recording.folder)
+        return Path() if self._recording is None else Path(shown_path(self._recording.folder))
 
     def _say_what_is_left(self, delivery: Delivery | None) -> None:
         folder = self._folder
@@ -345,7 +356,7 @@ class MongoObserver(Owned, SacredMongoObserver):
             _log.error(
                 "MongoDB at %s: the end of this run is not delivered, and cannot be: %s was deleted",
                 self.destination.label,
-                folder,
+                shown_path(folder),
             )
             return
         _log.error(
@@ -354,8 +365,8 @@ class MongoObserver(Owned, SacredMongoObserver):
             self.destination.label,
             len_points(folder) if delivery is None else delivery.num_missing(),
             len_media(folder) if delivery is None else delivery.num_missing_media(),
-            folder,
-            folder.parent if self._spool is None else self.spool_dir,
+            shown_path(folder),
+            shown_path(folder.parent) if self._spool is None else self.spool_dir,
         )
 
     def __eq__(self, other: object) -> bool:

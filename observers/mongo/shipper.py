@@ -8,8 +8,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from pymongo.errors import PyMongoError
+
 from observers.mongo.delivery import Delivery
-from observers.mongo.destination import explain, is_refusal
+from observers.mongo.destination import explain, is_logged_out, is_refusal
 
 __all__ = ["Shipper"]
 
@@ -22,7 +24,8 @@ class Shipper(threading.Thread):
     """Delivers one run's folder again and again, until it is told to stop and all is delivered, or time is up.
 
     Args:
-        connect: Makes the delivery; called again while it fails, as it does where the URL names no server or no file.
+        connect: Makes the delivery, with connections of its own; called again while it fails, as it does where the URL
+            names no server or no file, and when the server has logged the user out.
         whereabouts: Returns the run's folder, which may be moved meanwhile.
         label: The destination in messages.
         interval_s: Time between deliveries.
@@ -45,7 +48,7 @@ class Shipper(threading.Thread):
         self.attempted = threading.Event()
         self.has_delivered = False
         self._stopping = threading.Event()
-        self._refused = False
+        self._refused = self._is_logged_out = False
         self._deadline = 0.0
         self._troubles: set[str] = set()
 
@@ -67,11 +70,13 @@ class Shipper(threading.Thread):
 
     def _try(self, *, last: bool) -> bool:
         try:
-            if self.delivery is None:
-                self.delivery = self._connect()
-            if self.delivery.folder != self._whereabouts():
-                self.delivery.follow(self._whereabouts())
-            self.delivery.advance(last=last)
+            try:
+                self._deliver(last=last)
+            except PyMongoError as error:
+                if self._is_logged_out or not is_logged_out(error):
+                    raise
+                self._is_logged_out = True
+                self._deliver(last=last)
         except Exception as error:
             self._refused = is_refusal(error)
             self._warn(explain(error))
@@ -81,6 +86,16 @@ class Shipper(threading.Thread):
             _log.warning("MongoDB at %s: back, and all up to now is delivered", self.label)
             self._troubles.clear()
         return True
+
+    def _deliver(self, *, last: bool) -> None:
+        if self.delivery is None:
+            self.delivery = self._connect()
+        # The one before tells how much is delivered until the user is let in again.
+        delivery = self._connect() if self._is_logged_out else self.delivery
+        if delivery.folder != self._whereabouts():
+            delivery.follow(self._whereabouts())
+        delivery.advance(last=last)
+        self.delivery, self._is_logged_out = delivery, False
 
     def _warn(self, reason: str) -> None:
         if reason not in self._troubles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path, PurePosixPath
 
-__all__ = ["from_here", "lasting_path", "relative_path"]
+__all__ = ["lasting_path", "relative_path", "shown_path"]
 
 _MAX_PART_BYTES = 255
 
@@ -27,16 +27,15 @@ def relative_path(name: str) -> PurePosixPath | None:
     return None if is_long else PurePosixPath(name)
 
 
-def from_here(path: str | Path) -> Path:
-    """Return a path as people at the terminal type it: from the working folder, if it is below that."""
-    path = Path(path)
-    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
-        path = path.relative_to(Path.cwd())
-    return path
-
-
 def lasting_path(path: str | Path) -> Path:
     """Return a path from the root, which stays right when the working folder is changed or deleted."""
     path = Path(path).absolute()
     # The system looks up each folder before `..`, so a deleted one would make the path wrong.
     return path.resolve() if ".." in path.parts else path
+
+
+def shown_path(path: Path) -> str:
+    """Return a path as messages show it: from the working folder, if it is below that."""
+    with contextlib.suppress(ValueError, FileNotFoundError):  # it lies elsewhere, or the working folder was deleted
+        path = path.relative_to(Path.cwd())
+    return str(path)

@@ -149,6 +149,23 @@ def test_rights_taken_away_in_the_middle_are_one_line_and_given_back_nothing_is_
     assert_no_secret_below(tmp_path, admin)
 
 
+def test_user_who_is_dropped_in_the_middle_and_made_again_is_delivered_to(tmp_path, guarded, login, start, wait_for):
+    _, admin = guarded
+    url = login(["readWrite"])
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "wait").touch()
+    recorded = start(tmp_path, RECORDS, "-m", url)
+    wait_for(lambda: admin.lab.metrics.find_one({"count": {"$gt": 50}}), "points in the database")
+    admin.lab.command("dropUser", USER)
+    wait_for(lambda: "MongoDB at" in recorded.err.read_text(), "the refusal to be noticed")
+    admin.lab.command("createUser", USER, pwd=PLAIN, roles=["readWrite"])
+    wait_for(lambda: "back, and all" in recorded.err.read_text(), "the user to be noticed")
+    (tmp_path / "wait").unlink()
+    recorded.finish()
+    assert_delivered(admin.lab)
+    assert_no_secret_below(tmp_path, admin)
+
+
 def test_user_who_may_write_but_make_no_index_and_remove_nothing_records(tmp_path, guarded, login, start):
     _, admin = guarded
     url = login(actions=["find", "insert", "update"])
