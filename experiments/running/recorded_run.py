@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -23,6 +23,7 @@ from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.owned_run import OwnedRun
 from experiments.running.system_metrics import Sampler
 from observers.errors import ArtifactError, ResumeError
+from observers.record import run_clock
 from observers.record.protocols import (
     ArtifactObserver,
     BufferedObserver,
@@ -268,7 +269,7 @@ class RecordedRun(OwnedRun):
         """Do what Sacred's heartbeat does, but for points: the logs of the observers that have one write them."""
         if self._is_child:
             return
-        beat_time = datetime.now(UTC).replace(tzinfo=None)
+        beat_time = run_clock.utc_now()
         self._get_captured_output()
         metrics = self._metrics.take(last=last)
         whole = "" if all(map(_takes_parts, self.observers)) else self.captured_out
