@@ -17,7 +17,7 @@ from sacred.observers import RunObserver
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
-from experiments.running.captured_output import Spill, read_parts, take_from_memory
+from experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.owned_run import OwnedRun
@@ -230,7 +230,7 @@ class RecordedRun(OwnedRun):
             with contextlib.suppress(AttributeError, OSError):
                 out.buffer.reconfigure(errors="replace")
             take_from_memory(out)
-            out.finalize = self._after_reading(out)  # type: ignore[method-assign]  # Sacred makes it by itself
+            out.finalize = self._after_reading(out, record_replaced(out))  # type: ignore[method-assign]  # Sacred makes it by itself
         if self.beat_interval > 0:
             self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
             # What raises where Sacred ends a run, such as somebody's own time limit, is not to keep the process alive.
@@ -318,7 +318,7 @@ class RecordedRun(OwnedRun):
             if self._is_begun:
                 self._write_down(last=True)  # Without a heartbeat all of it; one that failed has left what came since.
 
-    def _after_reading(self, out: CapturedStdout) -> Callable[[], None]:
+    def _after_reading(self, out: CapturedStdout, stop: Callable[[], None]) -> Callable[[], None]:
         """Return Sacred's closing of the output, which reads all that is left at once, for when nothing is.
 
         It waits for a heartbeat that is under way, which may be reading.
@@ -327,6 +327,7 @@ class RecordedRun(OwnedRun):
 
         def close() -> None:
             with self._heartbeat_lock:
+                stop()
                 out.flush()
                 self._get_captured_output()
                 finalize()
