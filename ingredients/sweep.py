@@ -152,7 +152,7 @@ def run(_config: Map, _run: Any) -> Any:
             if _config.engine != "slurm":  # whose job goes on
                 print(f"interrupted; to go on with sweep {definition.id}, give the same command again", flush=True)
             raise
-        if not sys.stdout.isatty():  # where it stands already
+        if not getattr(sys.stdout, "isatty", bool)():  # where it stands already
             for line in status_lines(status, tuple(objective.name for objective in spec.objectives)):
                 print(line)
         deliver(place, definition.id)

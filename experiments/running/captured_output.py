@@ -14,14 +14,15 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
 
-from sacred.stdout_capturing import CapturedStdout
+from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy
 
 from observers.record.positional import pread
 
-__all__ = ["PART_BYTES", "OutputFile", "Spill", "read_parts", "take_from_memory"]
+__all__ = ["PART_BYTES", "OutputFile", "Spill", "read_parts", "record_replaced", "take_from_memory"]
 
 _log = logging.getLogger(__name__)
 
@@ -73,11 +74,64 @@ def take_from_memory(out: CapturedStdout) -> None:
     out.buffer, out.read_position = file, 0
 
 
-class OutputFile:
-    """A temporary file that any thread may print to, as far as Sacred needs one; it never raises into a `print`."""
+def record_replaced(out: CapturedStdout) -> Callable[[], None]:
+    """Record what goes to a `sys.stdout` or `sys.stderr` that is not the process's own; return what ends that.
 
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed by `close`
+    `--capture=fd` records what reaches the descriptors 1 and 2. In a notebook, under pytest and in `redirect_stdout`,
+    what is printed never does. Handlers of the root logger that write to such a stream are recorded, too.
+
+    Args:
+        out: What Sacred captures the run's output in.
+    """
+    names = [name for number, name in ((1, "stdout"), (2, "stderr")) if not _reaches(getattr(sys, name), number)]
+    if not names or not isinstance(getattr(out.buffer, "name", None), str):  # in memory, Sacred takes both streams
+        return lambda: None
+    try:
+        file = OutputFile(Path(out.buffer.name).open("ab", buffering=0))  # noqa: SIM115 - it is closed by `close`
+    except OSError as error:
+        _log.warning("what is printed to %s cannot be captured (%s)", " and ".join(names), error.strerror)
+        return lambda: None
+    undo = contextlib.ExitStack()
+    undo.callback(file.close)
+    for name in names:
+        stream = getattr(sys, name)
+        proxy = TeeingStreamProxy(stream, file)
+        setattr(sys, name, proxy)
+        undo.callback(_put_back, name, stream, proxy)
+        for handler in logging.root.handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
+                handler.setStream(proxy)
+                undo.callback(handler.setStream, stream)
+    return undo.close
+
+
+def _put_back(name: str, stream: Any, proxy: TeeingStreamProxy) -> None:
+    if getattr(sys, name) is proxy:  # else somebody has replaced it since
+        setattr(sys, name, stream)
+
+
+def _reaches(stream: Any, descriptor: int) -> bool:
+    """Tell whether what is written to a stream reaches a descriptor, of its own or of a stream that it passes on to."""
+    parts = (stream, *getattr(stream, "__dict__", {}).values())
+    return stream is None or any(_descriptor(part) == descriptor for part in parts)
+
+
+def _descriptor(stream: Any) -> int | None:
+    try:
+        return stream.fileno()
+    except (AttributeError, OSError, ValueError, TypeError):
+        return None
+
+
+class OutputFile:
+    """A file that any thread may print to, as far as Sacred needs one; it never raises into a `print`.
+
+    Args:
+        file: The file, by default a temporary one.
+    """
+
+    def __init__(self, file: IO[bytes] | None = None) -> None:
+        self._file = file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed by `close`
         self._lock = threading.Lock()
         self._position = 0
         self._is_full = False

@@ -32,7 +32,11 @@ def print_config(_run: Any) -> None:
     Blue: changed from its default; green: added with --force; red: its type changed with --force. With --origin, each
     value comes with what has set it.
     """
-    colours = _COLOURS if sys.stdout.isatty() and "NO_COLOR" not in os.environ else dict.fromkeys(_COLOURS, "")
+    colours = (
+        _COLOURS
+        if getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
+        else dict.fromkeys(_COLOURS, "")
+    )
     origins = None
     if _run.meta_info.get("options", {}).get("--origin"):
         origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}

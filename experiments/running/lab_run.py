@@ -8,7 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
@@ -31,6 +31,7 @@ from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
 from observers.file.recording import recording_of
 from observers.file.sacred_form import plain
 from observers.media.kinds import Media
+from observers.record import run_clock
 from observers.record.directions import note_better
 from observers.record.protocols import GraphObserver, HasPlace, LeasedObserver, ResumableObserver
 
@@ -227,6 +228,7 @@ class LabRun(RecordedRun):
         for observer in self.observers:
             if isinstance(observer, LeasedObserver):
                 observer.beat_interval_s = self.beat_interval
+        run_clock.start()
         super()._emit_started()
         resumed = self._resumed()
         if resumed:
@@ -381,8 +383,9 @@ class LabRun(RecordedRun):
 
     def _stop_time(self) -> timedelta:
         # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.
-        self.start_time = self.start_time or datetime.now(UTC).replace(tzinfo=None)
-        return super()._stop_time()
+        self.start_time = self.start_time or run_clock.utc_now()
+        self.stop_time = run_clock.utc_now()
+        return timedelta(seconds=round(run_clock.elapsed_s()))
 
 
 if TYPE_CHECKING:

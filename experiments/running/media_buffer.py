@@ -12,6 +12,7 @@ from typing import Any
 from experiments.running.logged_values import as_name, as_step, check_countable, located
 from observers.errors import MediaError, MetricError
 from observers.media.kinds import Media
+from observers.record import run_clock
 from observers.record.media_entry import Content, MediaEntry
 
 __all__ = ["MAX_WAITING_BYTES", "MediaBuffer"]
@@ -44,7 +45,7 @@ class MediaBuffer:
         Raises:
             MediaError: If `media` is none, the name no string, or the step no number.
         """
-        at = time.time()
+        at = run_clock.now()
         try:
             name, step = as_name(name), as_step(step)
             if not isinstance(media, Media):

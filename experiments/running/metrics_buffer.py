@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from time import time
 from typing import Any
 
 from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
@@ -18,6 +17,7 @@ from observers.record.child_points import ChildPoint, ChildPoints
 from observers.record.live_points import Metric
 from observers.record.point_log import PointLog
 from observers.record.points import split_metrics
+from observers.record.run_clock import now as run_time
 
 __all__ = ["MetricsBuffer"]
 
@@ -38,7 +38,7 @@ class MetricsBuffer:
     """
 
     def __init__(self) -> None:
-        self._started = time()
+        self._started = run_time()
         self._logs: list[PointLog] = []
         # What needs no more than a look at the types of value and step.
         self._quick: dict[str, Metric] = {}
@@ -80,7 +80,7 @@ class MetricsBuffer:
             if (
                 (kind is float or (kind is int and -_EXACT <= value <= _EXACT))
                 and (type(step) is int or step is None)
-                and self._live.add(metric, step, value, time())
+                and self._live.add(metric, step, value, run_time())
             ):
                 return
         except (KeyError, TypeError, struct.error):
@@ -88,7 +88,7 @@ class MetricsBuffer:
         self._take_any(name, value, step)
 
     def _take_any(self, name: Any, value: Any, step: Any) -> None:
-        now = time()
+        now = run_time()
         try:
             name, value, step = as_name(name), as_number(value), as_step(step)
             value = self._as_float(name, value)

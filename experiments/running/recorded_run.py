@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,12 +17,13 @@ from sacred.observers import RunObserver
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import IntervalTimer
 
-from experiments.running.captured_output import Spill, read_parts, take_from_memory
+from experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
 from experiments.running.media_buffer import MediaBuffer
 from experiments.running.metrics_buffer import MetricsBuffer
 from experiments.running.owned_run import OwnedRun
 from experiments.running.system_metrics import Sampler
 from observers.errors import ArtifactError, ResumeError
+from observers.record import run_clock
 from observers.record.protocols import (
     ArtifactObserver,
     BufferedObserver,
@@ -229,7 +230,7 @@ class RecordedRun(OwnedRun):
             with contextlib.suppress(AttributeError, OSError):
                 out.buffer.reconfigure(errors="replace")
             take_from_memory(out)
-            out.finalize = self._after_reading(out)  # type: ignore[method-assign]  # Sacred makes it by itself
+            out.finalize = self._after_reading(out, record_replaced(out))  # type: ignore[method-assign]  # Sacred makes it by itself
         if self.beat_interval > 0:
             self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
             # What raises where Sacred ends a run, such as somebody's own time limit, is not to keep the process alive.
@@ -268,7 +269,7 @@ class RecordedRun(OwnedRun):
         """Do what Sacred's heartbeat does, but for points: the logs of the observers that have one write them."""
         if self._is_child:
             return
-        beat_time = datetime.now(UTC).replace(tzinfo=None)
+        beat_time = run_clock.utc_now()
         self._get_captured_output()
         metrics = self._metrics.take(last=last)
         whole = "" if all(map(_takes_parts, self.observers)) else self.captured_out
@@ -317,7 +318,7 @@ class RecordedRun(OwnedRun):
             if self._is_begun:
                 self._write_down(last=True)  # Without a heartbeat all of it; one that failed has left what came since.
 
-    def _after_reading(self, out: CapturedStdout) -> Callable[[], None]:
+    def _after_reading(self, out: CapturedStdout, stop: Callable[[], None]) -> Callable[[], None]:
         """Return Sacred's closing of the output, which reads all that is left at once, for when nothing is.
 
         It waits for a heartbeat that is under way, which may be reading.
@@ -326,6 +327,7 @@ class RecordedRun(OwnedRun):
 
         def close() -> None:
             with self._heartbeat_lock:
+                stop()
                 out.flush()
                 self._get_captured_output()
                 finalize()

@@ -18,7 +18,7 @@ _terminal: TextIO | None = None
 def remember_terminal() -> None:
     """Keep a copy of stderr if it is a terminal; calling it again changes nothing."""
     global _terminal
-    if _terminal is None and sys.stderr is not None and sys.stderr.isatty():
+    if _terminal is None and getattr(sys.stderr, "isatty", bool)():
         _terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
 
 

@@ -21,7 +21,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         table.add_column(column, justify="right" if numeric and rows else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(f"{cell:,}" if type(cell) is int else str(cell)) for cell in row))
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=200, no_color=True)
+    console = (
+        Console(highlight=False)
+        if getattr(sys.stdout, "isatty", bool)()
+        else Console(highlight=False, width=200, no_color=True)
+    )
     console.print(table)
 
 

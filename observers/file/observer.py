@@ -21,6 +21,7 @@ from observers.file.recording import Recording, folder_of, recording_of, uid_in
 from observers.file.run_file import SACREDS_BEAT_INTERVAL, RunFile, command_line, new_entry
 from observers.file.sacreds_interface import SacredsInterface
 from observers.provenance.lab_sources import LabSources
+from observers.record import run_clock
 from observers.record.guarding import guarded, guarded_without_lock
 from observers.record.identity import RECORD_TO_VARIABLE
 from observers.record.journal import Journal
@@ -28,7 +29,7 @@ from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_numbered_folder, make_run_folder
 from observers.record.point_log import PointLog
-from observers.record.resuming import open_for_resuming, resumed_entry
+from observers.record.resuming import open_for_resuming, resumed_entry, time_reached
 from observers.record.rewinding import Position, held
 from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
@@ -259,6 +260,8 @@ class FileObserver(SacredsInterface):
         """
         with open_for_resuming(folder, Path(self.basedir)) as (before, journal, lock):
             lease = LeaseFile(journal, lock, self._beat_interval_s(meta_info))
+            run_clock.keep_above(time_reached(before, folder))
+            at = max(at, run_clock.utc_now())
             run = RunFile(journal, resumed_entry(before, folder, at, host_info, command_line()), meta_info)
             if "sweep" in meta_info:  # which attempt at its trial this is
                 run.entry["meta"]["sweep"] = meta_info["sweep"]

@@ -17,6 +17,7 @@ from observers.file.sacred_form import sacred_metrics, to_ticks
 from observers.file.whereabouts import Whereabouts
 from observers.provenance.gathering import Gathering
 from observers.provenance.lab_sources import LabSources
+from observers.record import run_clock
 from observers.record.guarding import Apart
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
@@ -147,7 +148,7 @@ class Recording:
         if not self.is_resumed:
             return 0.0
         steps = [row["last_step"] for name, row in self.journal.summary.items() if not is_rewound(name)]
-        return max((datetime.now(UTC) - self.start).total_seconds(), max(steps, default=0) + 1.0)
+        return max(run_clock.now() - self.start.timestamp(), max(steps, default=0) + 1.0)
 
     # ------------------------------------------------------------------ a session begins
 

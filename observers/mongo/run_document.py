@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from observers.mongo.contents import Contents
 from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
 from observers.mongo.layout import Collections, Document
 from observers.record.checkpoint_files import checkpoint_files
-from observers.record.identity import is_time
+from observers.record.identity import last_beat
 from observers.record.json_text import parse_json
 from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
@@ -78,8 +78,9 @@ class RunDocument:
             lease = read_json(self.folder / LEASE)
         if isinstance(lease, dict):
             document["lease"] = packer.entry(lease)
-            if document.get("status") == "RUNNING" and is_time(lease.get("heartbeat")):
-                document["heartbeat"] = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None)
+            beat = last_beat(lease)
+            if document.get("status") == "RUNNING" and beat is not None:
+                document["heartbeat"] = beat
         document |= self._exact(kept, run)
         for key in ("command_line", "fail_trace"):
             if isinstance(run.get(key), list):

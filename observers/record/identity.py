@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from observers.record import run_clock
 from observers.record.json_text import parse_json
 from observers.record.locking import RecordLock, is_locked
 from observers.record.regular_file import read_regular
@@ -30,6 +31,7 @@ __all__ = [
     "TRIAL_VARIABLE",
     "is_alive",
     "is_time",
+    "last_beat",
     "lease",
     "new_uid",
     "parent_uid",
@@ -107,6 +109,7 @@ def lease(beat_interval_s: float, *, locked: bool = False) -> dict[str, Any]:
         "ppid": os.getppid(),
         "beat_interval": beat_interval_s,
         "heartbeat": time.time(),
+        "run_time": run_clock.now(),
         "locked": locked,
     }
 
@@ -172,6 +175,14 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
         return True
     allowed = max(_SECONDS, _BEATS * interval) if is_time(interval) else _SECONDS
     return (time.time() if now is None else now) - (heartbeat if is_time(heartbeat) else 0) <= allowed
+
+
+def last_beat(lease: Mapping[str, Any]) -> datetime | None:
+    """Return the time of the run at the last heartbeat of a lease, in UTC without a time zone; None if it has none."""
+    for name in ("run_time", "heartbeat"):  # leases of before have the wall time alone
+        if is_time(lease.get(name)):
+            return datetime.fromtimestamp(lease[name], UTC).replace(tzinfo=None)
+    return None
 
 
 def is_time(value: Any) -> TypeGuard[float]:

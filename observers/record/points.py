@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import operator
@@ -114,6 +115,14 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
             return np.fromfile(stream, POINT, stop - start, offset=start * POINT.itemsize)
     except FileNotFoundError:
         return np.empty(0, POINT)
+
+
+def last_time(folder: Path) -> float:
+    """Return the time of the last point that was moved to its file, in seconds since the start; 0 without any."""
+    with contextlib.suppress(OSError):
+        count = (folder / POINTS).stat().st_size // POINT.itemsize
+        return float(read_points(folder, max(0, count - 1))["time"].max(initial=0)) / TICKS_PER_S
+    return 0.0
 
 
 def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:

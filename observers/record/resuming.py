@@ -22,14 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from observers.errors import ResumeError
-from observers.record.identity import is_alive, read_lease
+from observers.record.identity import is_alive, last_beat, read_lease
 from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.locking import RecordLock
+from observers.record.points import last_time
 from observers.record.regular_file import read_regular
 from observers.record.schema import FORMAT, RUN
 
-__all__ = ["changed_libraries", "environment_changes", "open_for_resuming", "resumed_entry", "session_of"]
+__all__ = [
+    "changed_libraries",
+    "environment_changes",
+    "open_for_resuming",
+    "resumed_entry",
+    "session_of",
+    "time_reached",
+]
 
 # What an end tells of a loss, and all that it writes; a run that is resumed loses it.
 _LOST = ("lost_bytes", "lost_media", "lost_parts", "lost_sources", "damaged_points")
@@ -102,9 +110,8 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
     """Return what `run.json` and lease of a run that has ended tell of its last session."""
     status, stop_time = run.get("status"), run.get("stop_time")
     if status == "RUNNING":
-        beat = (lease or {}).get("heartbeat")
-        stopped = datetime.fromtimestamp(beat, UTC).replace(tzinfo=None).isoformat() if beat else run.get("heartbeat")
-        status, stop_time = "DEAD", stopped
+        beat = last_beat(lease or {})
+        status, stop_time = "DEAD", beat.isoformat() if beat else run.get("heartbeat")
     host = run.get("host")
     session = {
         "start_time": run["start_time"],
@@ -122,6 +129,18 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
     by = (run.get("meta") or {}).get("interrupted_by")
     # Copied, because Sacred's serializer does not write the same list twice.
     return copy.deepcopy(session | ({"interrupted_by": by} if by and status != "DEAD" else {}))
+
+
+def time_reached(run: Mapping[str, Any], folder: Path) -> float:
+    """Return the latest time that the record of a run tells, in seconds since 1970; a resumed run continues from there.
+
+    Args:
+        run: Its `run.json`.
+        folder: Its folder, whose points were all moved to their file.
+    """
+    texts = run["start_time"], session_of(run, read_lease(folder))["stop_time"]
+    times = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in texts if text]
+    return max(*times, times[0] + last_time(folder))
 
 
 def resumed_entry(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+from observers.record.identity import is_time, last_beat
 
 __all__ = ["DURATION", "DURATION_FIELDS", "duration_s", "in_utc", "last_sign", "time_of", "time_text", "without_zone"]
 
@@ -51,17 +54,19 @@ def last_sign(status: Any, lease: Any) -> datetime | None:
         status: As `observers.record.identity.true_status` has it.
         lease: Its lease; anything, as others may have written there.
     """
-    if status == "RUNNING":
-        return datetime.now(UTC).replace(tzinfo=None)
-    heartbeat = lease.get("heartbeat") if status == "DEAD" and isinstance(lease, Mapping) else None
-    try:
-        return datetime.fromtimestamp(heartbeat, UTC).replace(tzinfo=None)  # type: ignore[arg-type]  # or it raises
-    except (TypeError, ValueError, OverflowError, OSError):
+    beat = last_beat(lease) if isinstance(lease, Mapping) else None
+    if status == "DEAD":
+        return beat
+    if status != "RUNNING":
         return None
+    if beat is None or not is_time(lease.get("heartbeat")):
+        return datetime.now(UTC).replace(tzinfo=None)
+    # Of the wall time only what passed since the heartbeat: the clock may have been set before.
+    return beat + timedelta(seconds=max(0.0, time.time() - lease["heartbeat"]))
 
 
 def duration_s(run: Mapping[str, Any], last: datetime | None = None) -> float | None:
-    """Return the seconds from a run's start to its end, or to the last sign of it; None if it has not both.
+    """Return the seconds from a run's start to its end, or to the last sign of it; None without both in that order.
 
     Args:
         run: `DURATION_FIELDS` of its record, as text in ISO form; a field may be missing.
@@ -69,4 +74,4 @@ def duration_s(run: Mapping[str, Any], last: datetime | None = None) -> float | 
     """
     start = _to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
     stop = _to_the_millisecond(time_of(run.get("stop_time")) or last or time_of(run.get("heartbeat")))
-    return (stop - start).total_seconds() if start is not None and stop is not None else None
+    return (stop - start).total_seconds() if start is not None and stop is not None and stop >= start else None

@@ -36,7 +36,7 @@ _DURATION_S: dict[str, Any] = {
         },
         "in": {
             "$cond": [
-                {"$and": [_is_time("$$start"), _is_time("$$stop")]},
+                {"$and": [_is_time("$$start"), _is_time("$$stop"), {"$gte": ["$$stop", "$$start"]}]},
                 {"$divide": [{"$subtract": ["$$stop", "$$start"]}, 1000]},
                 None,
             ]

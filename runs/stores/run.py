@@ -279,7 +279,7 @@ class Run(abc.ABC):
             return self._row[name]
         if name == DURATION:
             status = self.status
-            lease = self.lease if status == "DEAD" else None
+            lease = self.lease if status in ("DEAD", "RUNNING") else None
             return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
         if name == "status":
             return self.status

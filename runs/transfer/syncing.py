@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from observers.mongo.destination import (
     is_refusal,
     read_destination,
 )
-from observers.record.identity import is_alive, is_time, read_lease, true_status
+from observers.record.identity import is_alive, last_beat, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
 from observers.record.points import has_latest_points
@@ -293,7 +293,8 @@ def _reap(folder: Path) -> str | None:
             if run is None or lease is None or not _is_dead(run, lease):
                 return None
             _recover(folder, lock)
-            stopped = datetime.fromtimestamp(lease["heartbeat"], UTC).replace(tzinfo=None).isoformat()
+            beat = last_beat(lease)
+            stopped = None if beat is None else beat.isoformat()
             journal = Journal(folder)
             journal.write(RUN, {**run, "status": "DEAD", "stop_time": stopped, "heartbeat": stopped})
             journal.close()
@@ -317,7 +318,4 @@ def _reap_database(url: str) -> Iterator[Reaped]:
 
 def _last_sign(run: Mapping[str, Any]) -> datetime | None:
     """Return when a run in a database was last known to live; None if nothing of it tells."""
-    heartbeat = run["lease"].get("heartbeat")
-    if is_time(heartbeat):
-        return datetime.fromtimestamp(heartbeat, UTC).replace(tzinfo=None)
-    return run.get("heartbeat") or run.get("start_time")
+    return last_beat(run["lease"]) or run.get("heartbeat") or run.get("start_time")

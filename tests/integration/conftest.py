@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pymongo
 import pytest
@@ -42,6 +45,7 @@ class Recorded:
         arguments: tuple[str, ...],
         cold: bool = False,
         impatient: bool = False,
+        env: dict[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / "recorded.py"
@@ -50,7 +54,7 @@ class Recorded:
         self.out, self.err = folder / "stdout.txt", folder / "stderr.txt"
         with self.out.open("w") as out, self.err.open("w") as err:
             command = [sys.executable, str(script), *arguments]
-            self.process = Process(command, cwd=folder, stdin=DEVNULL, stdout=out, stderr=err, cold=cold)
+            self.process = Process(command, cwd=folder, stdin=DEVNULL, stdout=out, stderr=err, cold=cold, env=env)
 
     def finish(self, timeout_s: float = 120.0) -> str:
         """Wait for a good end, and return what it wrote to stderr."""
@@ -63,7 +67,7 @@ class Recorded:
 def _starting(root: Path) -> Iterator[Callable[..., Recorded]]:
     started: list[Recorded] = []
 
-    def begin(folder: Path, body: str, *arguments: str, **options: bool) -> Recorded:
+    def begin(folder: Path, body: str, *arguments: str, **options: Any) -> Recorded:
         started.append(Recorded(root, folder, body, arguments, **options))
         return started[-1]
 
@@ -99,6 +103,36 @@ def _wait_for(condition: Callable[[], object], what: str, timeout_s: float = 60.
 def wait_for() -> Callable[..., object]:
     """Wait until a condition holds, and return what it gave: `wait_for(condition, what)`."""
     return _wait_for
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static long offset_s;
+
+void set_clock(long seconds) { offset_s += seconds; }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int result = syscall(SYS_clock_gettime, clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec += offset_s;
+    return result;
+}
+"""
+
+
+@pytest.fixture
+def settable_clock(tmp_path) -> dict[str, str]:
+    """The environment of a process (`cold=True`) whose wall clock alone `CDLL(os.environ["LD_PRELOAD"])` sets."""
+    compiler = shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("a clock of its own needs Linux and a C compiler")
+    source, library = tmp_path / "clock.c", tmp_path / "clock.so"
+    source.write_text(CLOCK)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return {**os.environ, "LD_PRELOAD": str(library)}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pymongo
 import pytest
 
@@ -66,6 +67,7 @@ class Fault:
         loses: Whether points may be lost, which is told then.
         needs_disk: Whether the record is to be on a disk of its own, in `disk`.
         doubles: How many points may be there twice.
+        needs_clock: Whether the process may set its clock.
     """
 
     name: str
@@ -75,8 +77,10 @@ class Fault:
     loses: bool = False
     needs_disk: bool = False
     doubles: int = 0
+    needs_clock: bool = False
 
 
+SET_CLOCK = 'import ctypes; ctypes.CDLL(os.environ["LD_PRELOAD"]).set_clock({seconds})'
 CHILD = """
 import os
 pid = os.fork()
@@ -125,6 +129,8 @@ else: raise AssertionError("a second writer")
 
 FAULTS = [
     Fault("none"),
+    Fault("the clock is set back an hour", SET_CLOCK.format(seconds=-3600), needs_clock=True),
+    Fault("the clock is set forward ten days", SET_CLOCK.format(seconds=864_000), needs_clock=True),
     Fault("kill -9", "os.kill(os.getpid(), signal.SIGKILL)", ends=-9, status="DEAD"),
     Fault("SIGTERM", "os.kill(os.getpid(), signal.SIGTERM)", ends=143, status="INTERRUPTED"),
     Fault("a forked child logs, and ends by sys.exit", CHILD.format(child="log(run, 500); sys.exit(3)")),
@@ -217,6 +223,10 @@ def read(fault: Fault, store: str, where: str, logged: int) -> Row:
         [run] = opened.find()
         kept = len(run.metric("loss"))
         assert run.summary["loss"]["count"] == kept
+        assert 0 <= run.duration_s < 600
+        times = run.metric("loss").times
+        assert times.max() < 600
+        assert not fault.needs_clock or (np.diff(times) >= 0).all()
         return Row(fault.name, store, logged, kept, run.document.get("lost_points", 0), run.status)
 
 
@@ -230,9 +240,9 @@ def stores_in(base: Path) -> set[Path]:
 def test_nothing_is_lost_without_a_word(tmp_path, request, start, wait_for, mongo_url, database, table, fault, stores):
     base = request.getfixturevalue("small_disk") if fault.needs_disk else tmp_path
     observers = STORES[stores].format(base=str(base), url=mongo_url, name=database.name)
-    recorded = start(
-        tmp_path, BODY.format(observers=observers, fault=textwrap.indent(fault.happens, "    ")), "-b", "0.1"
-    )
+    body = BODY.format(observers=observers, fault=textwrap.indent(fault.happens, "    "))
+    env = request.getfixturevalue("settable_clock") if fault.needs_clock else None
+    recorded = start(tmp_path, body, "-b", "0.1", env=env, cold=fault.needs_clock)
     code = recorded.process.wait(120)
     assert code == fault.ends, recorded.err.read_text()
     logged = (tmp_path / "logged").stat().st_size

@@ -113,7 +113,7 @@ def value_of(id, run, name):
         start = milliseconds(entry.get("start_time"))[1]
         stop = milliseconds(entry.get("stop_time"))[1]
         stop = milliseconds(entry.get("heartbeat"))[1] if stop is None else stop
-        return None if start is None or stop is None else round(stop - start, 6)
+        return None if start is None or stop is None or stop < start else round(stop - start, 6)
     if name in ("loss.min", "val.acc.max"):
         metric, _, statistic = name.rpartition(".")
         return plain(summary.get(metric, {}).get(statistic))

@@ -867,7 +867,10 @@ def test_duration_of_a_running_run_goes_on_and_of_a_dead_one_ends_with_its_last_
         "info": {},
         "heartbeat": None,
     }
-    leases = {1: lease(1.0), 2: {**lease(1.0), "boot_id": "another", "host": "gone", "heartbeat": last}}
+    leases = {
+        1: lease(1.0),
+        2: {**lease(1.0), "boot_id": "another", "host": "gone", "heartbeat": last, "run_time": last},
+    }
     times = {number: datetime.fromtimestamp(began, UTC).replace(tzinfo=None) for number in leases}
     if kind == "our-files":
         for number, of_run in leases.items():
