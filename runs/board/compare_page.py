@@ -21,7 +21,7 @@ from runs.errors import FilterError, PlotError, RunsError, StoreAwayError, Store
 from runs.query.flattening import shallowest
 from runs.query.texts import is_number
 from runs.stores.run import Run
-from runs.stores.settings import differing, fingerprint, run_labels, show
+from runs.stores.settings import differing, fingerprint, plain_config, run_labels, show
 
 __all__ = ["ROUTES", "chosen_runs"]
 
@@ -148,7 +148,7 @@ def _document(curve: Curve) -> dict[str, Any]:
 def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the entries of the configs, a column for each run, those that differ marked."""
     shown = runs[:_MAX_COLUMNS]
-    configs = [shallowest(run.get("config") or {}, _MAX_COMPARED) for run in shown]
+    configs = [shallowest(plain_config(run), _MAX_COMPARED) for run in shown]
     every = sorted({name for config in configs for name in config})
     names = every if view.everything else differing(shown, most=_MAX_COMPARED)
     rows = []

@@ -18,7 +18,7 @@ from runs.errors import ComparisonError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
-from runs.stores.settings import differing, identity, show
+from runs.stores.settings import differing, identity, plain_config, show
 
 __all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences_within", "group_runs"]
 
@@ -196,7 +196,7 @@ def damage(run: Run, names: Sequence[str]) -> str:
     """
     if all(run.get(name) is not None for name in names):
         return ""
-    _ = run.get("config"), run.summary  # tells whether they can be read
+    _ = plain_config(run), run.summary  # tells whether they can be read
     return f"cannot be read as a whole: {run.problem}" if run.problem else ""
 
 

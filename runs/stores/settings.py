@@ -83,7 +83,8 @@ def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
-    rows = [_entries(run, most) for run in runs if run.get("config") or not run.problem]
+    configs = [(run, plain_config(run)) for run in runs]
+    rows = [_entries(config, most) for run, config in configs if config or not run.problem]
     found: dict[Hashable, str] = {}
     for name in sorted({name for row in rows for name in row}, key=lambda name: (len(name), name)):
         # A row that was cut does not tell whether the run has the entry.
@@ -104,8 +105,17 @@ def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None
     return sorted(found.values())
 
 
-def _entries(run: Run, most: int | None) -> dict[str, Any]:
-    config = run.get("config") or {}
+def plain_config(run: Run) -> Mapping[str, Any]:
+    """Return the config of a run without making a Map of it, which takes a while for a large one.
+
+    Raises:
+        StoreError: If it cannot be read, and the run is not listed among others; see `Run.listed`.
+    """
+    config = run.get("config")
+    return config if isinstance(config, Mapping) else run.config
+
+
+def _entries(config: Mapping[str, Any], most: int | None) -> dict[str, Any]:
     return dotted(config) if most is None else shallowest(config, most)
 
 
@@ -126,7 +136,7 @@ def settings(runs: Sequence[Run]) -> list[str]:
     Seeds that Sacred derives from the seed do not count. Trials of one sweep are known by its parameters alone.
     """
     prefetch(runs, _TOLD_BY)
-    rows = [_entries(run, _MAX_TELLING) for run in runs]
+    rows = [_entries(plain_config(run), _MAX_TELLING) for run in runs]
     found = []
     swept = parameters(runs)
     for name in swept or differing(runs, ["seed"], _MAX_TELLING):
@@ -146,7 +156,7 @@ def telling_settings(runs: Sequence[Run]) -> list[str]:
 
 def _has_config(run: Run) -> bool:
     try:
-        return bool(run.get("config"))
+        return bool(plain_config(run))
     except StoreError:
         return False
 
