@@ -52,7 +52,8 @@ def checked_output() -> Iterator[None]:
     if stdout is not None:
         names = ("encoding", "errors", "line_buffering", "write_through")
         options = {name: getattr(stdout, name) for name in names}
-    checked = io.TextIOWrapper(io.BufferedWriter(raw), **options)
+    is_unbuffered = options.get("write_through", False)  # `python -u`
+    checked = io.TextIOWrapper(raw if is_unbuffered else io.BufferedWriter(raw), **options)
     with contextlib.ExitStack() as opened:
         sys.stdout = checked
         if stderr is None:
