@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
@@ -409,14 +410,17 @@ def print_stats(name: str, stats: dict) -> None:
     """Print what `preparation.describe` found as tables."""
     shape = "x".join(map(str, stats["input_shape"]))
     print(f"{name}: {stats['task']}, inputs {shape} {stats['dtype']}, sha256 {stats['fingerprint']}")
+    # Codes of words, and samples of any structure, have none.
+    has_moments = any(not math.isnan(row["mean"]) for row in stats["splits"].values())
     rows = []
     for split, row in stats["splits"].items():
         if stats["task"] == "regression":
             low_high = "{:.4g} to {:.4g}".format(*row["targets"]) if row["count"] else "none"
         else:
             low_high = f"{len(stats['classes'])} classes" if stats["classes"] else "none"
-        rows.append([split, row["count"], low_high, f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]])
-    print_table(["split", "count", "targets", "mean", "std", "missing"], rows)
+        moments = [f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]] if has_moments else []
+        rows.append([split, row["count"], low_high, *moments])
+    print_table(["split", "count", "targets", *(("mean", "std", "missing") if has_moments else ())], rows)
     splits = list(stats["splits"].values())
     if all("classes" in row for row in splits):
         balance = [[name, *(row["classes"][k] for row in splits)] for k, name in enumerate(stats["classes"])]

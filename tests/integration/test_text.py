@@ -80,3 +80,13 @@ def test_padding_does_not_change_the_output():
 def test_network_that_does_not_fit_is_refused(run, settings, message):
     with pytest.raises(ModelError, match=message):
         run(**settings)
+
+
+def test_stats_of_texts_have_no_means(run, capsys):
+    run("data.stats")
+    out = capsys.readouterr().out
+    assert "nan" not in out
+    assert [line.split() for line in out.splitlines()[1:3]] == [
+        ["split", "count", "targets"],
+        ["train", "21", "2", "classes"],
+    ]
