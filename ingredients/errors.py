@@ -4,6 +4,7 @@ LabError                        the root: catch it for all that follows; a Sacre
 ├── ConfigError                 a setting is of the wrong type or out of its choices; a ValueError
 │   ├── UnknownEntryError       there is no such entry
 │   ├── UnknownNamedConfigError there is no such named config or config file
+│   ├── MissingConfigFileError  a config file that `add_config` names is not there; a FileNotFoundError
 │   └── MissingEntryError       a captured function takes what neither the config nor its caller gives
 ├── DataError                   the data are missing, empty, or cannot be trained on; a ValueError
 ├── ModelError                  the model cannot be built, or does not fit the data; a ValueError
@@ -48,6 +49,7 @@ __all__ = [
     "DeviceError",
     "LabError",
     "LossError",
+    "MissingConfigFileError",
     "MissingDependencyError",
     "MissingEntryError",
     "ModelError",
@@ -87,6 +89,10 @@ class UnknownEntryError(ConfigError, sacred.utils.ConfigAddedError):
 
 class UnknownNamedConfigError(ConfigError, sacred.utils.NamedConfigNotFoundError):
     """A named config, or a config file, was given that does not exist."""
+
+
+class MissingConfigFileError(ConfigError, FileNotFoundError):
+    """A config file is not there; Sacred's `add_config` raises an OSError, too."""
 
 
 class MissingEntryError(ConfigError, sacred.utils.MissingConfigError):

@@ -151,14 +151,18 @@ def _misread(
     unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
     if unfinished:
         return f"{unfinished[0]}: got nothing behind `=`; write {unfinished[0]}={name}, without spaces"
-    if "" in updates or name in _entry_names(experiment):
+    try:
+        entries = _entry_names(experiment)
+    except Exception:  # a scope raises, which is told once the name is right
+        entries = set()
+    if "" in updates or name in entries:
         return f"{name}: got no value, expected one behind `=`, without spaces; write {name}={following}"
     if Path(name).suffix in (".yaml", ".yml", ".json"):
         near = nearest(Path(name).name, [path.name for path in Path(name).parent.glob("*.*")])
         hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
         return f"{name}: there is no such config file; {hint}"
     entry, _, value = name.partition(" ")
-    if value and entry in _entry_names(experiment):
+    if value and entry in entries:
         return f"{name}: got a setting without `=`; write {entry}={value.strip()}"
     near = nearest(name, known)
     hint = f"did you mean {near}?" if near else f"there are: {', '.join(known) or 'none'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +17,14 @@ from ingredients.errors import ConfigError, ModelError
 from ingredients.models.freezing import is_held_in_eval
 
 __all__ = ["check_parts"]
+
+_log = logging.getLogger(__name__)
+
+# Last layers with the losses that apply their function themselves.
+_SQUASHED = (
+    ((nn.Softmax, nn.Softmax2d), nn.CrossEntropyLoss),
+    (nn.Sigmoid, (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)),
+)
 
 
 def check_parts(trainer: Trainer, task: Task, monitor: Monitor, added: Sequence[str]) -> None:
@@ -38,12 +47,28 @@ def check_parts(trainer: Trainer, task: Task, monitor: Monitor, added: Sequence[
         )
     if isinstance(task, Supervised):
         _check_batch_norms(trainer.model, data)
+        _tell_twice_squashed(trainer.model, task.module)
     measured = [f"val/{name}" for name in task.check(trainer.model, data, trainer.amp)]
     if measured:
         measured += added
         monitor.check(measured)
     for schedule in trainer.schedules.values():
         schedule.check(measured)
+
+
+def _tell_twice_squashed(model: nn.Module, loss: nn.Module) -> None:
+    """Warn of a last layer whose function the loss applies once more."""
+    last = model
+    while children := list(last.children()):
+        last = children[-1]
+    for layers, losses in _SQUASHED:
+        if isinstance(last, layers) and isinstance(loss, losses):
+            _log.warning(
+                "model: the last layer is %s, and %s takes scores before it, as it applies one itself; trained like "
+                "this a model learns slowly and is never sure: leave the layer out",
+                type(last).__name__,
+                type(loss).__name__,
+            )
 
 
 def _check_batch_norms(model: nn.Module, data: Data) -> None:

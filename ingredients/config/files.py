@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.yaml_text import dump_yaml, load_yaml
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, MissingConfigFileError
 from observers.record.atomic_file import replacing
 
 __all__ = ["guard_sacred", "read_config_file", "write_config_file"]
@@ -24,7 +24,8 @@ def read_config_file(path: str | Path) -> dict:
     """Return the entries of a JSON or YAML file.
 
     Raises:
-        ConfigError: If there is no such file, it is of another kind, or it is not a mapping of entries.
+        MissingConfigFileError: If there is no such file.
+        ConfigError: If it is of another kind, or it is not a mapping of entries.
     """
     path = Path(path)
     if path.suffix not in _READERS:
@@ -32,7 +33,7 @@ def read_config_file(path: str | Path) -> dict:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such config file; check the path") from error
+        raise MissingConfigFileError(f"{path}: there is no such config file; check the path") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as text: {error}") from error
     return _parse(text, path)

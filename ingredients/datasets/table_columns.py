@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,6 +25,8 @@ _log = logging.getLogger(__name__)
 _MAX_CATEGORIES = 1000
 # In fewer rows, categories may well be all different.
 _MIN_ROWS = 50
+# What the numbers of samples, customers and so on are called.
+_ID = re.compile(r"(^|[_ .-])(id|uuid|index)$", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +96,8 @@ class TableColumns:
         filled = [name for name in columns if missing == "fill" and frame[name].isna().any()]
         categories = {name: tuple(map(_value_name, _distinct(frame[name]))) for name in names}
         _tell_unique(frame, categories, where)
+        if not chosen:
+            _tell_ids(frame[[name for name in columns if name not in categories]], where)
         categories |= {name: ("", *values) for name, values in categories.items() if name in filled}
         many = next((name for name, values in categories.items() if len(values) > _MAX_CATEGORIES), None)
         if many is not None:
@@ -200,6 +205,24 @@ def _tell_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[str]
                 len(values),
                 count,
                 _listed(list(map(repr, values[:3]))),
+            )
+
+
+def _tell_ids(frame: pandas.DataFrame, where: str) -> None:
+    """Warn of whole numbers of which no two rows share one, and which are called an id, or count the rows."""
+    for name in frame.columns:
+        values = frame[name].dropna()
+        if len(values) < _MIN_ROWS or values.dtype.kind not in "iuf" or not values.is_unique:
+            continue
+        if not bool((values % 1 == 0).all()):
+            continue
+        counts = int(values.max()) - int(values.min()) == len(values) - 1
+        if counts or _ID.search(str(name)):
+            _log.warning(
+                "%s: the column %s looks like an id: each row has another whole number there, which tells a model "
+                "nothing about other rows; leave the column out by naming the inputs with data.columns",
+                where,
+                name,
             )
 
 

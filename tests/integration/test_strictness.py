@@ -9,7 +9,7 @@ from sacred.observers import FileStorageObserver
 from configs import Map
 from experiments import Experiment
 from ingredients import Ingredient, LabError
-from ingredients.errors import ConfigError
+from ingredients.errors import ConfigError, UnknownNamedConfigError
 
 
 def make_ingredient():
@@ -348,6 +348,21 @@ def test_after_force_the_next_run_is_strict_again(experiment, result):
 )
 def test_words_that_cannot_be_meant_so_refused(refuse, words, message):
     refuse(*words, message=message)
+
+
+def test_unknown_named_config_is_told_before_a_scope_that_raises(tmp_path):
+    ex = Experiment("e", base_dir=tmp_path, save_git_info=False)
+
+    @ex.config
+    def config():
+        lr = undefined  # noqa: F821
+
+    ex.add_named_config("good", lr=1)
+    ex.main(lambda: None)
+    with pytest.raises(UnknownNamedConfigError, match=r"goood: there is no such named config, .*did you mean good?"):
+        ex.run(named_configs=["goood"])
+    with pytest.raises(NameError):
+        ex.run(named_configs=[])
 
 
 def test_misspelt_file_refused_with_the_nearest(refuse, tmp_path):

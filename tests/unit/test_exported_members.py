@@ -48,6 +48,7 @@ EXPORTED = {
         "Loss",
         "LossError",
         "MLP",
+        "MissingConfigFileError",
         "MissingDependencyError",
         "MissingEntryError",
         "MixedPrecision",

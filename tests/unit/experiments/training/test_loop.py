@@ -83,6 +83,12 @@ def train(data, model=None, optimizer=None, *, name="SGD", lr=0.5, epochs=2, los
     return model, log, result
 
 
+@pytest.mark.parametrize(("last", "is_told"), [(nn.Softmax(1), True), (nn.Identity(), False), (nn.Sigmoid(), False)])
+def test_softmax_under_cross_entropy_is_told_once(data, caplog, last, is_told):
+    train(data, nn.Sequential(make_model(), nn.Sequential(last)))
+    assert caplog.text.count("the last layer is Softmax, and CrossEntropyLoss takes scores before it") == is_told
+
+
 def test_fit_is_the_plain_loop_of_torch(data):
     model, log, result = train(data, epochs=3, log_interval=4)
     plain, losses, norms = make_model(), [], []

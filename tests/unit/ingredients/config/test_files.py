@@ -1,13 +1,16 @@
 """Config files are data: what they may hold, and what is refused."""
 
+import functools
 import json
 import math
 import pickle
 
 import pytest
+import sacred
 import yaml
 from sacred.config import load_config_file
 
+from experiments import Experiment
 from ingredients.config.files import guard_sacred, read_config_file, write_config_file
 from ingredients.errors import ConfigError
 
@@ -136,6 +139,14 @@ def test_file_that_is_no_config_refused(write, name, content, message):
 def test_file_that_is_missing_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"a\.yaml: there is no such config file; check the path"):
         read_config_file(tmp_path / "a.yaml")
+
+
+@pytest.mark.parametrize("kind", [sacred.Experiment, Experiment])
+def test_file_that_is_missing_is_an_oserror_as_in_sacred(kind, tmp_path):
+    ex = kind("e", save_git_info=False, base_dir=str(tmp_path))
+    for add in (ex.add_config, functools.partial(ex.add_named_config, "named")):
+        with pytest.raises(OSError, match=r"missing\.json"):
+            add(str(tmp_path / "missing.json"))
 
 
 def test_file_that_is_a_folder_refused(tmp_path):

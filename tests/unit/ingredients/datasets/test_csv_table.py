@@ -304,6 +304,19 @@ def test_column_of_text_that_differs_in_nearly_every_row_is_told(form, tmp_path,
     assert "leave the column out with data.columns" in caplog.text
 
 
+@pytest.mark.parametrize(("name", "first", "step"), [("n", 100, 1), ("patient_id", 7, 3), ("ID", 1, 2)])
+def test_column_that_looks_like_an_id_is_told(name, first, step, tmp_path, caplog):
+    lines = [f"{name},b,y", *(f"{first + step * row},{row * 0.5 % 9},{row % 2}" for row in range(60))]
+    read(tmp_path, *lines)
+    assert caplog.text.count("looks like an id") == 1
+    assert f"the column {name} looks like an id" in caplog.text
+    caplog.clear()
+    read(tmp_path, *lines, columns=[name, "b"])
+    read(tmp_path, *[line.replace(f"{name},b", "width,b") for line in lines[:1]], *lines[1:50])
+    read(tmp_path, "width,b,y", *(f"{row * row},{row * 0.5},{row % 2}" for row in range(60)))
+    assert "looks like an id" not in caplog.text
+
+
 def test_gap_is_an_empty_cell_and_what_the_setting_names(tmp_path):
     lines = ["a,y", "NA,1", "None,0", ",1", "null,0"]
     assert read(tmp_path, *lines, categorical="a").features == ("a=NA", "a=None", "a=null")
