@@ -11,6 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from experiments.training.callbacks import Callback
 from experiments.training.modes import evaluating
+from ingredients.config.seed import look_stream
 from ingredients.errors import ConfigError
 from ingredients.models.freezing import is_held_in_eval
 
@@ -120,7 +121,7 @@ def update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
     momenta = [norm.momentum for norm in norms]
     task = trainer.task
     try:
-        with evaluating(*task.modules(model)):
+        with look_stream(), evaluating(*task.modules(model)):
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None  # a mean over all batches

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ingredients.config.seed import look_stream
 from ingredients.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ class Callback:
     Attributes:
         metrics: Names of what it adds to the metrics of a validation, such as `val/fid`; they may be monitored.
         observes: Whether it only looks: it changes nothing of the training and keeps no state, so a training may be
-            resumed with or without it, and steps that are repeated to find a fault leave it out.
+            resumed with or without it, and steps that are repeated to find a fault leave it out. Its `start`,
+            `after_epoch`, `after_validation` and `end` draw from a random stream of their own.
 
     Example:
         class StopAt(Callback):
@@ -135,7 +137,8 @@ class Callbacks:
     def start(self, trainer: Trainer) -> None:
         """See `Callback`."""
         for callback in self._callbacks:
-            callback.start(trainer)
+            with _stream_of(callback):
+                callback.start(trainer)
 
     def after_step(self, trainer: Trainer) -> None:
         """See `Callback`."""
@@ -145,17 +148,20 @@ class Callbacks:
     def after_epoch(self, trainer: Trainer) -> None:
         """See `Callback`."""
         for callback in self._callbacks:
-            callback.after_epoch(trainer)
+            with _stream_of(callback):
+                callback.after_epoch(trainer)
 
     def after_validation(self, trainer: Trainer, metrics: dict[str, float]) -> None:
         """See `Callback`."""
         for callback in self._callbacks:
-            callback.after_validation(trainer, metrics)
+            with _stream_of(callback):
+                callback.after_validation(trainer, metrics)
 
     def end(self, trainer: Trainer) -> None:
         """See `Callback`."""
         for callback in self._callbacks:
-            callback.end(trainer)
+            with _stream_of(callback):
+                callback.end(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all, by number and class."""
@@ -177,3 +183,8 @@ class Callbacks:
             )
         for name, callback in zip(names, self._stateful, strict=True):
             callback.load_state_dict(state[name])
+
+
+def _stream_of(callback: Callback) -> contextlib.AbstractContextManager[None]:
+    """Return what lets a callback that only looks draw from a stream of its own."""
+    return look_stream() if callback.observes else contextlib.nullcontext()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from experiments.training.meters import Mergeable, Meter
 from experiments.training.modes import evaluating
 from experiments.training.tasks import Task, as_task
+from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Batches
 from ingredients.errors import ConfigError
 from ingredients.losses.building import Loss
@@ -34,7 +35,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Return the loss and the metrics of a model over a part of the data; empty if the part is.
 
-    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in.
+    The model is in evaluation mode meanwhile; afterwards every module of it is in the mode it was in. Random numbers
+    come from a stream that begins at the same place each time; the global generators stay where they were.
 
     Args:
         model: On the device of the data.
@@ -113,7 +115,8 @@ def _passed(
     amp, task = amp or MixedPrecision(next(model.parameters()).device), as_task(loss)
     meter = task.meter() if measures else None
     found: list[dict[str, Tensor]] = []
-    with evaluating(*task.modules(model)):
+    ranks = getattr(batches, "ranks", ALONE)
+    with look_stream(*ranks.stream), evaluating(*task.modules(model)):
         for batch in batches.epoch():
             if meter is not None:
                 meter.update(model, batch, amp)
@@ -121,7 +124,6 @@ def _passed(
                 with amp.autocast():
                     parts = task.predict(model, batch)
                 found.append({name: part.cpu() for name, part in parts.items()})
-    ranks = getattr(batches, "ranks", ALONE)
     metrics = {} if meter is None else _computed(meter, ranks)
     return metrics, _joined(found, ranks)
 

@@ -34,6 +34,7 @@ from experiments.training.triage import Triage, replay_if_asked
 from experiments.training.unfreezing import Unfreezing
 from ingredients.checkpoints.checkpointer import Checkpointer
 from ingredients.checkpoints.training_state import Place
+from ingredients.config.seed import look_stream
 from ingredients.datasets.batches import Data
 from ingredients.losses.building import Loss
 from ingredients.models.freezing import freezings_of
@@ -152,7 +153,8 @@ def fit(
     asked = Callbacks([*recovery, *callbacks, *implied])
     ranks = getattr(data.train, "ranks", ALONE)
     check_ranked(trainer, task, ranks, average, on_nan)
-    check_parts(trainer, task, best, asked.metrics)
+    with look_stream():
+        check_parts(trainer, task, best, asked.metrics)
     parts = parts_of(trainer, task, best, asked)
     replay_if_asked(trainer, parts, asked, checkpointer)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)

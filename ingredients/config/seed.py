@@ -2,8 +2,8 @@
 
 What one stream draws never depends on whether another one is used, on the order of calls, or on the number of workers.
 The streams of the lab: `factory`, `fingerprint`, `limit`, `split`, `statistics`, `shuffle`, `sample`, `augment`,
-`transform`, `workers`, `items`, `collate`, `stream`, `init`, and `global` for the generators that dropout and code of
-others draw from.
+`transform`, `workers`, `items`, `collate`, `stream`, `init`, `look` for what only looks at a training, and `global` for
+the generators that dropout and code of others draw from.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ __all__ = [
     "KeptStream",
     "global_states",
     "global_stream",
+    "look_stream",
     "numpy_stream",
     "seed_globals",
     "set_global_states",
@@ -81,6 +82,24 @@ def global_stream(seed: int, *name: str | int) -> Iterator[None]:
         np.random.set_state(numpy_state)
         if torch:
             torch.random.set_rng_state(torch_state)
+
+
+@contextlib.contextmanager
+def look_stream(*name: str | int) -> Iterator[None]:
+    """Let code that only looks at a training draw from the stream `look`, and put the global generators back.
+
+    The stream begins at the same place each time, whatever the seed of the run, so that a model is measured with the
+    same random numbers after each epoch. Unlike `global_stream` it covers the generators of all devices.
+
+    Args:
+        name: Added to the name of the stream, such as the number of a rank.
+    """
+    states = global_states()
+    seed_globals(0, "look", *name)
+    try:
+        yield
+    finally:
+        set_global_states(states)
 
 
 class KeptStream:
