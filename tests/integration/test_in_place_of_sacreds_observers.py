@@ -181,7 +181,8 @@ def test_a_resource_below_the_runs_stays_where_it_is_without_copies(kind, tmp_pa
         assert (tmp_path / "runs" / "_resources").exists() == kept
         ((name, stored),) = load(observer)["resources"]
         assert (tmp_path / "runs" / stored).read_text() == file.read_text()
-        assert open_store(tmp_path / "runs").latest()[0].resources[name].read() == b"some data"
+        with open_store(tmp_path / "runs") as store:
+            assert store.latest()[0].resources[name].read() == b"some data"
 
 
 def test_a_file_of_the_record_is_not_overwritten(observer, begin, file):

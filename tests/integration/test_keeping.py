@@ -570,6 +570,9 @@ def test_gc_reclaims_what_a_kill_left_of_artifacts(tmp_path, start, capsys):
     folder = tmp_path / "runs"
     for how in ("add", "log"):
         assert start(tmp_path, CUT_OFF, "with", f"how={how}").process.wait(60) == -signal.SIGXFSZ
+    for path in folder.glob("?/.*.tmp"):
+        if not path.stat().st_size:  # which a heartbeat was about to write
+            path.unlink()
     [half] = [path for path in folder.glob("?/.*.tmp") if "add" in path.name]
     [taken] = (folder / "_artifacts" / "incoming").glob("*/taken-*")
 
