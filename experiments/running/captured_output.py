@@ -11,6 +11,7 @@ import contextlib
 import io
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -18,13 +19,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy
+from sacred import stdout_capturing
+from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
 from observers.record.positional import pread
 
-__all__ = ["PART_BYTES", "OutputFile", "Spill", "read_parts", "record_replaced", "take_from_memory"]
+__all__ = [
+    "PART_BYTES",
+    "OutputFile",
+    "Spill",
+    "capturing_in_order",
+    "read_parts",
+    "record_replaced",
+    "take_from_memory",
+]
 
 _log = logging.getLogger(__name__)
+_sacreds_tee = stdout_capturing.tee_output_fd
 
 PART_BYTES = 2**20
 
@@ -52,6 +63,85 @@ def read_parts(out: CapturedStdout) -> Iterator[str]:
             return
         out.read_position += len(data)
         yield data.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def capturing_in_order() -> Iterator[None]:
+    """Let Sacred capture by `tee_in_order` within the block, where it captures descriptors."""
+    before, stdout_capturing.tee_output_fd = stdout_capturing.tee_output_fd, tee_in_order
+    try:
+        yield
+    finally:
+        stdout_capturing.tee_output_fd = before
+
+
+@contextlib.contextmanager
+def tee_in_order() -> Iterator[CapturedStdout]:
+    """Copy the descriptors 1 and 2 to a file, as Sacred's `tee_output_fd`, in the order in which they are written.
+
+    Where both are the same, as on a terminal, one process copies them: two would change the order of lines, and tear
+    them. Lines that are printed are written one by one, as those that are logged are.
+    """
+    with tempfile.NamedTemporaryFile(mode="w+", newline="") as target, contextlib.ExitStack() as undo:
+        saved = [os.dup(1), os.dup(2)]
+        for descriptor in saved:
+            undo.callback(os.close, descriptor)
+        copied = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
+        try:
+            tees = [
+                # In a session of its own, a Ctrl-C does not reach it.
+                subprocess.Popen(["tee", "-a", target.name], start_new_session=True, stdin=subprocess.PIPE, stdout=to)
+                for to in copied
+            ]
+        except OSError:  # there is no tee
+            yield undo.enter_context(_sacreds_tee())
+            return
+        flush()
+        for descriptor, tee in ((1, tees[0]), (2, tees[-1])):
+            os.dup2(_input(tee).fileno(), descriptor)
+        undo.enter_context(_line_by_line())
+        out = CapturedStdout(target)
+        try:
+            yield out
+        finally:
+            flush()
+            for tee in tees:
+                _input(tee).close()
+            for number, descriptor in enumerate(saved, 1):
+                os.dup2(descriptor, number)
+            for tee in tees:
+                _end(tee)
+            out.finalize()
+
+
+def _input(tee: subprocess.Popen[bytes]) -> IO[bytes]:
+    assert tee.stdin is not None
+    return tee.stdin
+
+
+def _end(tee: subprocess.Popen[bytes]) -> None:
+    """Wait until all is copied; a process that outlives the run, and may print on, is waited for no longer."""
+    try:
+        tee.wait(timeout=1)
+    except subprocess.TimeoutExpired:
+        _log.warning("a process that outlives the run holds its output; what it prints from now on is lost")
+        tee.terminate()
+        tee.wait()
+
+
+@contextlib.contextmanager
+def _line_by_line() -> Iterator[None]:
+    """Write what is printed to `sys.stdout` line by line, where it is kept back until much has come."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper) or stdout.line_buffering:
+        yield
+        return
+    stdout.reconfigure(line_buffering=True)
+    try:
+        yield
+    finally:
+        if not stdout.closed:
+            stdout.reconfigure(line_buffering=False)
 
 
 def take_from_memory(out: CapturedStdout) -> None:

@@ -16,6 +16,7 @@ import wrapt
 from sacred.run import Run
 
 from experiments.running import artifacts as run_artifacts
+from experiments.running.captured_output import capturing_in_order
 from experiments.running.forking import ending_children
 from experiments.running.ranks import ending_together, printing_to_record
 from experiments.running.recorded_run import RecordedRun, reported
@@ -254,7 +255,8 @@ class LabRun(RecordedRun):
         main = ending_together(self.notices, self._freeing(self.main_function))
         self.main_function = self._signals.interruptible(ending_children(main))
         has_ended_well = False
-        with self._signals.handled(), printing_to_record(self.notices) as self._print_to_record:
+        printing = printing_to_record(self.notices)
+        with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
             try:
                 result = super().__call__(*args)
                 if self.notices is not None:
