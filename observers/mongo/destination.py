@@ -71,14 +71,17 @@ class Destination:
         """Return a client that notices an outage within seconds, or as late as its URL says.
 
         Raises:
-            pymongo.errors.ConfigurationError: If the URL is none.
+            pymongo.errors.ConfigurationError: If the URL is none, or a file that it names is missing.
         """
         import pymongo
 
         patience = {"serverSelectionTimeoutMS": 2000, "connectTimeoutMS": 2000, "socketTimeoutMS": 20000}
         given = (self.url or "").lower()  # names of options are the same in any case
         patience = {name: value for name, value in patience.items() if f"{name.lower()}=" not in given}
-        return pymongo.MongoClient(self.url, **{**patience, "appname": "sacristan", **options})
+        try:
+            return pymongo.MongoClient(self.url, **{**patience, "appname": "sacristan", **options})
+        except FileNotFoundError as error:
+            raise _wrong_url(error) from error
 
 
 def explain(error: Exception) -> str:
@@ -93,8 +96,6 @@ def explain(error: Exception) -> str:
         quoted = '"' in text or "key=value" in text
         reason = "user and password must be percent-encoded" if quoted else text.splitlines()[0][:200]
         return f"the URL is wrong: {reason}"
-    if isinstance(error, FileNotFoundError):
-        return f"the URL is wrong: there is no file {error.filename}"
     if any(word in text for word in ("SSL", "TLS", "certificate", "CERTIFICATE")):
         return f"TLS fails: {_explain_tls(text)}"
     if not isinstance(error, PyMongoError):
@@ -110,7 +111,7 @@ def is_refusal(error: Exception) -> bool:
 
     if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
         return getattr(error, "code", 18) in (13, 18)
-    return isinstance(error, ConfigurationError | FileNotFoundError) or explain(error).startswith("TLS fails")
+    return isinstance(error, ConfigurationError) or explain(error).startswith("TLS fails")
 
 
 def is_logged_out(error: Exception) -> bool:
@@ -196,5 +197,14 @@ def database_in(url: str) -> str | None:
     try:
         # Without +srv, which would ask a name server.
         return parse_uri(url.replace("mongodb+srv://", "mongodb://", 1))["database"]
+    except FileNotFoundError as error:
+        raise DestinationError(f"got {redact(url)!r}: {explain(_wrong_url(error))}") from None
     except (InvalidURI, ValueError, OSError) as error:
         raise DestinationError(f"got {redact(url)!r}: {explain(error)}") from None
+
+
+def _wrong_url(error: FileNotFoundError) -> Exception:
+    """Return what pymongo would have raised: its parser opens the certificates that a URL names."""
+    from pymongo.errors import ConfigurationError
+
+    return ConfigurationError(f"there is no file {error.filename}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import time
@@ -22,7 +23,18 @@ from observers.record.identity import last_beat
 from observers.record.json_text import parse_json
 from observers.record.rank_files import rank_files
 from observers.record.regular_file import open_regular, read_regular
-from observers.record.schema import CONFIG, INFO, LEASE, OUTPUT, PROVENANCE, RANKS_FOLDER, SUMMARY, VALUES, read_json
+from observers.record.schema import (
+    CONFIG,
+    INFO,
+    LEASE,
+    OUTPUT,
+    PROVENANCE,
+    RANKS_FOLDER,
+    RUN,
+    SUMMARY,
+    VALUES,
+    read_json,
+)
 from observers.record.storable import storable_text
 
 __all__ = ["OUTPUT_HEAD_BYTES", "OUTPUT_TAIL_BYTES", "DocumentDelivery", "is_running", "shortened_output"]
@@ -303,6 +315,9 @@ class DocumentDelivery:
             metric_names: Metrics that have points in the database.
             artifact_lists: The artifacts that the run logged and used, as far as they are delivered.
             last: Whether nobody will write to the folder any more, whatever its status says.
+
+        Raises:
+            FileNotFoundError: If the folder was moved or deleted meanwhile. Nothing of it was sent.
         """
         ended = last or not is_running(run)
         sizes = output_sizes(self.folder)
@@ -311,6 +326,8 @@ class DocumentDelivery:
         if ended:
             document |= self._files_of_an_end(sizes[0])
             document |= self._kept_checkpoints()
+        if not (self.folder / RUN).exists():  # so files that were not found may be elsewhere
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self.folder))
         changed = {key: value for key, value in document.items() if self._sent.get(key, document) != value}
         if not ended:
             changed = self._without_early(changed)

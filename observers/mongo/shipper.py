@@ -77,6 +77,9 @@ class Shipper(threading.Thread):
                     raise
                 self._is_logged_out = True
                 self._deliver(last=last)
+        except FileNotFoundError:
+            # The folder was moved or deleted under the delivery; its recording tells at the next heartbeat.
+            return False
         except Exception as error:
             self._refused = is_refusal(error)
             self._warn(explain(error))

@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 
 from experiments import Experiment
 from observers import FileObserver, MongoObserver, TensorBoardObserver, Text
+from observers.mongo.run_document import DocumentDelivery
 from observers.record.checksums import read_blocks
 from observers.record.identity import read_lease, true_status
 from observers.record.media_record import read_media
@@ -224,6 +225,39 @@ def test_database_gets_all_of_a_run_whose_folder_is_gone(
     assert database.runs.count_documents({}) == 1
     assert database.metrics.find_one({"name": "loss"})["values"] == [step / 7 for step in range(300)]
     assert len(messages(caplog)) == 1, caplog.text
+
+
+def test_folder_that_is_moved_under_a_delivery_is_no_trouble_of_the_database(
+    tmp_path, mongo_url, database, caplog, monkeypatch, wait_for
+):
+    mongo = MongoObserver(mongo_url, db_name=database.name, failure_dir=tmp_path / "spool")
+    send, to_move, configs = DocumentDelivery.send, [], []
+
+    def move_and_send(self, *args, **keywords):
+        if to_move:
+            move(to_move.pop())
+        try:
+            send(self, *args, **keywords)
+        finally:
+            configs.append(database.runs.find_one()["config"])
+
+    monkeypatch.setattr(DocumentDelivery, "send", move_and_send)
+
+    def main(_run):
+        log(_run, 0, 100)
+        print("to be delivered")
+        to_move.append(mongo._spool.recording.folder)
+        beat(_run)
+        wait_for(lambda: not to_move, "the folder to be moved")
+        log(_run, 100, 200)
+
+    with caplog.at_level(logging.WARNING):
+        record(main, mongo, config_updates={"seed": 5})
+    assert {config.get("seed") for config in configs} == {5}
+    assert database.runs.find_one()["status"] == "COMPLETED"
+    assert database.metrics.find_one({"name": "loss"})["values"] == [step / 7 for step in range(200)]
+    [message] = messages(caplog)
+    assert "was moved to" in message
 
 
 def test_folder_that_is_deleted_behind_the_end_is_told(tmp_path, caplog, monkeypatch):
