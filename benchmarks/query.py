@@ -110,8 +110,12 @@ def main():
             f"{sqlite3.sqlite_version}, Python {sys.version.split()[0]}"
         )
         print_heading()
+        (folder / ".index.sqlite").unlink(missing_ok=True)
         with Index(folder) as index:
-            measure("build", index.rebuild)
+            measure("build, for a list of runs", index.update)
+            measure("the first question about configs", lambda: index.has_field("config.lr"))
+            measure("the first question about metrics", lambda: index.has_field("summary.train/loss.min"))
+            measure("build with all fields", index.rebuild)
             time.sleep(2.1)  # what was written just now is looked at twice
             index.update()
             print(f"  its size: {index.path.stat().st_size / 2**20:.0f} MiB")

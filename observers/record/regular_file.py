@@ -16,6 +16,8 @@ __all__ = ["MAX_BYTES", "check_regular", "open_regular", "read_regular"]
 
 # What is read at once and is larger would only fill the memory.
 MAX_BYTES = 2**30
+# A FIFO without a writer opens at once.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
@@ -24,28 +26,31 @@ def open_regular(path: str | Path) -> io.BufferedReader:
     Raises:
         OSError: If it cannot be read, or is no regular file.
     """
-    try:
-        # A FIFO without a writer opens at once.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    except OSError as error:
-        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
-            raise _no_file(path) from error
-        raise
+    handle = _open(path)
     check_regular(handle, path)
     return os.fdopen(handle, "rb")
 
 
-def check_regular(handle: int, path: str | Path) -> None:
-    """Close what was opened, and raise, if it is no regular file.
+def _open(path: str | Path) -> int:
+    try:
+        return os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.ENODEV):  # a socket, or a device that is not there
+            raise _no_file(path) from error
+        raise
+
+
+def check_regular(handle: int, path: str | Path) -> os.stat_result:
+    """Return what stands about an open file; close it, and raise, if it is no regular one.
 
     Raises:
         OSError: If it is none.
     """
-    mode = os.fstat(handle).st_mode
-    if stat.S_ISREG(mode):
-        return
+    status = os.fstat(handle)
+    if stat.S_ISREG(status.st_mode):
+        return status
     os.close(handle)
-    if stat.S_ISDIR(mode):
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     raise _no_file(path)
 
@@ -56,11 +61,18 @@ def read_regular(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
     Raises:
         OSError: If it cannot be read, is no regular file, or is longer than `max_bytes`.
     """
-    with open_regular(path) as stream:
-        size = os.fstat(stream.fileno()).st_size
+    handle = _open(path)
+    size = check_regular(handle, path).st_size
+    # Without a stream, which would cost as much as the rest: a store has thousands of small files.
+    try:
         if size > max_bytes:
             raise OSError(errno.EFBIG, f"it has {size:,} bytes, expected at most {max_bytes:,}", str(path))
-        return stream.read()
+        parts = []
+        while part := os.read(handle, max(size, 1)):
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+    finally:
+        os.close(handle)
 
 
 def _no_file(path: str | Path) -> OSError:

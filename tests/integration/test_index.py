@@ -26,6 +26,7 @@ from observers.record.identity import lease
 from runs.__main__ import main as command
 from runs.errors import FilterError, StoreError
 from runs.query.index import file as index_file
+from runs.query.index.fields import OF_CONFIG, OF_RUN, OF_SUMMARY, ORIGINS
 from runs.query.index.index import Index, scanning
 from runs.stores.opening import open_store
 from tests.processes import PIPE, Process
@@ -76,7 +77,7 @@ def content(index):
         runs = connection.execute("SELECT name, is_readable, problems FROM run ORDER BY 1").fetchall()
         return connection.execute(query).fetchall(), runs
 
-    return index._asked(ask)
+    return index._asked(ask, ORIGINS)
 
 
 # Questions
@@ -200,6 +201,36 @@ def test_settled_runs_are_not_read_again(store, monkeypatch):
         assert index._stamps["1"] == scanning.look(store, "1")
 
 
+def test_fields_of_a_part_are_taken_in_when_they_are_first_asked_for(store, monkeypatch):
+    monkeypatch.setattr(scanning, "was_touched_just_now", lambda stamp: False)
+    for number in range(1, 6):
+        put(store, number, config={"x": number}, summary={"m": {"max": number}})
+    (store / "4" / "config.json").write_text('{"x"')
+    (store / "5" / "run.json").write_text('{"status"')
+
+    def origins_held(index):
+        held = index._asked(lambda connection: connection.execute("SELECT DISTINCT origin FROM key").fetchall())
+        return {origin for (origin,) in held}
+
+    with Index(store) as index, Index(store) as other:
+        index.update()
+        assert [name for name, _ in index.problems()] == ["4", "5"]
+        assert sorted(names(index, ("status", "==", "COMPLETED"))) == ["1", "2", "3", "4"]
+        assert origins_held(index) == {OF_RUN}
+        assert names(index, ("x", ">", 1), sort="x") == ["2", "3"]
+        assert names(other, ("x", "<", 3), sort="x") == ["1", "2"]
+        assert origins_held(index) == {OF_RUN, OF_CONFIG}
+        put(store, 6, config={"x": 0}, summary={"m": {"max": 6}})
+        put(store, 4, config={"x": 4, "y": 1}, summary={"m": {"max": 4}})
+        other.update()
+        assert names(index, ("x", ">=", 0), sort="x") == ["6", "1", "2", "3", "4"]
+        assert origins_held(index) == {OF_RUN, OF_CONFIG}
+        assert names(index, sort="-m.max") == ["6", "4", "3", "2", "1"]
+        assert origins_held(index) == {OF_RUN, OF_CONFIG, OF_SUMMARY}
+        assert set(index.fields()) == {"status", "config.x", "config.y", "summary.m.max"}
+        assert [name for name, _ in index.problems()] == ["5"]
+
+
 def test_only_runs_are_taken_for_runs(store, index, tmp_path):
     put(store, 1)
     put(store, "by_name")
@@ -280,7 +311,8 @@ def test_recorded_runs_are_indexed_with_config_metrics_and_info(store, index, ob
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["put", "change", "delete", "corrupt", "cut", "empty", "spool", "update"]), st.integers(1, 6)
+        st.sampled_from(["put", "change", "delete", "corrupt", "cut", "empty", "spool", "update", "ask"]),
+        st.integers(1, 6),
     ),
     max_size=25,
 )
@@ -308,6 +340,8 @@ def test_updates_lead_to_what_a_rebuild_gives(steps, values):
                     put(store / "_spool" / str(number), "run", config={"x": value})
                 elif step == "update":
                     index.update()
+                elif step == "ask":
+                    index.has_field(["config.x", "summary.m.max", "info.note"][number % 3])
             index.update()
             updated = content(index)
             index.rebuild()
@@ -514,6 +548,7 @@ from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:
         index.update() if len(sys.argv) < 4 else index.rebuild()
+        index.find(columns=["config.key1"])
 """
 
 

@@ -10,6 +10,8 @@ import dataclasses
 import hashlib
 import json
 import math
+import operator
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ __all__ = [
     "OF_INFO",
     "OF_RUN",
     "OF_SUMMARY",
+    "ORIGINS",
     "TEXT",
     "Documents",
     "decode",
@@ -57,7 +60,7 @@ NUMBER, BIG, BOOL, TEXT, JSON, LONG, NULL, NAN, HUGE = range(9)
 # Stands for the value of what is LONG: the run's own file has it.
 NOT_HELD = object()
 # Whose field it is. Of equal names the first is meant: `status` is the run's, `config.status` an entry of that name.
-OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = range(4)
+OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = ORIGINS = range(4)
 
 # No honest document is larger; it would only fill the memory.
 MAX_FILE_BYTES = 16 * 2**20
@@ -107,14 +110,25 @@ class Documents:
         return state.digest()
 
 
-def read_documents(folder: Path) -> Documents:
-    """Read what the fields of the run in `folder` are made of."""
+# What fields are made of: the file, whose fields it has, and what stands before their names.
+_FILES = (
+    (RUN, OF_RUN, ""),
+    (NOTES, OF_RUN, ""),
+    (CONFIG, OF_CONFIG, ""),
+    (SUMMARY, OF_SUMMARY, ""),
+    (INFO, OF_INFO, "info."),
+)
+
+
+def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Documents:
+    """Read what the fields of the run in `folder` are made of, those of some origins or all."""
     found = Documents({}, [])
-    for name in (RUN, CONFIG, INFO, NOTES):
-        _read(folder, name, MAX_FILE_BYTES, found)
-    if not _read(folder, SUMMARY, MAX_FILE_BYTES, found):
-        _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, found)
-    if RUN not in found.content and not found.problems:
+    for name, origin, _ in _FILES:
+        if origin not in origins:
+            continue
+        if not _read(folder, name, MAX_FILE_BYTES, found) and name == SUMMARY:
+            _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, found)
+    if OF_RUN in origins and RUN not in found.content and not found.problems:
         found.problems.append(f"{RUN} is missing: the run is just being made, or this is no run")
     return found
 
@@ -130,27 +144,23 @@ def _read(folder: Path, name: str, bound: int, into: Documents) -> bool:
     return True
 
 
-def fields_of(documents: Documents) -> tuple[list[dict[str, tuple[int, Any]]], list[str]]:
-    """Return the encoded fields by origin (run, config, summary, info), and all problems.
+def fields_of(
+    documents: Documents, origins: Collection[int] = ORIGINS
+) -> tuple[list[dict[str, tuple[int, Any]]], list[str]]:
+    """Return the encoded fields of some origins or all, by origin, and all problems.
 
-    Without a readable run.json there are no fields at all.
+    Without a readable run.json there are no fields at all, unless those of the run are not among the origins.
     """
     problems = list(documents.problems)
-    fields: list[dict[str, tuple[int, Any]]] = [{}, {}, {}, {}]
-    parts = (
-        (RUN, OF_RUN, ""),
-        (NOTES, OF_RUN, ""),
-        (CONFIG, OF_CONFIG, ""),
-        (SUMMARY, OF_SUMMARY, ""),
-        (INFO, OF_INFO, "info."),
-    )
-    for name, origin, prefix in parts:
+    fields: list[dict[str, tuple[int, Any]]] = [{} for _ in ORIGINS]
+    for name, origin, prefix in _FILES:
         document = _parse(documents, name, problems)
         if name == SUMMARY and document is None:
-            document = summary_of(_parse(documents, SACRED_METRICS, problems))
-        if document is None:
-            if name == RUN:
-                break
+            metrics = _parse(documents, SACRED_METRICS, problems)
+            document = summary_of(metrics) if origin in origins else None
+        if document is None and name == RUN and origin in origins:
+            break
+        if document is None or origin not in origins:
             continue
         flat: dict[str, Any] = {}
         of_run = origin == OF_RUN
@@ -216,7 +226,7 @@ def _flatten(
         elif type(value) is dict and value and depth:
             whole &= _flatten(value, name + ".", into, left_out, twice, depth - 1)
         else:
-            into[storable_text(name)] = value
+            into[name if name.isascii() else storable_text(name)] = value
     return whole
 
 
@@ -226,7 +236,7 @@ def encode(value: Any) -> tuple[int, Any]:
     if kind is float:
         return (NUMBER, value) if value == value else (NAN, None)
     if kind is str:
-        return TEXT, storable_text(value)
+        return TEXT, value if value.isascii() else storable_text(value)
     if kind is int:
         if not is_large(value):
             return NUMBER, value
@@ -239,13 +249,14 @@ def encode(value: Any) -> tuple[int, Any]:
         if isinstance(value, plain):
             return encode(plain(value))
     try:
-        text = _dumped(value)
-        canonical = _dumped(_canonical(value))
+        canonical = _canonical(value)
+        text = _dumped(canonical)
+        is_canonical = canonical is value or _dumped(value) == text
     except RecursionError:
         return LONG, '"nested too deeply"'
-    if len(canonical) > MAX_LIST:
-        return LONG, hashlib.blake2b(canonical.encode(), digest_size=16).hexdigest()
-    return (JSON if text == canonical else LONG), canonical
+    if len(text) > MAX_LIST:
+        return LONG, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return (JSON if is_canonical else LONG), text
 
 
 def residual(value: int | str) -> int:
@@ -254,14 +265,14 @@ def residual(value: int | str) -> int:
     return number - int(float(number))
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+_dumped = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _canonical(value: Any) -> Any:
     """Return a list in the form that it has in common with all that are equal to it: 1.0 is 1."""
     if isinstance(value, list):
-        return [_canonical(item) for item in value]
+        items = [_canonical(item) for item in value]
+        return value if all(map(operator.is_, items, value)) else items
     if isinstance(value, dict):
         return {key: _canonical(item) for key, item in value.items()}
     if isinstance(value, float) and value.is_integer():

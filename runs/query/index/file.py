@@ -20,12 +20,13 @@ __all__ = ["IndexFile", "clear", "transaction"]
 Result = TypeVar("Result")
 
 # Raised with every change of the tables or of what is put into them.
-VERSION = 6
+VERSION = 7
 # Tells the file from what other programs keep in SQLite.
 _APPLICATION = 0x5AC51DEC
 _TABLES = """
 CREATE TABLE run(id INTEGER PRIMARY KEY, name NOT NULL UNIQUE, number INTEGER, stamp TEXT NOT NULL,
-    digest BLOB NOT NULL, is_readable INTEGER NOT NULL, problems TEXT);
+    digest BLOB NOT NULL, origins INTEGER NOT NULL, is_readable INTEGER NOT NULL, problems TEXT);
+CREATE TABLE wanted_origin(origin INTEGER PRIMARY KEY, is_complete INTEGER NOT NULL);
 CREATE TABLE key(id INTEGER PRIMARY KEY, origin INTEGER NOT NULL, name TEXT NOT NULL, UNIQUE(name, origin));
 CREATE TABLE field(key INTEGER NOT NULL, run INTEGER NOT NULL, kind INTEGER NOT NULL, value,
     PRIMARY KEY(key, run)) WITHOUT ROWID;
@@ -212,7 +213,7 @@ def _places(store: Path) -> list[Path | None]:
 
 def clear(connection: sqlite3.Connection) -> None:
     """Empty the index, in a transaction: a file that others have open must not be taken away under them."""
-    for table in ("run", "key", "field"):
+    for table in ("run", "wanted_origin", "key", "field"):
         connection.execute(f"DROP TABLE {table}")
     _make_tables(connection)
 

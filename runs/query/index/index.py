@@ -4,9 +4,14 @@ Runs that train never touch it. Whoever reads brings it up to date first, and wh
 deleted, of another version) is made good by building it again. Processes may do that at once: each batch is one
 transaction in which every run is looked at anew, so that none takes an older state for a newer one.
 
-    run    name and stamp of each run (see `runs.query.index.scanning`), a hash of its documents, what could not be read
+    run    name and stamp of each run (see `runs.query.index.scanning`), a hash of its documents, which of them have
+           their fields here, what could not be read
     key    a number for every name of a field
     field  kind and value by (key, run): what a condition or a sort looks at lies side by side
+    wanted_origin  config, summary, info: whether questions have asked for fields of theirs
+
+A list of runs needs what stands in run.json, and is there in a third of the time that all fields take. Those of the
+config, of the summary and of the info are taken in when a question first asks for one of them, and from then on.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -24,7 +29,7 @@ from observers.record.schema import RUN
 from runs.query.filters import names_in, parse_filter
 from runs.query.index import questions, scanning
 from runs.query.index.batch import Batch
-from runs.query.index.fields import OF_RUN, TEXT
+from runs.query.index.fields import OF_RUN, ORIGINS, TEXT
 from runs.query.index.file import IndexFile, clear, transaction
 from runs.query.index.folders import read_json
 from runs.query.names import full_name
@@ -94,8 +99,11 @@ class Index:
         def build(connection: sqlite3.Connection) -> Update:
             with transaction(connection):
                 clear(connection)
+                _want(connection, ORIGINS)
             self._loaded = None
-            return self._update(connection)
+            update = self._update(connection)
+            self._complete(connection, ORIGINS)
+            return update
 
         return self._file.reliably(build)
 
@@ -126,7 +134,7 @@ class Index:
         # All that a question can have wrong shows here, so that what goes wrong below is the file's fault.
         tree = parse_filter(filter)
         bound = -1 if limit is None else int(limit)
-        names = names_in(tree) | {full_name(name.removeprefix("-")) for name in (sort or "", *columns)}
+        names = names_in(tree) | {full_name(name.removeprefix("-")) for name in (sort or "_id", *columns)}
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
             with transaction(connection, "DEFERRED"):
@@ -134,7 +142,7 @@ class Index:
                     self._judge(connection)
                 return questions.find(connection, tree, sort, bound, columns, offset)
 
-        return self._asked(ask)
+        return self._asked(ask, questions.origins_in(tree, names))
 
     def count(self, filter: Any = None, limit: int | None = None) -> int:
         """Return how many runs a filter is true of, `limit` at most, as of the last update; see `find`."""
@@ -146,19 +154,19 @@ class Index:
                     self._judge(connection)
                 return questions.count(connection, tree, limit)
 
-        return self._asked(ask)
+        return self._asked(ask, questions.origins_in(tree))
 
     def fields(self) -> list[str]:
         """Return the full names of all fields that runs have."""
-        return self._asked(questions.fields)
+        return self._asked(questions.fields, ORIGINS)
 
     def entries(self, name: str) -> list[str]:
         """Return the full names of the fields below `name`, a full name: of a mapping in some run."""
-        return self._asked(lambda connection: questions.entries(connection, name))
+        return self._asked(lambda connection: questions.entries(connection, name), {questions.origin_of(name)})
 
     def has_field(self, name: str) -> bool:
         """Tell whether a run has the field `name`, a full name, or fields below it."""
-        return self._asked(lambda connection: questions.has_field(connection, name))
+        return self._asked(lambda connection: questions.has_field(connection, name), {questions.origin_of(name)})
 
     def problems(self) -> list[tuple[str, str]]:
         """Return name and reason for every run of which something could not be read."""
@@ -181,12 +189,18 @@ class Index:
 
     # ------------------------------------------------------------------ what changed
 
-    def _asked(self, question: Callable[[sqlite3.Connection], Answer]) -> Answer:
-        """Return the answer to a question, after an update of a file that was opened or made since the last one."""
+    def _asked(self, question: Callable[[sqlite3.Connection], Answer], origins: Collection[int] = ()) -> Answer:
+        """Return the answer to a question, after an update of a file that was opened or made since the last one.
+
+        Args:
+            question: Asks.
+            origins: Whose fields it needs.
+        """
 
         def ask(connection: sqlite3.Connection) -> Answer:
             if self._updated is not connection:
                 self._update(connection)
+            self._complete(connection, origins)
             return question(connection)
 
         return self._file.reliably(ask)
@@ -201,6 +215,13 @@ class Index:
             removed = [name for name in self._stamps if name not in found]
         # In the order of their making, so that runs made together lie together.
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
+        num_read, num_removed = self._take(connection, todo)
+        self._updated = connection
+        num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
+        return Update(len(self._stamps), num_read, num_removed, num_problems)
+
+    def _take(self, connection: sqlite3.Connection, todo: list[str]) -> tuple[int, int]:
+        """Look at runs anew; return how many were new or had changed, and how many are gone."""
         num_read = num_removed = 0
         total = len(todo)
         while todo:
@@ -216,9 +237,25 @@ class Index:
             num_removed += len(batch.gone)
             if self.on_progress is not None:
                 self.on_progress("reading runs", total - len(todo), total)
-        self._updated = connection
-        num_problems = connection.execute("SELECT count(*) FROM run WHERE problems IS NOT NULL").fetchone()[0]
-        return Update(len(self._stamps), num_read, num_removed, num_problems)
+        return num_read, num_removed
+
+    def _complete(self, connection: sqlite3.Connection, origins: Collection[int]) -> None:
+        """See to it that all runs have the fields of these origins."""
+        complete = {
+            OF_RUN,
+            *(row[0] for row in connection.execute("SELECT origin FROM wanted_origin WHERE is_complete")),
+        }
+        if complete.issuperset(origins):
+            return
+        with transaction(connection):
+            _want(connection, origins)
+        # Whoever takes in a run from now on takes in their fields, too.
+        query = "SELECT name FROM run WHERE EXISTS (SELECT 1 FROM wanted_origin WHERE NOT origins >> origin & 1)"
+        names = [os.fsdecode(name) for (name,) in connection.execute(query)]
+        self._take(connection, sorted(names, key=lambda name: (len(name), name)))
+        with transaction(connection):
+            if connection.execute(f"{query} LIMIT 1").fetchone() is None:
+                connection.execute("UPDATE wanted_origin SET is_complete = 1")
 
     def _load_stamps(self, connection: sqlite3.Connection) -> None:
         """Load the stamps of all runs, unless nobody else has written since."""
@@ -248,3 +285,9 @@ class Index:
         connection.executemany("INSERT INTO temp.dead VALUES (?)", dead)
         connection.execute("DELETE FROM temp.lasting")
         connection.executemany("INSERT INTO temp.lasting VALUES (?, ?)", lasting)
+
+
+def _want(connection: sqlite3.Connection, origins: Collection[int]) -> None:
+    """Have the fields of these origins taken in with each run that is new or has changed."""
+    rows = [(origin,) for origin in origins if origin != OF_RUN]
+    connection.executemany("INSERT OR IGNORE INTO wanted_origin VALUES (?, FALSE)", rows)

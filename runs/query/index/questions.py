@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from observers.record.storable import is_large
-from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, num_conditions
+from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, names_in, num_conditions
 from runs.query.index.fields import (
     BIG,
     BOOL,
@@ -31,7 +31,7 @@ from runs.query.index.fields import (
 from runs.query.names import full_name
 from runs.query.times import DURATION
 
-__all__ = ["count", "entries", "fields", "find", "has_field"]
+__all__ = ["count", "entries", "fields", "find", "has_field", "origin_of", "origins_in"]
 
 # A run that is stored as RUNNING and whose process is gone stands in temp.dead.
 _TRUE_STATUS = """(SELECT key, run, kind, CASE WHEN value = 'RUNNING' AND run IN temp.dead THEN 'DEAD' ELSE value END
@@ -85,6 +85,13 @@ def find(
     return list(found.values())
 
 
+def origins_in(tree: Filter, names: Iterable[str] = ()) -> set[int]:
+    """Return whose fields a filter looks at, and further fields by their full names."""
+    # A word may stand in any text of a config.
+    words = {OF_CONFIG} if _has_words(tree) else set()
+    return {origin_of(name) for name in (*names_in(tree), *names)} | words
+
+
 def count(connection: sqlite3.Connection, tree: Filter, limit: int | None = None) -> int:
     """Return how many runs a filter is true of, `limit` at most."""
     connection.execute("DELETE FROM temp.wanted")
@@ -100,11 +107,16 @@ def fields(connection: sqlite3.Connection) -> list[str]:
     return sorted(prefixes.get(origin, "") + name for origin, name in rows)
 
 
+def origin_of(name: str) -> int:
+    """Return whose field a full name is."""
+    return _split(name)[0]
+
+
 def has_field(connection: sqlite3.Connection, name: str) -> bool:
     """Tell whether a run has the field of that full name, or one below it."""
     if name == "_id":
         return True
-    origin, own = _origin(name)
+    origin, own = _split(name)
     query = """SELECT 1 FROM key WHERE origin = ? AND (name = ? OR (name > ? AND name < ?))
         AND EXISTS (SELECT 1 FROM field WHERE key = key.id) LIMIT 1"""
     return connection.execute(query, (origin, own, f"{own}.", f"{own}/")).fetchone() is not None
@@ -112,13 +124,13 @@ def has_field(connection: sqlite3.Connection, name: str) -> bool:
 
 def entries(connection: sqlite3.Connection, name: str) -> list[str]:
     """Return the full names of the fields below the field `name`, a full name."""
-    own = _origin(name)[1]
+    own = _split(name)[1]
     return [name + below.removeprefix(own) for below in sorted(_names_below(connection, name))]
 
 
 def _names_below(connection: sqlite3.Connection, name: str) -> dict[str, int]:
     """Return the fields below the field of that full name, each by its own name, with their numbers."""
-    origin, own = _origin(name)
+    origin, own = _split(name)
     # What begins with "own." lies between it and "own/", as / comes behind the dot.
     query = "SELECT name, id FROM key WHERE origin = ? AND name > ? AND name < ?"
     return dict(connection.execute(query, (origin, f"{own}.", f"{own}/")).fetchall())
@@ -140,12 +152,18 @@ def _key(connection: sqlite3.Connection, name: str) -> int | None:
     """Return the number of a field by its full name; None if no run has it."""
     if name == "_id":
         return _OF_NAME
-    origin, own = _origin(name)
+    origin, own = _split(name)
     found = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
     return found[0] if found else _OF_DURATION if name == DURATION else None
 
 
-def _origin(name: str) -> tuple[int, str]:
+def _has_words(tree: Filter) -> bool:
+    if isinstance(tree, Words | Condition):
+        return isinstance(tree, Words)
+    return any(map(_has_words, (tree.part,) if isinstance(tree, Not) else tree.parts))
+
+
+def _split(name: str) -> tuple[int, str]:
     """Return whose field a full name is, and what it is called there."""
     for prefix, origin in (("config.", OF_CONFIG), ("summary.", OF_SUMMARY)):
         if name.startswith(prefix):
@@ -286,7 +304,7 @@ def _is_nothing(connection: sqlite3.Connection, name: str, runs: str, key: int |
     """Return the condition that a field is missing or null, which to those who ask are one; a mapping is neither."""
     if not _names_below(connection, name):
         return f"r.id NOT IN ({runs})", [key]
-    origin, own = _origin(name)
+    origin, own = _split(name)
     below = "SELECT id FROM key WHERE origin = ? AND name > ? AND name < ?"
     mapping = f"SELECT run FROM field WHERE key IN ({below})"
     return f"r.id NOT IN ({runs} UNION ALL {mapping})", [key, origin, f"{own}.", f"{own}/"]
