@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 # and its folder, and may call `log(run, count)`, which logs so many points and counts them.
 BODY = """
 import itertools, os, resource, shutil, signal
+base = {base!r}
+{before}
 ex = Experiment("recorded", system_metrics_s=None)
 ex.observers.extend([{observers}])
 steps = itertools.count()
@@ -62,12 +64,14 @@ class Fault:
     Attributes:
         name: What happens.
         happens: The body of `fault(run, folder)`, in the process of the run.
+        before: What happens before there is a run; `base` is the folder of its store.
         ends: The exit code.
         status: What is told of it, if no point is lost.
         loses: Whether points may be lost, which is told then.
         needs_disk: Whether the record is to be on a disk of its own, in `disk`.
         doubles: How many points may be there twice.
         needs_clock: Whether the process may set its clock.
+        needs_users: Whether the process may become another user.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Fault:
     needs_disk: bool = False
     doubles: int = 0
     needs_clock: bool = False
+    before: str = ""
+    needs_users: bool = False
 
 
 SET_CLOCK = 'import ctypes; ctypes.CDLL(os.environ["LD_PRELOAD"]).set_clock({seconds})'
@@ -127,6 +133,19 @@ except BlockingIOError: pass
 else: raise AssertionError("a second writer")
 """
 
+# Room for a run, and not for what it imports.
+FILL_BUT_A_RUN = (
+    FILL
+    + """
+os.truncate("disk/filler", os.path.getsize("disk/filler") - 40_000)
+"""
+)
+SOURCES_OF_ANOTHER = """
+os.makedirs(os.path.join(base, "runs", "_sources"), 0o700)
+os.chmod(os.path.join(base, "runs"), 0o1777)
+os.seteuid(12345)
+"""
+
 FAULTS = [
     Fault("none"),
     Fault("the clock is set back an hour", SET_CLOCK.format(seconds=-3600), needs_clock=True),
@@ -168,6 +187,18 @@ FAULTS = [
         needs_disk=True,
     ),
     Fault("a full disk, to the end", FILL, needs_disk=True),
+    Fault(
+        "a full disk from the start, for some heartbeats",
+        "os.unlink('disk/filler')",
+        before=FILL_BUT_A_RUN,
+        needs_disk=True,
+    ),
+    Fault(
+        "the sources in the store are another user's",
+        status="COMPLETED_WITH_LOSS",
+        before=SOURCES_OF_ANOTHER,
+        needs_users=True,
+    ),
     Fault("a full disk while a source is imported", FILL + LATE_SOURCE + "os.unlink('disk/filler')", needs_disk=True),
     Fault(
         "a full disk, and a source, to the end",
@@ -240,7 +271,14 @@ def stores_in(base: Path) -> set[Path]:
 def test_nothing_is_lost_without_a_word(tmp_path, request, start, wait_for, mongo_url, database, table, fault, stores):
     base = request.getfixturevalue("small_disk") if fault.needs_disk else tmp_path
     observers = STORES[stores].format(base=str(base), url=mongo_url, name=database.name)
-    body = BODY.format(observers=observers, fault=textwrap.indent(fault.happens, "    "))
+    body = BODY.format(
+        observers=observers, fault=textwrap.indent(fault.happens, "    "), before=fault.before, base=str(base)
+    )
+    if fault.needs_users:
+        if stores == "MongoDB":
+            pytest.skip("each run in a spool has a folder of sources of its own")
+        for folder in (tmp_path, *tmp_path.parents[:3]):
+            folder.chmod(0o777 if folder == tmp_path else 0o711)
     env = request.getfixturevalue("settable_clock") if fault.needs_clock else None
     recorded = start(tmp_path, body, "-b", "0.1", env=env, cold=fault.needs_clock)
     code = recorded.process.wait(120)
