@@ -14,6 +14,7 @@ from experiments.training.tasks import Supervised, Task
 from experiments.training.trainer import Trainer
 from ingredients.datasets.batches import Data
 from ingredients.errors import ConfigError, ModelError
+from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
 from ingredients.models.freezing import is_held_in_eval
 
 __all__ = ["check_parts"]
@@ -22,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 # Last layers with the losses that apply their function themselves.
 _SQUASHED = (
-    ((nn.Softmax, nn.Softmax2d), nn.CrossEntropyLoss),
-    (nn.Sigmoid, (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss)),
+    ((nn.Softmax, nn.Softmax2d), (nn.CrossEntropyLoss, FocalLoss)),
+    (nn.Sigmoid, (nn.BCEWithLogitsLoss, nn.MultiLabelSoftMarginLoss, BinaryFocalLoss)),
 )
 
 

@@ -83,10 +83,25 @@ def train(data, model=None, optimizer=None, *, name="SGD", lr=0.5, epochs=2, los
     return model, log, result
 
 
-@pytest.mark.parametrize(("last", "is_told"), [(nn.Softmax(1), True), (nn.Identity(), False), (nn.Sigmoid(), False)])
-def test_softmax_under_cross_entropy_is_told_once(data, caplog, last, is_told):
-    train(data, nn.Sequential(make_model(), nn.Sequential(last)))
-    assert caplog.text.count("the last layer is Softmax, and CrossEntropyLoss takes scores before it") == is_told
+@pytest.mark.parametrize(
+    ("last", "name", "told"),
+    [
+        (nn.Softmax(1), "cross_entropy", "Softmax, and CrossEntropyLoss"),
+        (nn.Softmax(1), "focal", "Softmax, and FocalLoss"),
+        (nn.Sigmoid(), "bce", "Sigmoid, and BinaryCrossEntropy"),
+        (nn.Sigmoid(), "binary_focal", "Sigmoid, and BinaryFocalLoss"),
+        (nn.Identity(), "cross_entropy", None),
+        (nn.Sigmoid(), "cross_entropy", None),
+        (nn.LogSoftmax(1), "nll", None),
+    ],
+)
+def test_function_that_the_loss_applies_as_the_last_layer_is_told_once(tensor_data, caplog, last, name, told):
+    inputs, targets = INPUTS, (LABELS > 0).long()
+    data = tensor_data((inputs[:20], targets[:20]), (inputs[20:], targets[20:]))
+    loss = loss_for(data, name)
+    train(data, nn.Sequential(make_model(loss.num_outputs), nn.Sequential(last)), loss=loss)
+    assert caplog.text.count("the last layer is") == (told is not None)
+    assert told is None or f"the last layer is {told} takes scores before it" in caplog.text
 
 
 def test_fit_is_the_plain_loop_of_torch(data):
