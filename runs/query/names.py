@@ -25,6 +25,7 @@ __all__ = [
     "TIMES",
     "full_name",
     "id_of",
+    "is_own",
     "short_name",
     "similar_names",
 ]
@@ -79,6 +80,11 @@ def full_name(name: str) -> str:
     if metric and statistic in STATISTICS:
         return f"summary.{name}"
     return f"config.{name}"
+
+
+def is_own(name: str) -> bool:
+    """Tell whether a field, short or full, is one that experiments name: an entry of the config, or a metric's."""
+    return full_name(name).startswith(("config.", "summary."))
 
 
 def short_name(full: str) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 
 from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import dotted
+from runs.query.names import is_own
 from runs.stores.run import Run
 
-__all__ = ["DEFAULT_COLUMNS", "WHOLE_COLUMNS", "read_rows", "row_of"]
+__all__ = ["DEFAULT_COLUMNS", "WHOLE_COLUMNS", "read_rows"]
 
 # What a list of runs needs of each.
 DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
-# What `row_of` needs of a run whose columns are not named.
+# What `read_rows` needs where columns are not named.
 WHOLE_COLUMNS = (*DEFAULT_COLUMNS, "config", "summary", "host")
 
 
@@ -26,7 +27,8 @@ def read_rows(
 
     Args:
         runs: The runs.
-        columns: As `row_of` takes them.
+        columns: Fields, in short or in full; by default `DEFAULT_COLUMNS`, the host, every entry of the config
+            (`config.lr`) and every statistic of the summary (`summary.val/loss.min`).
 
     Raises:
         FilterError: If no run has a column.
@@ -36,7 +38,7 @@ def read_rows(
     for run in runs:
         run = run if run.is_listed else run.listed()
         try:
-            rows.append((run, row_of(run, columns)))
+            rows.append((run, _row_of(run, columns)))
         except StoreAwayError:
             raise
         except StoreError as error:
@@ -44,19 +46,17 @@ def read_rows(
         else:
             if run.problem:
                 problems[run.id] = run.problem
+    for name in columns or ():
+        # What one of them has is a field.
+        if rows and is_own(name) and all(row[name] is None for _, row in rows):
+            rows[0][0].store.check_field(name)
     return rows, problems
 
 
-def row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the values of a run by the names of its columns; tags as a sorted list.
-
-    Args:
-        run: The run.
-        columns: Fields, in short or in full; by default `DEFAULT_COLUMNS`, the host, every entry of the config
-            (`config.lr`) and every statistic of the summary (`summary.val/loss.min`).
-    """
+def _row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the values of a run by the names of its columns; tags as a sorted list."""
     if columns is not None:
-        return {name: run.tags if name == "tags" else run[name] for name in columns}
+        return {name: run.tags if name == "tags" else run.get(name) for name in columns}
     row = {name: run[name] for name in (*DEFAULT_COLUMNS, "host")}
     # A foreign record may hold anything in their place.
     row |= dotted(_mapping(run["config"]), "config.")

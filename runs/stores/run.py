@@ -13,7 +13,7 @@ from configs import Map
 from observers.record.identity import is_alive
 from runs.errors import StoreAwayError, StoreError
 from runs.query.flattening import entry_at
-from runs.query.names import full_name
+from runs.query.names import full_name, is_own
 from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
 from runs.stores.content import Content
 from runs.stores.media import Medium
@@ -268,7 +268,7 @@ class Run(abc.ABC):
                 message names those that are spelt much like it.
         """
         value = self.get(name)
-        if value is None and full_name(name).startswith(("config.", "summary.")):
+        if value is None and is_own(name):
             self.store.check_field(name)
         return value
 

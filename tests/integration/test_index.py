@@ -231,6 +231,15 @@ def test_fields_of_a_part_are_taken_in_when_they_are_first_asked_for(store, monk
         assert [name for name, _ in index.problems()] == ["5"]
 
 
+def test_list_of_runs_that_differ_takes_no_configs_into_the_index(store, capsys):
+    for number, config in enumerate(({"x": 1}, {"x": 2}, {}), start=1):
+        put(store, number, config=config)
+    assert command(["ls", "--store", str(store)]) == 0
+    assert capsys.readouterr().out.split() == "id status x 1 COMPLETED 1 2 COMPLETED 2 3 COMPLETED -".split()
+    with contextlib.closing(sqlite3.connect(store / ".index.sqlite")) as connection:
+        assert connection.execute("SELECT DISTINCT origin FROM key").fetchall() == [(OF_RUN,)]
+
+
 def test_only_runs_are_taken_for_runs(store, index, tmp_path):
     put(store, 1)
     put(store, "by_name")
