@@ -18,6 +18,7 @@ from experiments.training.tasks import Supervised, Task
 from ingredients.errors import ConfigError
 from ingredients.models.freezing import freezings_of, is_held_in_eval
 from ingredients.models.synced_norms import sync_batch_norms
+from ingredients.precision.closures import recomputes_loss
 from ingredients.ranks.group import Ranks, current
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def check_ranked(trainer: Trainer, task: Task, ranks: Ranks, average: str | None
     data, (optimizer, *_) = trainer.data, [*trainer.optimizers.values(), None]
     reasons = {
         f"{type(task).__name__} takes its own optimizer steps": trainer.steps_itself,
-        f"{type(optimizer).__name__} recomputes its loss": isinstance(optimizer, torch.optim.LBFGS),
+        f"{type(optimizer).__name__} recomputes its loss": optimizer is not None and recomputes_loss(optimizer),
         "the loss has parameters or statistics of its own": task.is_changed_by_training,
         f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),

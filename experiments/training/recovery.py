@@ -14,6 +14,7 @@ from experiments.training.callbacks import Callback
 from ingredients.checkpoints.training_state import resume
 from ingredients.config.seed import global_states, set_global_states
 from ingredients.errors import CheckpointError, ConfigError, TrainingError
+from ingredients.precision.closures import recomputes_loss
 
 if TYPE_CHECKING:
     from experiments.training.trainer import Trainer
@@ -58,8 +59,11 @@ class Recovery(Callback):
         Raises:
             ConfigError: If an optimizer recomputes its loss.
         """
-        if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in trainer.optimizers.values()):
-            raise ConfigError("training.on_nan: LBFGS steps on its own, so no step can be left out; use stop or ignore")
+        for optimizer in filter(recomputes_loss, trainer.optimizers.values()):
+            raise ConfigError(
+                f"training.on_nan: {type(optimizer).__name__} steps on its own, so no step can be left out; use stop "
+                "or ignore"
+            )
         modules = trainer.task.modules(trainer.model)
         self._buffers = [buffer for module in modules for buffer in module.buffers()]
         self._kept = [buffer.clone() for buffer in self._buffers]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.batches import Data
 from ingredients.errors import ConfigError, LossError
+from ingredients.precision.closures import recomputes_loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
 
@@ -61,6 +62,10 @@ class Ranked(Protocol):
     def means(self, values: Mapping[str, float]) -> dict[str, float]: ...
 
     def settle(self) -> None: ...
+
+
+class _Skipped(Exception):  # noqa: N818 - a turn of events, no error
+    """The task skipped the batch, before the optimizer that asked for its loss changed anything."""
 
 
 class Trainer:
@@ -142,7 +147,7 @@ class Trainer:
             raise ConfigError(f"optimizer: the step asks for {optimizer!r}; there are: {there}")
         chosen, group = self.optimizers[optimizer], list(group)
         chosen.zero_grad()
-        if isinstance(chosen, torch.optim.LBFGS):
+        if recomputes_loss(chosen):
             found, stepped = self._closure_step(loss_of, group, chosen)
         else:
             found = self.backward(loss_of, group, chosen)
@@ -187,7 +192,7 @@ class Trainer:
         if self.ranked is not None:
             return self.ranked.step(group, optimizer)
         model, loss_of = self.model, self.task.loss
-        if isinstance(optimizer, torch.optim.LBFGS):
+        if recomputes_loss(optimizer):
             return self._closure_step(lambda batch: loss_of(model, batch), group, optimizer)
         if len(group) > 1:
             batch_loss = self.backward(lambda batch: loss_of(model, batch), group, optimizer)
@@ -226,18 +231,26 @@ class Trainer:
     def _closure_step(
         self, loss_of: LossOf, group: Sequence[Any], optimizer: torch.optim.Optimizer
     ) -> tuple[Tensor | None, bool]:
-        """Let an optimizer that recomputes its loss take one step; return the first loss, and that it stepped."""
+        """Let an optimizer that recomputes its loss take one step; return the first loss, and whether it stepped."""
         losses: list[Tensor] = []
 
         def closure() -> Tensor:
             optimizer.zero_grad()
             found = self.backward(loss_of, group, optimizer)
+            if found is None and losses:
+                raise ConfigError(
+                    f"task: skipped a batch that it had a loss of; {type(optimizer).__name__} computes the loss of a "
+                    "batch several times, so whether it is skipped has to depend on the batch alone"
+                )
             if found is None:
-                raise ConfigError(f"{type(optimizer).__name__} needs the loss of each batch; the task skipped one")
+                raise _Skipped
             losses.append(found)
             return found
 
-        stepped = self.amp.step(optimizer, closure)
+        try:
+            stepped = self.amp.step(optimizer, closure)
+        except _Skipped:
+            return None, False
         return losses[0], stepped
 
     def note(self, found: Mapping[str, Tensor]) -> Tensor:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ingredients.errors import PrecisionError
+from ingredients.precision.closures import starts_from_gradients
 
 __all__ = ["MixedPrecision", "auto_dtype"]
 
@@ -217,11 +218,15 @@ class MixedPrecision:
             )
 
         def clipped() -> Tensor:
-            loss = closure()
+            # Most optimizers step without gradients, and some call the closure there.
+            with torch.enable_grad():
+                loss = closure()
             if self.clip_norm is not None or self.clip_value is not None:
                 self._clip(optimizer)
             return loss
 
+        if starts_from_gradients(optimizer):
+            clipped()
         optimizer.step(clipped)  # type: ignore[arg-type]  # torch's stubs say float, its optimizers take tensors
         return True
 

@@ -25,6 +25,7 @@ from ingredients.config.tables import print_table
 from ingredients.datasets.batches import Batches
 from ingredients.errors import OptimizerError
 from ingredients.losses.building import Loss
+from ingredients.precision.closures import recomputes_loss
 from ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
@@ -92,9 +93,10 @@ def try_rates(
     Raises:
         OptimizerError: If the optimizer recomputes its loss.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):
+    if recomputes_loss(optimizer):
         raise OptimizerError(
-            "training.find_lr: got optimizer.name=LBFGS, which searches its step itself; choose another"
+            f"training.find_lr: got optimizer.name={type(optimizer).__name__}, which computes the loss of a batch "
+            "several times; choose another"
         )
     num_steps = min(max(math.ceil(len(batches) / amp.accumulate), _FEWEST), _MOST)
     wanted = np.geomspace(lowest, highest, num_steps).tolist()

@@ -235,7 +235,7 @@ def test_list_of_runs_that_differ_takes_no_configs_into_the_index(store, capsys)
     for number, config in enumerate(({"x": 1}, {"x": 2}, {}), start=1):
         put(store, number, config=config)
     assert command(["ls", "--store", str(store)]) == 0
-    assert capsys.readouterr().out.split() == "id status x 1 COMPLETED 1 2 COMPLETED 2 3 COMPLETED -".split()
+    assert " ".join(capsys.readouterr().out.split()) == "id status x 1 COMPLETED 1 2 COMPLETED 2 3 COMPLETED -"
     with contextlib.closing(sqlite3.connect(store / ".index.sqlite")) as connection:
         assert connection.execute("SELECT DISTINCT origin FROM key").fetchall() == [(OF_RUN,)]
 

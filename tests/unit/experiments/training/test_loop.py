@@ -234,6 +234,93 @@ def test_fit_with_lbfgs_under_float16_raises(data):
         train(data, name="LBFGS", amp=MixedPrecision(CPU, "float16"))
 
 
+class Sharpness(torch.optim.SGD):
+    """SAM: steps by the gradients where the loss is greatest near by; it wants those at the weights first."""
+
+    @torch.no_grad()
+    def first_step(self):
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self.moved = [(parameter, parameter.grad / (parameter.grad.norm() + 1e-12) * 0.05) for parameter in parameters]
+        for parameter, by in self.moved:
+            parameter.add_(by)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self):
+        for parameter, by in self.moved:
+            parameter.sub_(by)
+        super().step()
+
+    def step(self, closure=None):
+        assert closure is not None, "SAM needs a closure"
+        self.first_step()
+        with torch.enable_grad():
+            closure()
+        self.second_step()
+
+
+class Twice(torch.optim.SGD):
+    """Takes two steps on a batch, and computes the gradients of both itself."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        loss = closure()
+        super().step()
+        closure()
+        super().step()
+        return loss
+
+
+@pytest.mark.parametrize("cls", [Sharpness, Twice])
+def test_fit_with_an_optimizer_that_wants_a_closure_is_the_loop_by_hand(data, cls):
+    model, by_hand = make_model(), make_model()
+    log = train(data, model, cls(model.parameters(), lr=0.1), epochs=2, log_interval=1)[1]
+    optimizer, losses = cls(by_hand.parameters(), lr=0.1), []
+    parts = (slice(0, 8), slice(8, 16), slice(16, 20))
+    for batch in 2 * [(INPUTS[part], LABELS[part]) for part in parts]:
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = functional.cross_entropy(by_hand(batch[0]), batch[1])
+            loss.backward()
+            return loss
+
+        losses.append(functional.cross_entropy(by_hand(batch[0]), batch[1]).item())
+        if cls is Sharpness:
+            closure()
+        optimizer.step(closure)
+    assert torch.equal(weights(model), weights(by_hand))
+    assert log.of("train/loss") == losses
+
+
+@pytest.mark.parametrize("cls", [Sharpness, Twice, torch.optim.LBFGS])
+def test_batch_that_a_task_skips_is_no_step_of_an_optimizer_with_a_closure(data, tensor_data, cls):
+    class SkipsTheFirst(Supervised):
+        def loss(self, model, batch):
+            return None if torch.equal(batch[0], INPUTS[:8]) else super().loss(model, batch)
+
+    found, steps = [], []
+    for used, task in ((data, SkipsTheFirst), (tensor_data((INPUTS[8:20], LABELS[8:20])), Supervised)):
+        model = make_model()
+        task = task(loss_for(data))
+        steps.append(train(used, model, cls(model.parameters(), lr=0.1), epochs=1, loss=task)[2].steps)
+        found.append(weights(model))
+    assert torch.equal(*found)
+    assert steps == [3, 2]
+
+
+def test_task_that_skips_a_batch_it_had_a_loss_of_is_told(data):
+    class Wavers(Supervised):
+        def loss(self, model, batch):
+            return super().loss(model, batch) if torch.equal(weights(model), before) else None
+
+    model = make_model()
+    before = weights(model)
+    with pytest.raises(ConfigError, match="task: skipped a batch that it had a loss of; Twice computes"):
+        train(data, model, Twice(model.parameters(), lr=0.1), loss=Wavers(loss_for(data)))
+
+
 def test_fit_with_sparse_gradients_trains(tensor_data):
     words = torch.arange(20.0).reshape(20, 1) % 5
     data = tensor_data((words, words[:, 0].long() % 2))
