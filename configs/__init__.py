@@ -4,6 +4,12 @@
 are recipes for `python exp.py with configs/<recipe>.yaml`.
 """
 
+import sys
+
 from configs.map import FrozenList, Map, MutableMap, freeze, to_plain
+from configs.sending import send_maps_as_maps
+
+if "multiprocessing.reduction" in sys.modules:  # as in a process that was spawned
+    send_maps_as_maps(sys.modules["multiprocessing.reduction"])
 
 __all__ = ["FrozenList", "Map", "MutableMap", "freeze", "to_plain"]

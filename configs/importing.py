@@ -22,6 +22,7 @@ from types import ModuleType
 import wrapt
 
 from configs.map import FrozenList, Map, MutableMap
+from configs.sending import send_maps_as_maps
 
 __all__ = ["import_sacred"]
 
@@ -35,6 +36,8 @@ def import_sacred() -> None:
         warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
         import sacred  # noqa: F401
     wrapt.register_post_import_hook(_write_maps_as_dicts, "yaml")
+    wrapt.register_post_import_hook(send_maps_as_maps, "multiprocessing.reduction")
+    wrapt.register_post_import_hook(_load_pickled_maps, "torch.serialization")
 
 
 @contextlib.contextmanager
@@ -72,6 +75,11 @@ def _write_maps_as_dicts(yaml: ModuleType) -> None:
         for kind in (Map, MutableMap, FrozenList):
             represent = dumper.represent_list if kind is FrozenList else dumper.represent_dict
             yaml.add_representer(kind, represent, dumper)
+
+
+def _load_pickled_maps(serialization: ModuleType) -> None:
+    """Let `torch.load` read what a pickle of a config holds: calls of `dict` and `list`."""
+    serialization.add_safe_globals([dict, list])
 
 
 def _catch_up(pandas: ModuleType) -> None:

@@ -10,7 +10,8 @@
 methods of `dict` keep their meaning: `cfg.items` is always the method, also when a key is called
 `items`; such a key is read as `cfg["items"]`. Lists inside a config are `FrozenList`, read-only too.
 
-`copy.deepcopy(cfg)` and `to_plain(cfg)` are plain dicts and lists at every depth, to be changed or saved.
+`copy.deepcopy(cfg)` and `to_plain(cfg)` are plain dicts and lists at every depth, to be changed or saved, and so is
+what a pickle of it holds; processes that Python's `multiprocessing` starts get a `Map`.
 `MutableMap` is the same as `Map`, to be changed: what config hooks are given.
 """
 
@@ -78,7 +79,7 @@ class FrozenList(list):
     __copy__ = copy
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return FrozenList, (to_plain(self),)
+        return list, (to_plain(self),)
 
     def __deepcopy__(self, memo: dict) -> list:
         return copy.deepcopy(to_plain(self), memo)
@@ -119,7 +120,7 @@ class _Dotted(dict):
         return to_plain(self)
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
-        return type(self), (to_plain(self),)
+        return dict, (to_plain(self),)
 
     def __deepcopy__(self, memo: dict) -> dict:
         return copy.deepcopy(to_plain(self), memo)

@@ -26,7 +26,7 @@ MAY_IMPORT = {
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
     "configs.map configs.standard_streams configs.yaml_text",
-    "configs.printing",
+    "configs.printing configs.sending",
     "configs.importing",
     "configs",
     "observers.errors",

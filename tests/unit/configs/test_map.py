@@ -4,6 +4,7 @@ import copy
 import json
 import multiprocessing
 import pickle
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import yaml
@@ -217,10 +218,20 @@ def test_map_changing_its_source_leaves_it():
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_map_pickle_keeps_values_and_types(cfg, protocol):
-    again = pickle.loads(pickle.dumps(cfg, protocol))
+def test_pickle_of_a_map_is_plain_and_read_without_the_lab(cfg, protocol):
+    pickled = pickle.dumps([cfg, dict(cfg), cfg.groups, MutableMap(cfg)], protocol)
+    assert b"configs" not in pickled
+    for again, wanted in zip(pickle.loads(pickled), [cfg, cfg, cfg.groups, cfg], strict=True):
+        assert again == wanted
+        assert {type(value) for value in depths(again)}.isdisjoint({Map, FrozenList, MutableMap})
+
+
+@pytest.mark.parametrize("kind", [Map, MutableMap])
+def test_worker_gets_a_config_with_dotted_access(cfg, kind):
+    import_sacred()
+    again = pickle.loads(ForkingPickler.dumps(kind(cfg)))
+    assert [type(value) for value in depths(again)] == [type(value) for value in depths(kind(cfg))]
     assert again == cfg
-    assert [type(value) for value in depths(again)] == [type(value) for value in depths(cfg)]
 
 
 def test_map_deepcopy_is_plain_at_every_depth_and_can_be_changed(cfg):
@@ -239,9 +250,10 @@ def test_map_deepcopy_is_plain_at_every_depth_and_can_be_changed(cfg):
 def test_copies_of_a_config_are_written_and_read_without_the_lab(cfg, tmp_path):
     import torch
 
-    torch.save({"config": copy.deepcopy(cfg)}, tmp_path / "saved.pt")
-    assert torch.load(tmp_path / "saved.pt", weights_only=True)["config"] == cfg
     import_sacred()
+    for saved in (cfg, dict(cfg), copy.deepcopy(cfg)):
+        torch.save({"config": saved}, tmp_path / "saved.pt")
+        assert torch.load(tmp_path / "saved.pt", weights_only=True)["config"] == cfg
     for copied in (cfg, dict(cfg), cfg.copy(), copy.deepcopy(cfg), MutableMap(cfg)):
         for dump in (yaml.dump, yaml.safe_dump):
             assert yaml.safe_load(dump(copied)) == to_plain(cfg)
@@ -344,8 +356,8 @@ def test_freeze_and_to_plain_are_inverse(plain):
 
 
 @given(json_dicts)
-def test_pickle_and_deepcopy_return_an_equal_map(plain):
+def test_pickle_and_deepcopy_return_an_equal_dict(plain):
     cfg = Map(plain)
-    for again, kind in (pickle.loads(pickle.dumps(cfg)), Map), (copy.deepcopy(cfg), dict):
-        assert type(again) is kind
+    for again in (pickle.loads(pickle.dumps(cfg)), copy.deepcopy(cfg)):
+        assert type(again) is dict
         assert again == cfg

@@ -1,0 +1,24 @@
+"""How a config gets to the processes that `multiprocessing` starts: as it is, not as the plain dict of a pickle."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from configs.map import FrozenList, Map, MutableMap, to_plain
+
+__all__ = ["send_maps_as_maps"]
+
+
+def send_maps_as_maps(reduction: ModuleType) -> None:
+    """Let workers, such as those of a loader, get a config with dotted access.
+
+    Args:
+        reduction: The module `multiprocessing.reduction`.
+    """
+    for kind in (Map, MutableMap, FrozenList):
+        reduction.ForkingPickler.register(kind, _as_it_is)
+
+
+def _as_it_is(config: Any) -> tuple:
+    return type(config), (to_plain(config),)
