@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from experiments.training.tasks import Task
     from ingredients.datasets.batches import Data
+    from ingredients.datasets.splitting import Split
     from ingredients.models.gpt import GPT
 
 __all__ = ["ex", "gpt", "text"]
@@ -54,6 +55,8 @@ def text_config() -> None:
     val_fraction = 0.05
     # share of the text, at its end, to test on
     test_fraction = 0.05
+    # let a run that starts from a state of another one take another text, or split it anew
+    new_split = False
 
 
 @gpt.config
@@ -114,16 +117,36 @@ def check_sample(config: Map) -> None:
 
 
 @text.capture
-def make_text(seed: int, where: torch.device, _config: Map, _run: LabRun) -> tuple[Data, float]:
-    """Return the text as batches of sequences, and how many characters a byte of it makes."""
+def make_text(
+    seed: int, where: torch.device, _config: Map, _run: LabRun, start: Split | None = None
+) -> tuple[Data, float]:
+    """Return the text as batches of sequences, and how many characters a byte of it makes.
+
+    Args:
+        seed: Seed of the experiment.
+        where: Where batches are wanted.
+        start: The split of the state that the training starts from, see `checkpoint.load_split`.
+
+    Raises:
+        DataError: If the text is missing or too short, or not that of the run that is reproduced; or if it is another
+            one than that of `start`, or split otherwise, and the config does not ask for a new split.
+    """
     from ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
 
     content = read_text(_config.path)
-    options = {name: value for name, value in _config.items() if name != "path"}
+    options = {name: value for name, value in _config.items() if name not in ("path", "new_split")}
     batches = make_corpus(content, **options, seed=seed, device=where)
     name = _config.path or "pydoc_data"
     refuse_other_data(batches.fingerprint, Map(path=_config.path, name=name), _run.expected_data)
-    _run.info["data"] = {"name": name, "fingerprint": batches.fingerprint}
+    split = batches.split
+    assert split is not None  # of every corpus
+    told: dict[str, Any] = {"digest": split.digest}
+    if start is not None:
+        if not _config.new_split:
+            start.check(_config)
+            split.check_start(start, name)
+        told |= {"is_new": _config.new_split, "differs_from_start": split.told_from(start)}
+    _run.info["data"] = {"name": name, "fingerprint": batches.fingerprint, "split": told}
     return batches, characters_a_byte(content)
 
 
@@ -221,7 +244,7 @@ def main(_config: Map, _run: LabRun, seed: int, sample: Map) -> float | None:
     from experiments import loop, results
 
     where = device.make_device(seed)
-    batches, characters = make_text(seed, where)
+    batches, characters = make_text(seed, where, start=checkpoint.load_split(_run))
     network = make_gpt(_config.text.context, seed).to(where)
     results.announce(_config, network, batches, where)
     task, precision = make_task(characters), amp.make_amp(where)

@@ -16,7 +16,7 @@ from ingredients.datasets.description import describe
 from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from ingredients.datasets.samples import Source, Task
 from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
-from ingredients.datasets.splitting import Split, check_fractions, other_split
+from ingredients.datasets.splitting import Split, check_fractions
 from ingredients.datasets.survey import survey
 from ingredients.errors import DataError
 from ingredients.ranks.group import Ranks, current
@@ -200,13 +200,7 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
     split = prepared.preparation.split
     told: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
     if start is not None:
-        told |= {"is_new": _config.new_split, "differs_from_start": _differing(start, split)}
-    if told.get("differs_from_start"):
-        _log.warning(
-            "data.new_split=True: samples are split otherwise than for the state that this run starts from, which had "
-            "%s; the test part may hold samples that it was trained on",
-            ", ".join(told["differs_from_start"]),
-        )
+        told |= {"is_new": _config.new_split, "differs_from_start": split.told_from(start)}
     made = make_batches(prepared, _config, seed, device, ranks)
     parts = {name: getattr(made, name).num_samples for name in ("train", "val", "test")}
     of_data = {"name": _config.name, "fingerprint": prepared.fingerprint, "task": made.task}
@@ -357,21 +351,7 @@ def load(config: Map, seed: int, *, start: Split | None = None, strict: bool = T
     source = _load_source(config, split.seed)
     prepared = prepare(source, config, seed, split=split, strict=strict)
     if start is not None:
-        if start.data not in (None, prepared.fingerprint):
-            raise DataError(
-                other_split(
-                    f"on data with the fingerprint {start.data[:12]}, and {_where(config)} has "
-                    f"{prepared.fingerprint[:12]}",
-                    "take the same data",
-                )
-            )
-        if start.digest not in (None, prepared.preparation.split.digest):
-            raise DataError(
-                other_split(
-                    "on samples that are drawn otherwise here",
-                    "take the versions of the lab and of numpy that it was trained with",
-                )
-            )
+        prepared.preparation.split.check_start(start, _where(config))
     return prepared
 
 
@@ -394,16 +374,6 @@ def _collate_of(config: Map) -> Callable[[list], Any] | None:
     from ingredients.datasets.collating import collate_function
 
     return collate_function(config.collate, to_plain(config.collate_options))
-
-
-def _differing(start: Split, split: Split) -> list[str]:
-    """Return what of the split of a start is another one in the run's own split."""
-    found = start.differing(dataclasses.asdict(split))
-    if start.seed != split.seed:
-        found.append(f"seed={start.seed}")
-    if start.data not in (None, split.data):
-        found.append(f"data {start.data[:12]}")
-    return found
 
 
 def print_stats(name: str, stats: dict) -> None:

@@ -55,8 +55,8 @@ def check_start(path: Path, config: Mapping[str, Any]) -> None:
     epochs = get_by_dotted_path(config, "training.epochs")
     if isinstance(epochs, int):
         check_left(path, state["epoch"], epochs)
-    data = config.get("data")
     split = split_of(state, path)
+    data = None if split is None else config.get(split.ingredient)
     if split is not None and isinstance(data, Mapping) and not data.get("new_split", True):
         split.check(data)
     _check_patience(state, path, config)
@@ -73,7 +73,7 @@ def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, A
     patience, waited = settings.get("patience"), monitor.get("waited")
     if not isinstance(patience, int) or not isinstance(waited, int) or waited < patience:
         return
-    if not keeps_monitor(state.get("config", {}), config):
+    if not keeps_monitor(state, config):
         return
     keeps_best = get_by_dotted_path(config, "checkpoint.best")
     if keeps_best and CheckpointFolder(path.parent, 1).weights_of(monitor["epoch"]) is None:

@@ -199,7 +199,9 @@ def _begin(
             running.ranked.settle()
         check.state(place)
 
-    trainer.place = keeper.begin(parts, preparation=trainer.data.preparation, check=check_state, ranks=ranks)
+    trainer.place = keeper.begin(
+        parts, preparation=trainer.data.preparation, split=trainer.data.split, check=check_state, ranks=ranks
+    )
     if ranks.size > 1:
         trainer.ranked = _sharded(trainer, ranks) if ranks.options["shard"] else RankedSteps(trainer, ranks)
 

@@ -7,6 +7,7 @@ holds all that was logged up to it, so that a training resumed from it misses no
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from ingredients.checkpoints.record import TrainingRecord
 from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot, state_of
 from ingredients.checkpoints.writer import Writer
 from ingredients.datasets.fitted import Preparation
+from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 from ingredients.ranks.group import ALONE, Ranks
 from observers.record.object_names import named
@@ -90,6 +92,7 @@ class Checkpointer:
         self._writer = Writer(folder)
         self._check_before_saving: Callable[[Place], None] | None = None
         self._preparation: Preparation | None = None
+        self._split: Split | None = None
         # The processes of the training, and whether they have agreed to end it.
         self._ranks = ALONE
         self._has_agreed = False
@@ -115,6 +118,7 @@ class Checkpointer:
         parts: Mapping[str, Any],
         *,
         preparation: Preparation | None = None,
+        split: Split | None = None,
         check: Callable[[Place], None] | None = None,
         ranks: Ranks = ALONE,
     ) -> Place:
@@ -129,6 +133,7 @@ class Checkpointer:
                 them is `model`, whose weights are kept as the best. `optimizer`, `scheduler`, `amp` and `monitor`
                 follow a config that changed, other names are taken as they were.
             preparation: What the data are prepared by, `Data.preparation`; kept in every checkpoint.
+            split: How data without a preparation are split, `Data.split`; kept, too.
             check: Called with the place before a state is saved; where it raises, the states before stay.
             ranks: The processes of the training; rank 0 reads states for all of them, and writes.
 
@@ -137,6 +142,7 @@ class Checkpointer:
                 otherwise than those of the state, and the config does not ask for that.
         """
         self._preparation = preparation
+        self._split = split if preparation is None else preparation.split
         self._loss = parts.get("loss")
         self._check_before_saving = check
         self._ranks = ranks
@@ -225,13 +231,13 @@ class Checkpointer:
     def _check_split(self, state: Mapping[str, Any], path: Path) -> None:
         """Refuse a state that was trained on samples which are in other parts here, unless the config asks for that."""
         kept = split_of(state, path)
-        if kept is None or self._preparation is None or self.config.get("data", {}).get("new_split"):
+        if kept is None or self._split is None or self.config.get(kept.ingredient, {}).get("new_split"):
             return
-        if not kept.is_like(self._preparation.split):
+        if not kept.is_like(self._split):
             raise CheckpointError(
                 f"{path}: was trained on another split of the data, so the test part here may hold samples that it was "
                 "trained on; give make_data the split of the state, start=checkpoint.load_split(_run), or ask for "
-                "another one: data.new_split=True"
+                f"another one: {kept.ingredient}.new_split=True"
             )
 
     def _is_followed(self) -> bool:
@@ -412,6 +418,8 @@ class Checkpointer:
     def _of_run(self) -> dict[str, Any]:
         """Return what every checkpoint of the run tells of it."""
         prepared = {} if self._preparation is None else {"preparation": self._preparation.state_dict()}
+        if self._preparation is None and self._split is not None:
+            prepared = {"split": dataclasses.asdict(self._split)}
         of_record = {} if self.record is None else {"run": self.record.uid}
         return {"config": self.config, **prepared, **of_record}
 

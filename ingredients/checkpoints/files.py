@@ -136,6 +136,12 @@ def split_of(state: Mapping[str, Any], path: Path) -> Split | None:
     preparation = preparation_of(state, path)
     if preparation is not None:
         return preparation.split
+    kept = state.get("split")
+    if kept is not None:
+        try:
+            return Split(**kept)
+        except TypeError as error:
+            raise CheckpointError(f"{path}: its split of the data cannot be read ({error})") from error
     config = state.get("config", {})
     try:
         return dataclasses.replace(Split.of(config["data"], config["seed"]), data=state.get("data"))

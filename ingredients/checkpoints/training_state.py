@@ -212,14 +212,15 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
     load_plain_state_dict(model, state["model"])
     place = _place_of(state, parts)
     place.stopped = False
-    if differ(saved, config, "data", "seed", "amp.accumulate") and place.batch:
+    data = data_of(state)
+    if differ(saved, config, data, "seed", "amp.accumulate") and place.batch:
         _log.warning("data, seed or amp.accumulate are others than in %s: epoch %d starts anew", path, place.epoch + 1)
         place.batch, place.losses, place.scalars = 0, [], {}
     if not differ(saved, config, "seed"):
         set_global_states(state["streams"])
     kept = {
         "amp": not differ(saved, config, "amp"),
-        "monitor": keeps_monitor(saved, config),
+        "monitor": keeps_monitor(state, config),
         "loss": not differ(saved, config, "loss") and state.get("loss") is not None,
     }
     for name, part in parts.items():
@@ -241,9 +242,16 @@ def _branch_callbacks(callbacks: Any, state: Any, path: Path) -> None:
         _log.warning("%s: %s; those of this training start anew", path, error)
 
 
-def keeps_monitor(saved: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+def data_of(state: Mapping[str, Any]) -> str:
+    """Return the ingredient, and entry of the config, of the data that a state was trained on."""
+    split = state.get("split")
+    return split.get("ingredient", "data") if isinstance(split, Mapping) else "data"
+
+
+def keeps_monitor(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
     """Tell whether the best value of a training keeps its meaning under another config; patience goes on with it."""
-    return not differ(saved, config, "training.monitor", "training.mode", "data", "loss")
+    saved = state.get("config", {})
+    return not differ(saved, config, "training.monitor", "training.mode", data_of(state), "loss")
 
 
 def _branch_rates(
@@ -258,7 +266,7 @@ def _branch_rates(
     """Put back an optimizer and its schedule; where the config of either changed, its rates at the place count."""
     saved = state.get("config", {})
     optimizer, schedule = parts[name], parts.get(of_schedule)
-    is_changed = differ(saved, config, "optimizer", "model", "scheduler", "data", "amp.accumulate")
+    is_changed = differ(saved, config, "optimizer", "model", "scheduler", data_of(state), "amp.accumulate")
     if schedule is None or schedule.has_length:
         is_changed = is_changed or differ(saved, config, "training.epochs")
     if differ(saved, config, "optimizer.name"):

@@ -18,7 +18,7 @@ from ingredients.datasets.normalizing import finisher
 from ingredients.datasets.placement import Placement, place
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.sampling import make_order
-from ingredients.datasets.splitting import SPLITS
+from ingredients.datasets.splitting import SPLITS, Split
 from ingredients.datasets.streaming import StreamBatches, StreamSplit
 from ingredients.datasets.streams import Stream, Streams
 from ingredients.datasets.structured import map_arrays
@@ -46,6 +46,7 @@ class Data:
         fingerprint: SHA-256 of the content.
         input_mean, input_std: What inputs were normalised by, to broadcast with one input, on the CPU; or None.
         preparation: All that they were prepared by, which checkpoints keep; None if it is not known.
+        split: How they were split, which checkpoints keep, too; None if it is not known.
         test_names: What each sample of `test` is called, in order: its file, or its place in the source.
         has_targets: Whether there were targets; without any, those of batches are -1, and NaN for regression.
         input_dtype: Type of inputs: torch.float32, or torch.int64 for whole numbers.
@@ -66,6 +67,7 @@ class Data:
     input_mean: Tensor | None = None
     input_std: Tensor | None = None
     preparation: Preparation | None = None
+    split: Split | None = None
     test_names: Sequence[str] | Sequence[int] = ()
     has_targets: bool = True
     input_dtype: torch.dtype = torch.float32
@@ -134,6 +136,7 @@ def make_batches(
         input_mean=_on(torch.device("cpu"), by.mean),
         input_std=_on(torch.device("cpu"), by.std),
         preparation=by,
+        split=by.split,
         test_names=[prepared.names[place] for place in prepared.indices["test"].tolist()],
         has_targets=prepared.has_targets,
         input_dtype=getattr(torch, by.dtype),

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ingredients.datasets.batches import Data, TensorBatches
+from ingredients.datasets.splitting import Split
 from ingredients.errors import DataError
 
 __all__ = ["VOCABULARY", "characters_a_byte", "make_corpus", "read_text"]
@@ -91,6 +92,8 @@ def make_corpus(
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else torch.zeros(0, dtype=torch.uint8)
     num_val, num_test = (int(len(tokens) * share) for share in shares.values())
     num_train = len(tokens) - num_val - num_test
+    fingerprint = hashlib.sha256(text).hexdigest()
+    digest = hashlib.sha256(f"{num_train} {num_val} {num_test}".encode()).hexdigest()
     cut: dict[str, Any] = {}
     for split, part in zip(("train", "val", "test"), tokens.split([num_train, num_val, num_test]), strict=True):
         wanted = split == "train" or shares[f"{split}_fraction"] > 0
@@ -111,7 +114,8 @@ def make_corpus(
         class_counts=(),
         target_mean=None,
         target_std=None,
-        fingerprint=hashlib.sha256(text).hexdigest(),
+        fingerprint=fingerprint,
+        split=Split(0, 0, None, val_fraction, test_fraction, False, fingerprint, digest, "text"),
         input_dtype=torch.int64,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,8 @@ import numpy as np
 
 from ingredients.config.seed import numpy_stream
 from ingredients.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 __all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "other_split", "split"]
 
@@ -28,16 +31,17 @@ def by_name(parts: Mapping[int | None, Any]) -> Any:
     return parts[None] if None in parts else {SPLITS[code]: part for code, part in parts.items() if code is not None}
 
 
-def other_split(how: str, remedy: str) -> str:
+def other_split(how: str, remedy: str, ingredient: str = "data") -> str:
     """Return what to say of a state that was trained on another split.
 
     Args:
         how: What is other with it.
         remedy: What to do.
+        ingredient: That of the data.
     """
     return (
-        f"data: the state that this run starts from was trained {how}, and another split could test on samples that it "
-        f"was trained on; {remedy}, or ask for a split of its own: data.new_split=True"
+        f"{ingredient}: the state that this run starts from was trained {how}, and another split could test on samples "
+        f"that it was trained on; {remedy}, or ask for a split of its own: {ingredient}.new_split=True"
     )
 
 
@@ -51,6 +55,7 @@ class Split:
         limit, val_fraction, test_fraction, stratify: As in the config of the data ingredient.
         data: SHA-256 of the content; None if it is not known.
         digest: SHA-256 of the samples of each part; None if it is not known.
+        ingredient: The ingredient of the data, whose settings these are.
     """
 
     seed: int
@@ -61,6 +66,7 @@ class Split:
     stratify: bool
     data: str | None = None
     digest: str | None = None
+    ingredient: str = "data"
 
     @classmethod
     def of(cls, config: Mapping[str, Any], seed: int) -> Split:
@@ -75,20 +81,53 @@ class Split:
 
     def differing(self, config: Mapping[str, Any]) -> list[str]:
         """Return the settings, with our values, that `config` has otherwise. One without a split seed has ours."""
-        found = [f"data.{name}={getattr(self, name)}" for name in _SETTINGS if config[name] != getattr(self, name)]
-        if config["split_seed"] not in (None, self.split_seed):
-            found.append(f"data.split_seed={self.split_seed}")
-        return found
+        names = [name for name in _SETTINGS if name in config and config[name] != getattr(self, name)]
+        if config.get("split_seed") not in (None, self.split_seed):
+            names.append("split_seed")
+        return [f"{self.ingredient}.{name}={getattr(self, name)}" for name in names]
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Refuse a config of the data ingredient that splits otherwise.
+        """Refuse a config of the data's ingredient that splits otherwise.
 
         Raises:
             DataError: If it does.
         """
         differing = self.differing(config)
         if differing:
-            raise DataError(other_split(f"with {', '.join(differing)}", "take those settings"))
+            raise DataError(other_split(f"with {', '.join(differing)}", "take those settings", self.ingredient))
+
+    def check_start(self, start: Split, where: str) -> None:
+        """Refuse a state to start from that was trained on other data than these, or on other samples of them.
+
+        Args:
+            start: The split of the state.
+            where: What these data are called.
+
+        Raises:
+            DataError: If it was.
+        """
+        if start.data is not None and self.data is not None and start.data != self.data:
+            how = f"on data with the fingerprint {start.data[:12]}, and {where} has {self.data[:12]}"
+            raise DataError(other_split(how, "take the same data", self.ingredient))
+        if start.digest not in (None, self.digest):
+            remedy = "take the versions of the lab and of numpy that it was trained with"
+            raise DataError(other_split("on samples that are drawn otherwise here", remedy, self.ingredient))
+
+    def told_from(self, start: Split) -> list[str]:
+        """Return what of the split of a state to start from is another one here, after a warning of it."""
+        found = start.differing(dataclasses.asdict(self))
+        if start.seed != self.seed:
+            found.append(f"seed={start.seed}")
+        if start.data is not None and start.data != self.data:
+            found.append(f"data {start.data[:12]}")
+        if found:
+            _log.warning(
+                "%s.new_split=True: samples are split otherwise than for the state that this run starts from, which "
+                "had %s; the test part may hold samples that it was trained on",
+                self.ingredient,
+                ", ".join(found),
+            )
+        return found
 
     def is_like(self, other: Split) -> bool:
         """Tell whether another split has the same samples in the same parts, as far as that is known."""

@@ -90,3 +90,29 @@ def test_what_does_not_fit_is_refused_and_settings_before_the_run(train, tmp_pat
     with pytest.raises(error, match=message):
         train(**given)
     assert error is DataError or not (tmp_path / "my_runs").exists()
+
+
+OTHER_PARTS = [
+    (
+        {"text.test_fraction": 0.05},
+        r"text: the state that .* with text\.test_fraction=0\.2, and another split could test",
+    ),
+    ({"text.val_fraction": 0.3}, r"with text\.val_fraction=0\.2, and .* for a split of its own: text\.new_split=True"),
+    (
+        {"text.path": "pieces.txt"},
+        r"trained on data with the fingerprint \w{12}, and pieces\.txt has \w{12}, .* same data",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "message"), OTHER_PARTS, ids=["test", "val", "pieces"])
+def test_fork_that_would_test_on_what_its_parent_was_trained_on_is_refused(train, tmp_path, caplog, changed, message):
+    (tmp_path / "pieces.txt").write_text(TEXT * 2 + TEXT[::-1] * 2)
+    train(**TINY)
+    fork = {**TINY, "training": {"epochs": 2}, "checkpoint.resume": "my_runs/1/checkpoints/last.pt"}
+    assert train(**{**fork, "text.batch_size": 7}).info["data"]["split"]["differs_from_start"] == []
+    with pytest.raises(DataError, match=message):
+        train(**fork, **changed)
+    again = train(**fork, **changed, **{"text.new_split": True})
+    assert len(again.info["data"]["split"]["differs_from_start"]) == 1
+    assert "text.new_split=True: samples are split otherwise than for the state" in caplog.text
