@@ -1,7 +1,8 @@
 """Small trainings of many kinds, by one process or by some ranks: `train` returns what each came to.
 
 As a script each rank trains them all, and rank 0 writes what came of it to the file that is named. With `further`, the
-ranks resume what others have left beside that file, for one more epoch.
+ranks resume what others have left beside that file, for one more epoch. With `sessions` they train one case alone, at
+once and in two sessions.
 """
 
 from __future__ import annotations
@@ -182,7 +183,11 @@ if __name__ == "__main__":
     }
     ranks = join(Notices(world_of()), options)
     found: dict[str, Any] = {}
-    if "further" not in sys.argv:
+    if "sessions" in sys.argv:
+        found["normalised"] = train("normalised")
+        ranks.options["shard"] = True
+        found["sharded"] = {"normalised": train("normalised")}
+    elif "further" not in sys.argv:
         found |= {case: train(case, device) for case in CASES}
         ranks.options["shard"] = True
         found["sharded"] = {case: train(case, device) for case in CASES}

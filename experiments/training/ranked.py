@@ -86,6 +86,42 @@ def _is_wrapped(model: nn.Module) -> bool:
     return any(isinstance(module, kinds) for module in model.modules())
 
 
+class _Touched(nn.Module):
+    """Returns a zero to which all parameters of a model contribute, the last one first when it goes backward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self) -> Tensor:
+        sparse = {id(each.weight) for each in self.model.modules() if getattr(each, "sparse", False)}
+        terms = []
+        for parameter in self.model.parameters():
+            if id(parameter) in sparse:
+                first = torch.zeros(1, dtype=torch.long, device=parameter.device)
+                terms.append((nn.functional.embedding(first, parameter, sparse=True) * 0).sum())
+            elif parameter.requires_grad:
+                terms.append((parameter * 0).sum())
+        return torch.stack([term.float() for term in terms]).sum()
+
+
+def _settle_buckets(wrapped: nn.parallel.DistributedDataParallel) -> None:
+    """Let DistributedDataParallel lay out the gradients that it exchanges together before the first step.
+
+    It lays them out anew after the first backward pass of a process, and where a number lies decides in which order
+    three ranks or more sum it up. So that a resumed session computes the bits of the uncut one, that pass is one of
+    zeros here, in an order that follows from the parameters alone.
+    """
+    model = wrapped.module
+    wrapped.module = _Touched(model)
+    try:
+        wrapped().backward()
+    finally:
+        wrapped.module = model
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
 class RankedSteps:
     """The optimizer steps of one of several ranks.
 
@@ -112,11 +148,14 @@ class RankedSteps:
     def _wrapped(self, model: nn.Module) -> nn.Module:
         """Return the model that is trained in the place of another one, which has its parameters."""
         device = self._trainer.amp.device
-        return nn.parallel.DistributedDataParallel(
+        wrapped = nn.parallel.DistributedDataParallel(
             model,
             device_ids=[device] if device.type == "cuda" else None,
             find_unused_parameters=self._ranks.options["find_unused_parameters"],
         )
+        if not wrapped.find_unused_parameters:
+            _settle_buckets(wrapped)
+        return wrapped
 
     def _adding_up(self) -> contextlib.AbstractContextManager[None]:
         """Add gradients up on each rank, without exchanging them."""

@@ -90,6 +90,14 @@ def test_ranks_resume_with_the_same_bits(by_two, shard):
     assert torch.equal(by_two[f"resumed {shard}"]["weights"], unbroken["weights"])
 
 
+@pytest.mark.parametrize("num", [3, 4])
+def test_more_ranks_resume_with_the_same_bits(tmp_path, num):
+    # From three on, the sum of a number depends on where it lies among those that are exchanged with it.
+    found = trained_by(num, tmp_path / "found.pt", "sessions")
+    assert torch.equal(found["resumed False"]["weights"], found["normalised"]["weights"])
+    assert torch.equal(found["resumed True"]["weights"], found["sharded"]["normalised"]["weights"])
+
+
 @pytest.mark.parametrize("shard", [False, True])
 def test_a_state_of_ranks_is_that_of_one_process(by_two, shard, found_in):
     train_in_two_sessions("normalised", found_in / "alone")
