@@ -173,13 +173,24 @@ class Experiment(LabFunctions, sacred.Experiment):
     def _config_path(self) -> str:
         return ""
 
-    def command(self, function: Callable | None = None, prefix: str | None = None, unobserved: bool = False) -> Any:
-        """Add a command, as Sacred does; `print_config` and `save_config` are the lab's own."""
-        if function is None:
-            return super().command(prefix=prefix, unobserved=unobserved)
-        if function.__module__ == sacred_commands.__name__ and function.__name__ in _OURS:
+    def command(self, function: Callable | None = None, *args: Any, **options: Any) -> Any:
+        """Add a command; see `LabFunctions.command`. `print_config` and `save_config` are the lab's own."""
+        if function is not None and function.__module__ == sacred_commands.__name__ and function.__name__ in _OURS:
             function = _OURS[function.__name__](self)
-        return super().command(function, prefix=prefix, unobserved=unobserved)
+        return super().command(function, *args, **options)
+
+    def gather_commands(self) -> Iterator[tuple[str, Callable]]:
+        """Yield name and function of each command that has all the ingredients it needs."""
+        found = list(super().gather_commands())
+        return ((name, command) for name, command in found if not commands.lacking(self, command))
+
+    def _refuse_lacking(self, cmd_name: str | None) -> None:
+        lacking = commands.lacking(self, dict(super().gather_commands()).get(cmd_name))
+        if lacking:
+            raise ConfigError(
+                f"{cmd_name}: this experiment lacks ingredients that the command needs: {', '.join(lacking)}; see the "
+                "commands that it offers with: help"
+            )
 
     def always(self, *named_configs: str) -> None:
         """Apply named configs in every run, ahead of those that are asked for: defaults of one's own for ingredients.
@@ -292,6 +303,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         known = dict(self.gather_commands())
         if cmd_name is None or cmd_name in known:
             return super()._check_command(cmd_name)
+        self._refuse_lacking(cmd_name)
         near = nearest(cmd_name, list(known))
         hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
         if cmd_name in dict(self.gather_named_configs()) or Path(cmd_name).is_file():
@@ -315,6 +327,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._world = world_of()
         if os.environ.pop(CHECK_VARIABLE, None):
             self._check_start(config_updates or {}, named_configs, force=bool((options or {}).get("--force")))
+        self._refuse_lacking(command_name)
         given = self._options_of_rank(options or {})
         trial = take_trial()
         _quieten_torch()

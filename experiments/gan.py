@@ -112,6 +112,23 @@ def make_networks(shape: tuple[int, ...], seed: int, _config: Map) -> nn.ModuleD
         )
 
 
+@gan.command(unobserved=True)
+def summary(_config: Map, _run: Any) -> None:
+    """Show per layer of both networks output shape, parameters, operations and memory, and the totals."""
+    import torch
+
+    from ingredients.model import print_summary
+    from ingredients.models.summarizing import summarize
+
+    seed = _run.config["seed"]
+    shape = data.make_data(seed, torch.device("cpu")).input_shape
+    check_images(shape)
+    networks: Any = make_networks(shape, seed)
+    for name, inputs in (("generator", (_config.noise,)), ("critic", shape)):
+        print(f"{name}:")
+        print_summary(summarize(networks[name], inputs))
+
+
 @gan.capture
 def make_optimizers(networks: Any, _config: Map) -> dict[str, torch.optim.Optimizer]:
     """Return an optimizer for each network, by its name."""

@@ -159,6 +159,18 @@ def make_gpt(context: int, seed: int, _config: Map) -> GPT:
         return _build_gpt(_config, context)
 
 
+@gpt.command(unobserved=True)
+def summary(_run: Any) -> None:
+    """Show per layer output shape, parameters, operations and memory, and the totals."""
+    import torch
+
+    from ingredients.model import print_summary
+    from ingredients.models.summarizing import summarize
+
+    context = _run.config["text"]["context"]
+    print_summary(summarize(make_gpt(context, _run.config["seed"]), (context,), torch.int64))
+
+
 @gpt.check
 def check_gpt(config: Map) -> None:
     """Refuse sizes that cannot be, by building the model without memory for its weights."""

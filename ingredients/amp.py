@@ -69,10 +69,10 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
     return MixedPrecision(device, _config.dtype, **{name: _config[name] for name in names})
 
 
-@ingredient.command(unobserved=True)
+@ingredient.command(unobserved=True, needs=composed.NEEDED)
 def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
     from ingredients.precision.check import measure, print_check
 
-    parts = composed.make_parts(_run, "amp.check")
+    parts = composed.make_parts(_run)
     print_check(measure(parts.model, parts.loss, parts.data, parts.device))

@@ -6,7 +6,6 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from ingredients import data, device, loss, model
-from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +14,10 @@ if TYPE_CHECKING:
     from ingredients.datasets.batches import Data
     from ingredients.losses.building import Loss
 
-__all__ = ["Parts", "make_parts"]
+__all__ = ["NEEDED", "Parts", "make_parts"]
+
+# What a command that calls `make_parts` needs.
+NEEDED = (data.ingredient, device.ingredient, loss.ingredient, model.ingredient)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,28 +30,14 @@ class Parts:
     model: nn.Module
 
 
-def make_parts(
-    run: Any, command: str, *, pretrained: bool = False, tuned: bool = True, needs: tuple[str, ...] = ()
-) -> Parts:
+def make_parts(run: Any, *, pretrained: bool = False, tuned: bool = True) -> Parts:
     """Return what the run's experiment would train.
 
     Args:
-        run: The run of a command.
-        command: Its name, for the error.
+        run: The run of a command that needs `NEEDED`.
         pretrained: Whether to load `model.weights`.
         tuned: Whether the model's settings of memory and speed count.
-        needs: Further ingredients that the command uses.
-
-    Raises:
-        ConfigError: If the experiment lacks one of the ingredients.
     """
-    wanted = ["data", "device", "loss", "model", *needs]
-    missing = [name for name in (*wanted, "seed") if name not in run.config]
-    if missing:
-        raise ConfigError(
-            f"{command}: builds on the ingredients {', '.join(wanted[:-1])} and {wanted[-1]}, and a seed; this "
-            f"experiment has no {', '.join(missing)}"
-        )
     seed = run.config["seed"]
     where = device.make_device(seed)
     source = data.make_data(seed, where)

@@ -26,6 +26,8 @@ __all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
 
 # What `loop.fit` measures; a loop of one's own may measure more.
 _MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
+# What the commands need that take steps of a training.
+_NEEDED = (*composed.NEEDED, optimizer.ingredient, amp.ingredient)
 
 ingredient = Ingredient("training")
 
@@ -109,23 +111,23 @@ def check_average(average: str | None, decay: float, start: int | None, epochs: 
         raise ConfigError(f"training.average_start: got {start}, expected an epoch of the training: 1 to {epochs}")
 
 
-@ingredient.command(unobserved=True)
+@ingredient.command(unobserved=True, needs=_NEEDED)
 def find_lr(_run: Any) -> None:
     """Try learning rates from 1e-7 to 10, and suggest one: a table, and with matplotlib the picture lr_range.png."""
     from ingredients.tuning.lr_range import draw, print_range, try_rates
 
-    parts, opt, precision = _to_train(_run, "training.find_lr")
+    parts, opt, precision = _to_train(_run)
     found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
     print_range(found)
     print_drawn(draw, found, Path("lr_range.png"))
 
 
-@ingredient.command(unobserved=True)
+@ingredient.command(unobserved=True, needs=_NEEDED)
 def find_batch_size(_run: Any) -> None:
     """Find the largest data.batch_size for which the memory of the GPU suffices; draw memory and speed by size."""
     from ingredients.tuning.batch_size import draw, largest_batch, print_sizes
 
-    parts, opt, precision = _to_train(_run, "training.find_batch_size")
+    parts, opt, precision = _to_train(_run)
     found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
     print_sizes(found)
     if found.largest:
@@ -136,13 +138,13 @@ def find_batch_size(_run: Any) -> None:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 
 
-@ingredient.command(unobserved=True)
+@ingredient.command(unobserved=True, needs=_NEEDED)
 def check(_run: Any) -> None:
     """Show time and memory of a step with each setting of memory and speed that is set, against none."""
     from ingredients.models.tuned import tune
     from ingredients.tuning.step_cost import Tuned, describe_copies, measure, measure_validation, print_costs
 
-    parts = composed.make_parts(_run, "training.check", pretrained=True, tuned=False, needs=("optimizer", "amp"))
+    parts = composed.make_parts(_run, pretrained=True, tuned=False)
     settings, how = _run.config["model"], _run.config["optimizer"]
     chosen = {name: settings[name] for name in model.TUNED if settings[name] and name != "compile_options"}
 
@@ -193,9 +195,9 @@ def check(_run: Any) -> None:
         print(describe_copies(parts.data, parts.device))
 
 
-def _to_train(run: Any, command: str) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:
+def _to_train(run: Any) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:
     """Return the parts of a training with its optimizer and precision."""
-    parts = composed.make_parts(run, command, pretrained=True, needs=("optimizer", "amp"))
+    parts = composed.make_parts(run, pretrained=True)
     return parts, optimizer.make_optimizer(parts.model, parts.loss), amp.make_amp(parts.device)
 
 

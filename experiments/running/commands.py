@@ -21,9 +21,15 @@ from ingredients.config.files import write_config_file
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["make_print_named_configs", "make_replay", "origin_option", "print_config", "save_config"]
+__all__ = ["lacking", "make_print_named_configs", "make_replay", "origin_option", "print_config", "save_config"]
 
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
+
+
+def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str]:
+    """Return the names of the ingredients that a command needs and an experiment does not have."""
+    own = [ingredient for ingredient, _ in experiment.traverse_ingredients()]
+    return [needed.path for needed in getattr(command, "needs", ()) if needed not in own]
 
 
 def print_config(_run: Any) -> None:

@@ -374,7 +374,8 @@ class Checkpointer:
         """
         self._agree()
         stopping = self.is_stopping
-        last = self.last and (stopping or final or place.batch > 0 or place.epoch % self.interval == 0)
+        is_regular = final or self._is_regular(place)
+        last = self.last and (stopping or is_regular)
         best = best if self.best else None
         if best is not None or last:
             self.wait()
@@ -382,6 +383,8 @@ class Checkpointer:
                 self._check_before_saving(place)
             jobs: list[Callable[[], None]] = [] if self.record is None else [self.record.flush]
             state = self._state(place, parts) if last else self._weights(parts)
+            if last and not is_regular:
+                state["interim"] = True
             if best is not None:
                 weights = {
                     **{name: state[name] for name in ("model", "loss") if state.get(name) is not None},
@@ -402,6 +405,12 @@ class Checkpointer:
             self.wait()
             # A signal may have come while the last state was written, too, and nobody else looks for it.
             self._stop_if_asked(place.step)
+
+    def _is_regular(self, place: Place) -> bool:
+        """Tell whether the intervals ask for a state at `place`."""
+        if place.batch:
+            return self.interval_steps is not None and place.step % self.interval_steps == 0
+        return place.epoch % self.interval == 0
 
     def _write_last(self, state: Mapping[str, Any]) -> None:
         self.files.write_last(state)

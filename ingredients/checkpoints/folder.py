@@ -40,6 +40,7 @@ class CheckpointFolder:
         self.path = path
         self.keep = keep
         self._last_step: int | None = None
+        self._last_is_interim = False
         self._best_epoch = 0
         # The epoch of the best weights by each newest state that is kept; None where that is not known.
         self._best_epochs: dict[Path, int | None] = {}
@@ -171,9 +172,10 @@ class CheckpointFolder:
             for other in older[: older.index(path)]:
                 if other != self.last:
                     other.unlink()
-        self._best_epochs = {other: None for other in older if other.exists() and other != self.last}
+        self._best_epochs = {other: _kept_epoch(other) for other in older if other.exists() and other != self.last}
         self._best_epochs[self.last] = self._best_epoch = epoch
         self._last_step = state["step"]
+        self._last_is_interim = is_interim(state)
 
     def weights_of(self, epoch: int) -> Path | None:
         """Return where the weights of `epoch`, once the best, are and can be read; None if nowhere."""
@@ -210,22 +212,33 @@ class CheckpointFolder:
     def write_last(self, state: Mapping[str, Any]) -> None:
         """Write the newest state; `keep` in all stay.
 
+        An interim state, which only a signal caused, gives way to the next one, so that a resumed training keeps the
+        states of an uninterrupted one.
+
         Raises:
             CheckpointError: If it cannot be written, or not be read back; the one before it stays.
             OSError: The same.
         """
-        if self._last_step not in (None, state["step"]) and self.keep > 1 and self.last.exists():
-            before = self.path / f"step-{self._last_step:09d}.pt"
-            stand_for(self.last, before)
-            self._best_epochs[before] = self._best_epochs.get(self.last)
+        is_same_step = self._last_step == state["step"]
+        if is_interim(state) and is_same_step and not self._last_is_interim:
+            return
+        if self._last_step is not None and not is_same_step and not self._last_is_interim:
+            self._keep_last()
         save_checkpoint(state, self.last)
         self._best_epochs[self.last] = best_epoch(state)
-        self._last_step = state["step"]
+        self._last_step, self._last_is_interim = state["step"], is_interim(state)
         if not self._was_read_back:
             # What holds something that is not loaded again is to be known now, not when it is needed.
             load_checkpoint(self.last)
             self._was_read_back = True
         self._drop_old()
+
+    def _keep_last(self) -> None:
+        """Keep the newest state under its step, before another one takes its place."""
+        if self.keep > 1 and self.last.exists():
+            before = self.path / f"step-{self._last_step:09d}.pt"
+            stand_for(self.last, before)
+            self._best_epochs[before] = self._best_epochs.get(self.last)
 
     def _drop_old(self) -> None:
         older = sorted((path for path in self._best_epochs if path != self.last), reverse=True)
@@ -247,6 +260,19 @@ class CheckpointFolder:
 def best_epoch(state: Mapping[str, Any]) -> int:
     """Return the epoch of the best weights by a state; 0 if there are none."""
     return (state.get("monitor") or {}).get("epoch", 0)
+
+
+def is_interim(state: Mapping[str, Any]) -> bool:
+    """Tell whether a state was saved because of a signal alone, not by the intervals of the training."""
+    return bool(state.get("interim"))
+
+
+def _kept_epoch(path: Path) -> int | None:
+    """Return the epoch of the best weights by the state in a file; None if it cannot be read."""
+    try:
+        return best_epoch(load_checkpoint(path, check=False))
+    except CheckpointError:
+        return None
 
 
 def stand_for(path: Path, alias: Path) -> None:

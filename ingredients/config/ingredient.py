@@ -140,6 +140,27 @@ class LabFunctions(sacred.Ingredient):
         captured.__wrapped__.signature = MapSignature(captured.__wrapped__)
         return captured
 
+    def command(
+        self,
+        function: Callable | None = None,
+        prefix: str | None = None,
+        unobserved: bool = False,
+        needs: Sequence[sacred.Ingredient] = (),
+    ) -> Any:
+        """Add a command, as Sacred does.
+
+        Args:
+            function: The command, where the decorator has no arguments of its own.
+            prefix: Part of the config that it sees.
+            unobserved: Whether its runs are not recorded.
+            needs: Ingredients that it uses; experiments that lack one of them do not offer it.
+        """
+        if function is None:
+            return functools.partial(self.command, prefix=prefix, unobserved=unobserved, needs=needs)
+        captured = super().command(function, prefix=prefix, unobserved=unobserved)
+        captured.needs = tuple(needs)
+        return captured
+
     @property
     def _config_path(self) -> str:
         """Where the entries stand in the whole config, for messages."""
@@ -256,7 +277,7 @@ class Ingredient(LabFunctions):
                 # The twin's functions call each other, not the original's.
                 names[name] = again
             if name in self.commands:
-                again.unobserved = captured.unobserved
+                again.unobserved, again.needs = captured.unobserved, captured.needs
                 twin.commands[name] = again
             for mine, its in (self.pre_run_hooks, twin.pre_run_hooks), (self.post_run_hooks, twin.post_run_hooks):
                 if captured in mine:

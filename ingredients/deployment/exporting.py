@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ def export(
     with torch.no_grad():
         found = compare(pairs, run_onnx(content) if format == "onnx" else run_pt2(content))
     if not found.relative <= tolerance:
+        _check_repeatable(whole, pairs, tolerance)
         raise ModelError(
             f"export: the outputs of the file differ from the model's by {found.absolute:.3g}, {found.relative:.3g} of "
             f"the largest, more than export.tolerance={tolerance:g}; it is not kept"
@@ -93,6 +94,22 @@ def export(
     except OSError as error:
         raise ModelError(f"export.path: {path} cannot be written ({error.strerror}); give another one") from error
     return found
+
+
+def _check_repeatable(model: nn.Module, pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float) -> None:
+    """Check that a model computes the same of the same inputs twice.
+
+    Raises:
+        ModelError: If the outputs differ by more than `tolerance` of the largest.
+    """
+    with torch.no_grad():
+        found = compare([(inputs, model(inputs)) for inputs, _ in pairs], model)
+    if not found.relative <= tolerance:
+        raise ModelError(
+            f"export: the model differs from itself by {found.relative:.3g} of its largest output when it computes the "
+            "same inputs twice in evaluation mode; remove what is random or counts calls, such as functional.dropout "
+            "without training=self.training"
+        )
 
 
 def _varying(data: Data) -> dict[int, str]:

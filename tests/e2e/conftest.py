@@ -154,7 +154,7 @@ def num_logged(run: Path) -> int:
 def outcome(run: Path) -> dict[str, Any]:
     """Return all that a run has left which does not depend on when and where it ran, by name, bit for bit."""
     found: dict[str, Any] = {"checkpoints": sorted(path.name for path in (run / "checkpoints").iterdir())}
-    for name in ("last.pt", "best.pt"):
+    for name in (name for name in found["checkpoints"] if name.endswith(".pt")):
         state = load_checkpoint(run / "checkpoints" / name)
         found |= _leaves({key: value for key, value in state.items() if key != "run"}, name)
     in_sacred = entry(run, "metrics.json")

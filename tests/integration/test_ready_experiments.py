@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from experiments import finetune, gan, segment, tabular
-from ingredients import CheckpointError, ConfigError, DataError
+from experiments import Experiment, finetune, gan, language_model, segment, tabular, text
+from ingredients import CheckpointError, ConfigError, DataError, amp, device, model
 from ingredients.checkpoints.files import load_checkpoint
 from observers import read_media, read_metrics
 from tests.processes import PIPE, Process, run
@@ -169,6 +170,50 @@ def test_two_steps_have_the_pinned_losses(train, tmp_path, kind, losses, result)
 def test_recipe_and_fast_go_together(train, kind, named):
     chosen = [str(CONFIGS / f"{kind}.yaml") if name == "recipe" else name for name in named]
     assert train(kind, named=chosen).status == "COMPLETED"
+
+
+CHECKS = ["amp.check", "training.find_lr", "training.find_batch_size", "training.check"]
+
+
+def offered(ex):
+    return [name for name, _ in ex.gather_commands()]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_command_that_needs_other_ingredients_is_refused_and_not_offered(train, name, capsys):
+    with pytest.raises(ConfigError, match=rf"^{name}: this experiment lacks ingredients .* needs: loss, model.*; see"):
+        train("gan", name)
+    with pytest.raises(SystemExit):
+        language_model.ex.run_commandline(["language_model", name])
+    assert re.search(rf"^error: {name}: .* needs: data, loss, model.*; see", capsys.readouterr().err, re.M)
+    assert name not in {*offered(gan.ex), *offered(language_model.ex)}
+    assert all(name in offered(ex) for ex in (segment.ex, tabular.ex, finetune.ex, text.ex))
+
+
+def test_twin_offers_its_commands_under_the_same_condition():
+    twin = amp.ingredient.twin("half")
+    assert "half.check" not in offered(Experiment("small", [twin], interactive=True))
+    with_all = Experiment("whole", [device.ingredient, model.ingredient, twin], interactive=True)
+    assert "half.check" in offered(with_all)
+
+
+def test_summaries_show_the_networks_that_are_trained(train, capsys):
+    train("gan", "gan.summary")
+    shown = capsys.readouterr().out
+    assert "generator:" in shown
+    assert "critic:" in shown
+    assert "parameters: 529 (529 trainable)" in shown  # 64 inputs, 8 hidden units, a score
+    language_model.ex.run("gpt.summary", config_updates={"gpt": {"width": 8, "depth": 1, "heads": 2}})
+    assert re.search(r"^embed +Embedding +128x8 +2,048 ", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_commands_that_look_run_where_they_are_offered(train, kind):
+    looks = [name for name in offered(KINDS[kind][0]) if name in CHECKS or name.endswith((".summary", ".probe"))]
+    for name in looks:
+        if name != "training.find_batch_size":  # of GPUs alone
+            assert train(kind, name).status == "COMPLETED"
 
 
 def test_gan_makes_pictures_that_a_checkpoint_makes_again(train, tmp_path):

@@ -44,6 +44,35 @@ def test_last_keeps_that_many(tmp_path, keep, older):
     assert steps(tmp_path, "last.pt", *older) == [40, *(int(name[5:14]) for name in older)]
 
 
+def test_state_of_a_signal_gives_way_to_the_next_one(tmp_path):
+    files = CheckpointFolder(tmp_path, 3)
+    for step in (10, 20):
+        files.write_last(state(step))
+    files.write_last({**state(25), "interim": True})
+    there = ["last.pt", "step-000000010.pt", "step-000000020.pt"]
+    assert (names(tmp_path), steps(tmp_path, "last.pt")) == (there, [25])
+    again = CheckpointFolder(tmp_path, 3)
+    again.resume_from(*newest(again), best=True)
+    again.write_last(state(30))
+    assert (names(tmp_path), steps(tmp_path, "last.pt")) == (there, [30])
+    again.write_last({**state(30), "interim": True})  # after the epoch that step 30 ends
+    assert "interim" not in load_checkpoint(tmp_path / "last.pt")
+
+
+def test_best_weights_that_no_kept_state_needs_go_after_a_resume_too(tmp_path):
+    kept = []
+    for resumes in (False, True):
+        files = CheckpointFolder(tmp_path / str(resumes), 3)
+        for number in range(1, 5):
+            files.write_best(weights(number))
+            files.write_last(state(10 * number, best=number))
+            if resumes and number == 3:
+                files = CheckpointFolder(files.path, 3)
+                files.resume_from(*newest(files), best=True)
+        kept.append(names(files.path))
+    assert kept[0] == kept[1]
+
+
 @pytest.fixture
 def without_links(monkeypatch):
     """Stand for a file system that has no hard links."""

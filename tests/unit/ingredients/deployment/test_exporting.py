@@ -91,19 +91,36 @@ def test_export_takes_raw_values_and_returns_those_of_the_targets_unit_where_ask
 
 
 def test_export_of_a_model_that_computes_otherwise_is_refused_and_leaves_the_old_file(data, tmp_path):
-    class Counting(nn.Module):
-        calls = 0
-
+    class Switching(nn.Module):
         def forward(self, inputs):
-            self.calls += 1
-            return inputs.flatten(1) * self.calls
+            return inputs.flatten(1) * (2 if torch.compiler.is_compiling() else 1)
 
     path = tmp_path / "model.pt2"
     path.write_text("old")
     with pytest.raises(ModelError, match=r"the outputs of the file differ from the model's by .*; it is not kept"):
-        export(Counting(), data, path, {}, format="pt2")
+        export(Switching(), data, path, {}, format="pt2")
     assert path.read_text() == "old"
     assert [other.name for other in tmp_path.iterdir()] == [path.name]
+
+
+class Forgetful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, inputs):
+        return self.last(nn.functional.dropout(inputs.flatten(1), 0.5))  # also in evaluation mode
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_export_of_a_model_that_differs_from_itself_says_so(data, tmp_path, format):
+    message = (
+        r"export: the model differs from itself by \S+ of its largest output when it computes the same inputs twice in "
+        r"evaluation mode; .*dropout"
+    )
+    with pytest.raises(ModelError, match=message):
+        export(Forgetful(), data, tmp_path / f"model.{format}", {}, format=format)
+    assert list(tmp_path.iterdir()) == []
 
 
 class Deciding(nn.Module):
