@@ -246,8 +246,8 @@ def await_file(path, process):
 # torchrun
 
 
-def torchrun(*words):
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *words]
+def torchrun(*words, num=2):
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num}", *words]
 
 
 def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbroken):
@@ -261,6 +261,42 @@ def test_torchrun_starts_ranks_anew_and_the_run_resumes_in_its_record(lab, unbro
     assert found.status == "COMPLETED"
     assert len(found.sessions) == 2
     assert_same_bits(last_state(lab, "restarted"), unbroken)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("num", [2, 3, 4])
+def test_ranks_that_are_killed_at_random_end_with_the_bits_of_an_uncut_run(lab, num):
+    seed = time.time_ns()
+    chance = random.Random(seed)
+    changed = {"training.epochs=2": "training.epochs=100", "data.batch_size=32": "data.batch_size=36"}
+    words = ["ranked.py", *(changed.get(word, word) for word in DROPPING), "-F"]
+    with started_ranks([*words, f"uncut_{num}"], lab, num, own=[()] * num) as ranks:
+        ended = wait_for_all(ranks)
+        assert [code for code, _, _ in ended] == [0] * num, ended
+    command, name = torchrun("--max-restarts=5", *words, f"killed_{num}", num=num), f"killed_{num}"
+    last = lab / name / "1" / "checkpoints" / "last.pt"
+    with Process(command, cwd=lab, stdout=PIPE, stderr=PIPE, text=True, cold=True) as process:
+        await_file(last, process)
+        for step in sorted(chance.sample(range(4, 500), 4)):
+            while last_state(lab, name)["step"] < step:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            victims = list(children_of(process.pid))
+            os.kill(chance.choice(victims), signal.SIGKILL)
+            wait_until_gone(victims)
+        _, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, (seed, errors)
+    found = newest(lab / name)
+    assert (found.status, len(found.sessions)) == ("COMPLETED", 5), seed
+    assert_same_bits(last_state(lab, name), last_state(lab, f"uncut_{num}"))
+
+
+def wait_until_gone(pids):
+    until = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager
