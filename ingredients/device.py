@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
@@ -13,11 +14,12 @@ from ingredients.config.seed import seed_globals
 from ingredients.config.threads import is_asked_for_threads, threads_sleep
 from ingredients.errors import DeviceError
 from ingredients.ranks.group import Ranks, current
+from ingredients.ranks.world import World
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SPEED", "choose_device", "ingredient", "make_device", "set_speed"]
+__all__ = ["SPEED", "check_gpus", "choose_device", "gpu_of", "ingredient", "make_device", "set_speed"]
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ def make_device(seed: int, _config: Map, _run: Any = None) -> torch.device:
 
 
 def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: of GPUs that with its number on the node.
+    """Return the device of this rank: of GPUs that with its number on the node, or the only one that it sees.
 
     Raises:
         DeviceError: If there are not enough, or one is named that all would share.
@@ -92,18 +94,52 @@ def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
         return device
     import torch
 
-    count = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.index is not None or device.type != "cuda":
         raise DeviceError(
             f"device.name: got {device}, which {ranks.size} processes would share; use cuda, which gives each its own "
             "GPU, or cpu"
         )
-    if ranks.world.local_size > count:
+    number = gpu_of(ranks.world, torch.cuda.device_count())
+    # Which GPU a number means is known to those alone that see them all.
+    check_gpus(ranks.gather((socket.gethostname(), str(torch.cuda.get_device_properties(number).uuid))))
+    return torch.device("cuda", number)
+
+
+def gpu_of(world: World, num_visible: int) -> int:
+    """Return the number of a rank's GPU among those that it sees.
+
+    Args:
+        world: The rank's place.
+        num_visible: How many it sees: all of its node, or its own alone, as `srun --gpus-per-task=1` has it.
+
+    Raises:
+        DeviceError: If they are neither.
+    """
+    if num_visible == 1:
+        return 0
+    if world.local_size > num_visible:
         raise DeviceError(
-            f"device.name: got {ranks.world.local_size} processes on a node with {count} CUDA devices; start torchrun "
-            f"with --nproc-per-node {count}"
+            f"device.name: got {world.local_size} processes on a node with {num_visible} CUDA devices; start torchrun "
+            f"with --nproc-per-node {num_visible}"
         )
-    return torch.device("cuda", ranks.world.local_rank)
+    return world.local_rank
+
+
+def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
+    """Refuse ranks that share a GPU.
+
+    Args:
+        gpus: Of each rank its host, and the UUID of its GPU.
+
+    Raises:
+        DeviceError: If two have the same one.
+    """
+    for rank, gpu in enumerate(gpus):
+        if gpu in gpus[:rank]:
+            raise DeviceError(
+                f"device.name: got the ranks {gpus.index(gpu)} and {rank} on one GPU of {gpu[0]}; start as many "
+                "processes as there are GPUs, or let each see another one (srun --gpus-per-task=1)"
+            )
 
 
 def choose_device(name: str) -> torch.device:

@@ -66,15 +66,15 @@ def test_devices_that_ranks_would_share_are_refused(monkeypatch):
 
     from ingredients.device import _of_rank
 
-    ranks = Ranks(World(1, 2, 1, 2))
+    ranks = Ranks(World(1, 3, 1, 3))
     monkeypatch.setattr(group, "_current", ranks)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(
-        DeviceError, match="got cuda:1, which 2 processes would share; use cuda, which gives each its own"
+        DeviceError, match="got cuda:1, which 3 processes would share; use cuda, which gives each its own"
     ):
         _of_rank(torch.device("cuda", 1), ranks)
     with pytest.raises(
-        DeviceError, match="got 2 processes on a node with 1 CUDA devices; start torchrun with --nproc-per"
+        DeviceError, match="got 3 processes on a node with 2 CUDA devices; start torchrun with --nproc-per"
     ):
         _of_rank(torch.device("cuda"), ranks)
     assert _of_rank(torch.device("cpu"), ranks) == torch.device("cpu")

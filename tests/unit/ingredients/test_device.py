@@ -9,8 +9,9 @@ import torch
 from experiments import Experiment
 from ingredients import device
 from ingredients.config.seed import global_stream
-from ingredients.device import choose_device
+from ingredients.device import check_gpus, choose_device, gpu_of
 from ingredients.errors import ConfigError, DeviceError
+from ingredients.ranks.world import World
 
 
 @pytest.fixture(autouse=True)
@@ -174,3 +175,21 @@ def test_make_device_sets_the_precision_of_products_and_says_so(caplog):
 def test_precision_of_products_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"device.matmul_precision: got 'low' .* expected one of highest"):
         make(matmul_precision="low")
+
+
+def test_rank_takes_the_gpu_of_its_number_or_the_only_one_that_it_sees():
+    ranks = [World(rank, 4, rank % 2, 2) for rank in range(4)]
+    assert [gpu_of(rank, 2) for rank in ranks] == [0, 1, 0, 1]
+    assert [gpu_of(rank, 8) for rank in ranks] == [0, 1, 0, 1]
+    assert [gpu_of(rank, 1) for rank in ranks] == [0, 0, 0, 0]
+    for num_visible in (0, 2):
+        with pytest.raises(
+            DeviceError, match=f"got 4 processes on a node with {num_visible} CUDA devices; start torchrun"
+        ):
+            gpu_of(World(3, 4, 3, 4), num_visible)
+
+
+def test_ranks_that_share_a_gpu_are_refused():
+    check_gpus([("a", "GPU-1"), ("a", "GPU-2"), ("b", "GPU-1")])
+    with pytest.raises(DeviceError, match=r"got the ranks 1 and 2 on one GPU of a; start as many processes"):
+        check_gpus([("b", "GPU-1"), ("a", "GPU-1"), ("a", "GPU-1")])
