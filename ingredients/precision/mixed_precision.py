@@ -237,9 +237,14 @@ class MixedPrecision:
             optimizer.register_step_post_hook(self._note_step)
             self._watched.add(optimizer)
         self._found_inf.clear()
+        without = _without_momenta(optimizer)
         self.scaler.step(optimizer)
         stepped = bool(self._found_inf) and (self._found_inf[0] is None or not self._found_inf[0].item())
-        self.num_skipped += not stepped
+        if not stepped:
+            self.num_skipped += 1
+            for parameter in without:
+                # torch 2.13 takes memory as it comes for these, and the kernel that skips the step leaves it so.
+                optimizer.state[parameter].pop("momentum_buffer", None)
         return stepped
 
     def _note_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -269,3 +274,10 @@ def _total_norm(parameters: list[Tensor]) -> Tensor | float:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _without_momenta(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the parameters for which a fused SGD is about to make momenta; of other optimizers none."""
+    if not (isinstance(optimizer, torch.optim.SGD) and getattr(optimizer, "_step_supports_amp_scaling", False)):
+        return []
+    return [one for one in _parameters(optimizer) if optimizer.state.get(one, {}).get("momentum_buffer") is None]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -195,6 +196,32 @@ def test_fused_optimizer_steps_as_a_plain_one(dtype):
             optimizer.zero_grad()
         results.append(weights(model))
     assert torch.allclose(*results, atol=1e-6)
+
+
+def test_fused_momenta_after_first_steps_that_overflowed_are_those_of_a_plain_optimizer():
+    results = []
+    for is_fused in (False, True):
+        model, amp = nn.Linear(300, 300), MixedPrecision(CPU, "float16", init_scale=2.0**120, backoff_factor=2.0**-64)
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, 0.01)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=is_fused)
+        for step in range(4):
+            with amp.autocast():
+                loss = model(torch.full((2, 300), 0.1)).square().mean()
+            amp.backward(loss)
+            # What is freed here is what new momenta are likely to be made of.
+            del [torch.full((300, 300), math.nan) for _ in range(8)][:]
+            stepped = amp.step(optimizer)
+            amp.update()
+            assert stepped == (step > 1)
+            assert (
+                all(("momentum_buffer" in optimizer.state[one]) == stepped for one in model.parameters())
+                or not is_fused
+            )
+            optimizer.zero_grad()
+        momenta = [optimizer.state[one]["momentum_buffer"].flatten() for one in model.parameters()]
+        results.append(torch.cat([weights(model), *momenta]))
+    assert torch.allclose(*results, rtol=1e-5)
 
 
 def test_step_with_a_closure_clips_in_each_evaluation():
