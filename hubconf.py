@@ -59,7 +59,9 @@ def vit(input_shape, num_outputs, weights=None, store="my_runs", seed=0, **optio
 
 
 def trained(checkpoint, store="my_runs", prepared=False):
-    """Return the model of a checkpoint with its weights, in evaluation mode, whatever its network.
+    """Return the model of a checkpoint with its weights, in evaluation mode.
+
+    The checkpoint is of an experiment with the ingredients data, loss and model; the GPT and the GAN are not.
 
     Args:
         checkpoint: run:ID, for the best weights of a run, run:ID@last, or PATH.pt.

@@ -15,9 +15,11 @@ from here. Needs the extra `lightning`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,6 +143,24 @@ def _make_trainer(config: Map, folder: Path, callbacks: list, logger: SacristanL
         raise ConfigError(f"trainer: {error}") from error
 
 
+@contextlib.contextmanager
+def _monitored() -> Iterator[None]:
+    """Let Lightning's complaint about a metric that is not logged be an error of the config.
+
+    Raises:
+        ConfigError: In its place.
+    """
+    try:
+        yield
+    except _lightning().pytorch.utilities.exceptions.MisconfigurationException as error:
+        found = re.search(r"monitor='(.*)'\)` could not find the monitored key .*: \[(.*)\]", str(error))
+        if found is None:
+            raise
+        raise ConfigError(
+            f"checkpoint.options.monitor: got {found[1]!r}, which the module does not log; there are: {found[2]}"
+        ) from error
+
+
 def _has_test(module: Any, data: Any) -> bool:
     from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -170,7 +190,7 @@ def main(_config: Map, _run: LabRun, seed: int) -> dict[str, float]:
         keeper = RunKeeper(_run, folder / "checkpoints")
         callbacks = [keeper, *(_built(one, f"callbacks[{place}]") for place, one in enumerate(_config.callbacks))]
         trainer = _make_trainer(_config, folder, callbacks, SacristanLogger(_run))
-        with _run.signals_deferred():
+        with _run.signals_deferred(), _monitored():
             trainer.fit(module, datamodule=data, ckpt_path=keeper.start(_config.checkpoint.resume))
         keeper.stop_if_asked(trainer)
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}

@@ -49,6 +49,15 @@ def config() -> None:
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
 
+@ingredient.check
+def check_config(config: Map) -> None:
+    """Reject a damaged checkpoint; commands that load none may have one that is not there."""
+    if config.path is not None and Path(config.path).expanduser().is_file():
+        from ingredients.checkpoints.files import load_checkpoint
+
+        load_checkpoint(Path(config.path).expanduser())
+
+
 @ingredient.capture
 def make_checkpointer(folder: Path, config: Map, _config: Map, run: TrainingRecord | None = None) -> Checkpointer:
     """Return what saves checkpoints of a training into `folder`/checkpoints, and resumes it from there.

@@ -101,7 +101,7 @@ def fast() -> None:
 @ingredient.check
 def check_config(config: Map) -> None:
     """Refuse a network or options that cannot be, before the data are there."""
-    from ingredients.checkpoints.weights import parse_run
+    from ingredients.checkpoints.weights import parse_run, read_weights
     from ingredients.models.building import check_model
     from ingredients.models.freezing import check_unfreeze
     from ingredients.models.initialising import check_init
@@ -113,8 +113,10 @@ def check_config(config: Map) -> None:
     check_rename(config.rename)
     check_unfreeze(config.unfreeze)
     check_compile(config.compile, config.compile_options)
-    if config.weights is not None:
-        parse_run(config.weights)
+    if config.weights is not None and parse_run(config.weights) is None:
+        path = Path(config.weights).expanduser()
+        if path.is_file():  # commands that load a checkpoint do without it
+            read_weights(path)
 
 
 @ingredient.capture

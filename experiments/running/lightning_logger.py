@@ -6,6 +6,7 @@ Imports lightning at its top; `experiments.lightning` imports this module when i
 from __future__ import annotations
 
 import contextlib
+import difflib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 
 from experiments.running.lab_run import LabRun
+from ingredients.errors import ConfigError
 from observers.file.sacred_form import plain
 
 __all__ = ["RunKeeper", "SacristanLogger", "ending_as_the_run"]
@@ -150,6 +152,23 @@ class RunKeeper(Callback):
         if self.run.is_resumed:
             self.run.rewind()
         return None if resume in (None, "auto") else resume
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Reject a monitor that is a misspelt metric of the validation, before the first step.
+
+        Raises:
+            ConfigError: If there is one.
+        """
+        measured = [name for name in trainer.callback_metrics if name not in ("epoch", "step")]
+        for callback in trainer.callbacks:
+            monitor = getattr(callback, "monitor", None)
+            if isinstance(monitor, str) and monitor not in measured:
+                near = difflib.get_close_matches(monitor, measured, n=1, cutoff=0.88)
+                if near:
+                    raise ConfigError(
+                        f"{type(callback).__name__}: got monitor={monitor!r}, which the module does not log; did you "
+                        f"mean {near[0]}?"
+                    )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.run.flush()

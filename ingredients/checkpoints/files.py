@@ -16,6 +16,7 @@ from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.splitting import Split
 from ingredients.errors import CheckpointError
 from ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
+from observers.errors import SealError
 from observers.record.atomic_file import make_folder, replacing
 from observers.record.sealed_zip import SealingStream, check_seal
 
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 FORMAT = 2
+_OTHER_FILE = "copy it again from where it is whole, or give another file"
 # What of a state can be read from its file without torch.
 _NOTED = ("run", "epoch", "step")
 
@@ -87,10 +89,11 @@ def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "chec
         raise CheckpointError(
             f"{path}: is damaged, or holds more than tensors and plain values; it is not loaded, as that could run code"
         ) from error
+    except SealError as error:
+        raise CheckpointError(f"{path}: is damaged, or no checkpoint: {error}; {_OTHER_FILE}") from error
     except Exception as error:
         # Damage shows as any exception of the unpickler, whose words help nobody.
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path}: is damaged, or no checkpoint: {reason[:200]}") from error
+        raise CheckpointError(f"{path}: is damaged, cut short, or not written by torch.save; {_OTHER_FILE}") from error
 
 
 def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:

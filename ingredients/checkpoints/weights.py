@@ -34,6 +34,8 @@ def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
     Raises:
         CheckpointError: If it begins like a run and is none.
     """
+    if not isinstance(source, str):
+        raise CheckpointError(f"{entry}: got {source!r}, expected PATH.pt, run:ID or run:ID@last")
     if not source.startswith("run:"):
         return None
     found = re.fullmatch(r"run:([\w-]+)(?:@([\w-]+))?", source)

@@ -14,7 +14,7 @@ from ingredients.checkpoints.weights import find_weights, read_weights
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.transforms import shape_after
 from ingredients.deployment.prepared import Prepared
-from ingredients.errors import CheckpointError
+from ingredients.errors import CheckpointError, ModelError
 from ingredients.losses.building import reading
 from ingredients.models.building import build_model
 from ingredients.models.weights import load_weights_into
@@ -45,11 +45,19 @@ def load_network(
     Raises:
         LabError: If there is no such network, or the weights are not there or do not fit.
     """
+    if not _is_size(num_outputs):
+        raise ModelError(f"num_outputs: got {num_outputs!r}, expected a whole number of at least 1")
+    if not isinstance(input_shape, Sequence) or not input_shape or not all(map(_is_size, input_shape)):
+        raise ModelError(f"input_shape: got {input_shape!r}, expected sizes of at least 1, such as (1, 8, 8)")
     model = build_model(name, options, "default", tuple(input_shape), num_outputs, seed)
     if weights is not None:
         path = find_weights(weights, Path(store), "weights")
         load_weights_into(model, read_weights(path), strict=True, source=str(path))
     return model
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
@@ -69,7 +77,7 @@ def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) 
     if by is None or by.task == "custom" or not {"data", "loss", "model"} <= config.keys():
         raise CheckpointError(
             f"{path}: does not tell how its model is built from inputs and targets; build it as its experiment does, "
-            "and load the weights with weights="
+            "and load the weights there"
         )
     model = _build(by, config)
     load_weights_into(model, state["model"], strict=True, source=str(path))

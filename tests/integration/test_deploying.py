@@ -16,7 +16,7 @@ import torch
 import exp
 from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from ingredients.deployment.formats import read_metadata
-from ingredients.deployment.hub import load_trained
+from ingredients.deployment.hub import load_network, load_trained
 from ingredients.errors import CheckpointError, ConfigError, ModelError
 from tests import processes
 
@@ -166,6 +166,26 @@ def test_hub_gives_networks_and_trained_models(lab):
     done = processes.run(command, cwd=lab, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "checkpoint: got 'run:77', but my_runs has no run 77" in done.stdout
+
+
+@pytest.mark.parametrize("checkpoint", [5, None])
+def test_hub_refuses_a_checkpoint_that_is_no_text(lab, checkpoint):
+    with pytest.raises(CheckpointError, match=rf"^checkpoint: got {checkpoint}, expected PATH.pt, run:ID or"):
+        load_trained(checkpoint, lab / "my_runs")
+
+
+@pytest.mark.parametrize(
+    ("input_shape", "num_outputs", "message"),
+    [
+        ((1, 8, 8), 0, "num_outputs: got 0, expected a whole number of at least 1"),
+        ((1, 8, 8), "3", "num_outputs: got '3', expected a whole number"),
+        (8, 3, "input_shape: got 8, expected sizes of at least 1"),
+        ((0, 8, 8), 3, r"input_shape: got \(0, 8, 8\), expected sizes"),
+    ],
+)
+def test_hub_refuses_sizes_that_no_network_has(input_shape, num_outputs, message):
+    with pytest.raises(ModelError, match=f"^{message}"):
+        load_network("cnn", input_shape, num_outputs, None, "my_runs", 0, {})
 
 
 def test_hub_refuses_a_checkpoint_that_does_not_tell_how_it_is_built(lab, tmp_path):

@@ -134,6 +134,28 @@ def test_what_does_not_fit_is_refused_with_the_nearest_name(train, settings, mes
         train(**settings)
 
 
+EARLY = {"name": "lightning.pytorch.callbacks:EarlyStopping", "options": {"monitor": "val/los"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "is_refused"),
+    [
+        ({"checkpoint.options.monitor": "val/los"}, "^ModelCheckpoint: got monitor='val/los', .* mean val/loss", True),
+        ({"callbacks": [EARLY]}, "^EarlyStopping: got monitor='val/los', .* mean val/loss", True),
+        (
+            {"checkpoint.options.monitor": "f1"},
+            r"^checkpoint.options.monitor: got 'f1', .* there are: .*'val/loss'",
+            False,
+        ),
+    ],
+)
+def test_monitor_that_the_module_does_not_log_is_refused(train, tmp_path, settings, message, is_refused):
+    with pytest.raises(ConfigError, match=message):
+        train(**settings)
+    found = entry(tmp_path)
+    assert (found["status"], found["meta"].get("refused", False)) == ("FAILED", is_refused)
+
+
 def test_training_is_recorded_tested_and_repeatable(train, tmp_path):
     run = train(**{"checkpoint.options.monitor": "val/loss"})
     assert run.status == "COMPLETED"

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,6 +255,20 @@ def test_main_with_what_does_not_fit_raises_before_the_first_step(run, recorder,
 def test_evaluate_and_predict_without_a_checkpoint_raise(run, command, path, message):
     with pytest.raises(CheckpointError, match=message):
         run(WINE | {"checkpoint.path": path}, command)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 20, 900])
+@pytest.mark.parametrize(
+    ("command", "entry"),
+    [("main", "model.weights"), ("main", "checkpoint.path"), ("evaluate", "checkpoint.path")],
+)
+def test_file_cut_short_is_refused_before_there_is_a_run(run, folder, num_bytes, command, entry):
+    model = {"model": {"weight": torch.ones(50, 50)}, "format": 2}
+    save_checkpoint(model, Path("cut.pt"))
+    Path("cut.pt").write_bytes(Path("cut.pt").read_bytes()[:num_bytes])
+    with pytest.raises(CheckpointError, match=r"^cut.pt: is damaged, [^\n]*; copy it again .* or give another file$"):
+        run(WINE | {entry: "cut.pt"}, command)
+    assert not folder.exists()
 
 
 def test_evaluate_warns_of_nothing_and_of_another_model_raises_with_the_settings_that_differ(run, folder, caplog):
