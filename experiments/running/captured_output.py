@@ -131,17 +131,21 @@ def _end(tee: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _line_by_line() -> Iterator[None]:
-    """Write what is printed to `sys.stdout` line by line, where it is kept back until much has come."""
-    stdout = sys.stdout
-    if not isinstance(stdout, io.TextIOWrapper) or stdout.line_buffering:
-        yield
-        return
-    stdout.reconfigure(line_buffering=True)
+    """Write what is printed to `sys.stdout` line by line, where it is kept back until much has come.
+
+    That is so of a stream to which one in its place passes on, too.
+    """
+    streams = (sys.stdout, *getattr(sys.stdout, "__dict__", {}).values())
+    texts = [each for each in streams if isinstance(each, io.TextIOWrapper) and not each.closed]
+    kept_back = [each for each in texts if _descriptor(each) == 1 and not each.line_buffering]
+    for each in kept_back:
+        each.reconfigure(line_buffering=True)
     try:
         yield
     finally:
-        if not stdout.closed:
-            stdout.reconfigure(line_buffering=False)
+        for each in kept_back:
+            if not each.closed:
+                each.reconfigure(line_buffering=False)
 
 
 def take_from_memory(out: CapturedStdout) -> None:

@@ -25,6 +25,20 @@ def main(_log):
         if number % 100 == 0:
             os.system(f"echo {number} of a child; echo {number} of a child 1>&2")
 """
+# As people write it.
+REPLACED = """
+class Tee:
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        return self.stream.write(text)
+
+    def flush(self):
+        self.stream.flush()
+
+sys.stdout = Tee(sys.stdout)
+"""
 LINES = [
     line
     for number in range(1000)
@@ -38,9 +52,11 @@ def lines_of(text):
     return [line for line in lines if line[:1].isdigit()]
 
 
-@pytest.mark.parametrize("where", ["terminal", "pipe"])
+@pytest.mark.parametrize("where", ["terminal", "pipe", "pipe of a replaced stream"])
 def test_lines_keep_their_order(tmp_path, request, where):
-    (tmp_path / "recorded.py").write_text(HEAD.format(root=str(request.config.rootpath)) + BODY)
+    (tmp_path / "recorded.py").write_text(
+        HEAD.format(root=str(request.config.rootpath)) + REPLACED * ("replaced" in where) + BODY
+    )
     ours, theirs = pty.openpty() if where == "terminal" else os.pipe()
     read: list[bytes] = []
 
