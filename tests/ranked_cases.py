@@ -50,6 +50,15 @@ class Own(Task):
         return batch[1].sum()
 
 
+class Masked(Own):
+    """The same, whose mean is one over nothing where no label counts: whole shares of rank 1."""
+
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        inputs, targets = batch
+        wrong = nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+        return {"loss": (wrong * targets).sum() / targets.sum(), "labels": (targets * targets).sum() / targets.sum()}
+
+
 class Summed(Task):
     """A task of one's own whose loss, and what it logs beside it, add up samples."""
 
@@ -102,6 +111,7 @@ CASES: dict[str, Any] = {
     "sums of one's own accumulated": (LABELS, Summed, 2),
     "values": (VALUES, lambda: Loss(nn.MSELoss(), "values", 2), 1),
     "own": (LABELS, Own, 2),
+    "own masked": (SPARSE, Masked, 1),
     "normalised": (LABELS, _classes, 2),
 }
 
@@ -181,7 +191,8 @@ if __name__ == "__main__":
         "timeout_s": 60.0,
         "shard": False,
     }
-    ranks = join(Notices(world_of()), options)
+    notices = Notices(world_of())
+    ranks = join(notices, options)
     found: dict[str, Any] = {}
     if "sessions" in sys.argv:
         found["normalised"] = train("normalised")
@@ -199,3 +210,4 @@ if __name__ == "__main__":
         torch.save(found, path)
     ranks.agree(0)
     leave(well=True)
+    notices.leave(well=True)

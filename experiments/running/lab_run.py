@@ -264,6 +264,8 @@ class LabRun(RecordedRun):
                 has_ended_well = True
             finally:
                 leave(well=has_ended_well)
+                if self.notices is not None:
+                    self.notices.leave(well=has_ended_well)
             if self.queue_only:
                 self._wait_for_observers()  # which Sacred leaves out
         if self.is_resumed and not self._was_rewound:

@@ -6,7 +6,9 @@ What the others print goes to files in rank 0's record, see `observers.record.sc
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -28,6 +30,8 @@ from observers.file.sacred_form import plain
 from observers.record.schema import RANKS_FOLDER
 
 __all__ = ["check_same_config", "ending_together", "meet", "printing_to_record", "publish_config"]
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -134,9 +138,12 @@ def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
     """Give a function that lets what this rank prints go to its file in rank 0's record, until the block ends.
 
     It waits until that record is there. Where it is not to be seen, as on a node that does not have the folder, output
-    stays where it is. Rank 0's is captured by Sacred.
+    stays where it is. Rank 0's is captured by Sacred. What a full disk does not take is lost, which is told at the end:
+    no training ends for its output.
     """
     saved: list[tuple[int, int]] = []
+    streams = sys.stdout, sys.stderr
+    raw: list[_Lossy] = []
 
     def begin() -> None:
         folder = None if notices is None or notices.world.rank == 0 else notices.take("record")
@@ -149,6 +156,8 @@ def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
             for number in (1, 2):
                 saved.append((number, os.dup(number)))
                 os.dup2(stream.fileno(), number)
+        raw.extend(_Lossy(number, "w", closefd=False) for number in (1, 2))
+        sys.stdout, sys.stderr = (_as_text(one) for one in raw)
 
     try:
         yield begin
@@ -158,9 +167,33 @@ def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
         raise
     finally:
         _flush()
+        sys.stdout, sys.stderr = streams
         for number, copy in saved:
             os.dup2(copy, number)
             os.close(copy)
+        lost = [one for one in raw if one.num_lost]
+        if lost:
+            num_lost = sum(one.num_lost for one in lost)
+            _log.error("%d bytes of output could not be written and are lost (%s)", num_lost, lost[0].reason)
+
+
+class _Lossy(io.FileIO):
+    """A descriptor that takes all: what cannot be written is counted."""
+
+    num_lost = 0
+    reason = ""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.num_lost += memoryview(data).nbytes
+            self.reason = error.strerror or str(error)
+            return memoryview(data).nbytes
+
+
+def _as_text(raw: io.FileIO) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", "backslashreplace", line_buffering=True)
 
 
 def _flush() -> None:

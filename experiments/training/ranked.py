@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from experiments.training.tasks import Supervised, Task
+from ingredients.datasets.structure import map_tensors
 from ingredients.errors import ConfigError
 from ingredients.models.freezing import freezings_of, is_held_in_eval
 from ingredients.models.synced_norms import sync_batch_norms
@@ -174,15 +175,17 @@ class RankedSteps:
         task, amp, trainer = self._trainer.task, self._trainer.amp, self._trainer
         weights = [task.weight(batch) for batch in group]
         total = self._total(sum(weights))
+        total = total if isinstance(total, Tensor) else total or 1.0
         # The loss of a sum is divided by this rank's samples where it is logged; what is beside it adds up.
         share_of_all = self._ranks.size * sum(weights) / total
         whole: Tensor | None = None
         beside: dict[str, Any] = {}
         for number, (batch, weight) in enumerate(zip(group, weights, strict=True), start=1):
+            is_empty = not self._counts_samples and not task.is_sum and not weight
             share = self._ranks.size * weight / total
             is_last = number == len(group)
             with contextlib.nullcontext() if is_last else self._adding_up():
-                with amp.autocast():
+                with amp.autocast(), self._outputs_seen() as outputs:
                     found = task.loss(self.model, batch)
                     if found is None:
                         raise ConfigError(
@@ -192,6 +195,8 @@ class RankedSteps:
                     parts = found if isinstance(found, Mapping) else {"loss": found}
                     own = parts["loss"] if "loss" in parts else trainer.note(parts)
                     loss = own * (self._ranks.size if task.is_sum else share)
+                    if is_empty:  # its mean is one over nothing, which is NaN, and so would all gradients be
+                        loss = _nothing_of(outputs)
                 amp.backward(loss)
             counted = _counted(own.detach() * (share_of_all if task.is_sum else share), weight)
             whole = counted if whole is None else whole + counted
@@ -201,6 +206,19 @@ class RankedSteps:
         if len(beside) > 1:
             trainer.note(beside)
         return whole, amp.step(optimizer)
+
+    @contextlib.contextmanager
+    def _outputs_seen(self) -> Iterator[list[Any]]:
+        """Give a list that what the model returns meanwhile is put into, where a share may have no weight."""
+        seen: list[Any] = []
+        if self._counts_samples:
+            yield seen
+            return
+        hook = self.model.register_forward_hook(lambda module, inputs, outputs: seen.append(outputs))
+        try:
+            yield seen
+        finally:
+            hook.remove()
 
     def _total(self, weight: Tensor | int) -> Tensor | float:
         """Return the weight of the shares of all ranks; those of a full batch are alike."""
@@ -218,6 +236,18 @@ class RankedSteps:
     def means(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return what was measured by each rank as means over all; NaN where a rank has NaN."""
         return dict(zip(values, self._ranks.mean(list(values.values())), strict=True))
+
+
+def _nothing_of(outputs: Sequence[Any]) -> Tensor:
+    """Return a zero that gives zeros as gradients to all that outputs depend on, so that they are exchanged."""
+    found: list[Tensor] = []
+
+    def add(part: Any) -> None:
+        if isinstance(part, Tensor) and part.requires_grad:
+            found.append((part * 0).sum())
+
+    map_tensors(list(outputs), add)
+    return torch.stack([each.float() for each in found]).sum()
 
 
 def _counted(value: Tensor, weight: Tensor | int) -> Tensor:

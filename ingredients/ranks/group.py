@@ -179,6 +179,7 @@ def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
     for rank in range(world.size):
         notices.take(f"joining/{rank}", options["timeout_s"])
     notices.know_all()
+    notices.watch()
     dist.init_process_group(
         backend_of(options["backend"]),
         store=dist.PrefixStore("group", notices.store),

@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import socket
+import threading
 import time
 from typing import Any
 
@@ -23,9 +24,13 @@ __all__ = ["Notices"]
 _POLL_S = 0.02
 # How long a rank that lost the others waits for them to say why; and how long for one that has not been heard of yet.
 _REASON_S = 5.0
+# How often a rank looks whether another one has failed.
+_WATCH_S = 0.5
 # How long a process whose store is gone may take to be gone itself.
 _GOING_S = 0.5
 _MEET_S = 300.0
+# Ends of a rank that end the others, too.
+_BAD = ("FAILED", "INTERRUPTED")
 
 
 class Notices:
@@ -59,6 +64,10 @@ class Notices:
         self._is_told = False
         # Whether the store is gone.
         self._is_alone = False
+        # Of the first rank that failed.
+        self._known: RankError | None = None
+        self._has_left = threading.Event()
+        self._watching: threading.Thread | None = None
         self.put(f"here/{world.rank}", _me())
 
     def put(self, name: str, value: Any) -> None:
@@ -101,8 +110,43 @@ class Notices:
         """Leave word of how this rank ends; the first word counts."""
         if not self._is_told:
             self._is_told = True
+            end = {"status": status, "reason": reason}
             with contextlib.suppress(RuntimeError):  # the store may be gone
-                self.put(f"end/{self.world.rank}", {"status": status, "reason": reason})
+                self.put(f"end/{self.world.rank}", end)
+                if status in _BAD and not self._notices.check(["failed"]):
+                    self.put("failed", {**end, "rank": self.world.rank})
+
+    def watch(self) -> None:
+        """Look from now on, in a thread, whether another rank has failed: the store may go with rank 0."""
+        self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
+        self._watching.start()
+
+    def _watch(self) -> None:
+        while not self._has_left.wait(_WATCH_S) and not self._is_alone:
+            end = self._read("failed")
+            if end is not None and end["rank"] != self.world.rank:
+                self._known = self._error_of(end["rank"], end)
+                with contextlib.suppress(RuntimeError):
+                    self.put(f"knows/{self.world.rank}", True)
+                return
+
+    def leave(self, *, well: bool) -> None:
+        """Look no more; first wait until the others know why, some seconds at most, if their store goes with this rank.
+
+        Args:
+            well: Whether this one has come to its end.
+        """
+        if not well and self.world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            until = time.monotonic() + _REASON_S
+            others = range(1, self.world.size)
+            while time.monotonic() < until and not all(map(self._knows, others)):
+                time.sleep(_POLL_S)
+        self._has_left.set()
+        if self._watching is not None:
+            self._watching.join()
+
+    def _knows(self, rank: int) -> bool:
+        return any(self._read(f"{what}/{rank}") for what in ("knows", "end")) or self._is_gone(rank)
 
     def ended(self) -> RankError | None:
         """Return the error of a rank that has failed, or is gone without a word; None as long as there is none.
@@ -110,11 +154,13 @@ class Notices:
         Whether a process is gone is seen on its own node alone. A rank that ended because of another one, or well, says
         nothing of interest.
         """
+        if self._known is not None:
+            return self._known
         others = [rank for rank in range(self.world.size) if rank != self.world.rank]
         ends = {rank: self._read(f"end/{rank}") for rank in others}
         for rank, end in ends.items():
-            if end is not None and end["status"] in ("FAILED", "INTERRUPTED"):
-                return RankError(f"{self._name(rank)} {_word(end)}", rank, end["status"], end["reason"])
+            if end is not None and end["status"] in _BAD:
+                return self._error_of(rank, end)
         for rank, end in ends.items():
             if end is None and self._is_gone(rank):
                 return RankError(
@@ -122,6 +168,9 @@ class Notices:
                     rank,
                 )
         return None
+
+    def _error_of(self, rank: int, end: dict[str, Any]) -> RankError:
+        return RankError(f"{self._name(rank)} {_word(end)}", rank, end["status"], end["reason"])
 
     def reason(self) -> RankError | None:
         """Return `ended` once there is one; None after some seconds, or if the store is gone with rank 0."""

@@ -187,7 +187,34 @@ def test_a_full_disk_of_rank_0_ends_all_with_the_reason(lab):
     assert [code for code, _, _ in ended] == [1, 1]
     assert found.status == "FAILED"
     assert "cannot be written" in found["fail_trace"][-1]
-    assert "rank 1: error: " in ended[1][2]
+    assert re.search(r"rank 1: error: rank 0 \(pid \d+ on .*\) failed: .* cannot be written", ended[1][2])
+
+
+@pytest.fixture
+def full_disk(lab):
+    """A full disk of its own, in the folder `disk`; skips a test that may not mount one."""
+    folder = lab / "disk"
+    folder.mkdir()
+    if run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], capture_output=True).returncode:
+        pytest.skip("a disk of its own can be mounted by root only")
+    with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+    yield folder
+    run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_from_the_start_is_one_error_of_each_rank(lab, full_disk):
+    words = ["ranked.py", *DROPPING, "-F", "disk/runs"]
+    with started_ranks(words, lab) as ranks:
+        ended = wait_for_all(ranks)
+    assert [code for code, _, _ in ended] == [1, 1]
+    for (_, _, errors), wanted in zip(ended, ("error: disk/runs", "rank 1: error: rank 0 (pid"), strict=True):
+        assert "Traceback" not in errors, errors
+        error = next((line for line in errors.splitlines() if line.startswith(wanted)), errors)
+        assert error.startswith(wanted)
+        assert "cannot be written: [Errno 28] No space left on device" in error
+    assert "of output could not be written and are lost (No space left on device)" in ended[1][2]
 
 
 def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbroken):
