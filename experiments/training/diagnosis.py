@@ -28,8 +28,10 @@ from observers.record.safe_paths import shown_path
 
 __all__ = ["Finding", "diagnose", "non_finite_gradients", "take_step"]
 
-# Of operations that leave memory as it was found, or are asked for infinite values, as masks are.
-_NO_MAKERS = ("empty", "masked_fill", "full", "new_", "detach", "lift")
+# Of operations that leave memory as it was found, or are asked for such values.
+_NO_MAKERS = ("empty", "full", "new_", "detach", "lift")
+# Masks are made of infinite values.
+_OF_MASKS = "masked_fill"
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -70,6 +72,11 @@ class Finding:
         beginning = "loss" if self.phase == "loss" else f"{self.phase} of {where}"
         if self.phase == "loss" and self.module:
             beginning += f" ({where})"
+        if self.phase == "forward" and self.operation is None:
+            return (
+                f"{beginning}: {self.tensor or 'a value'} is {self.value}, by no operation of torch; what writes to "
+                "its memory by other means, such as NumPy, leaves no line to name"
+            )
         site = f", at {self.site}" if self.site else ""
         return f"{beginning}: {self.operation or 'it'} made {self.tensor or 'a value'} {self.value}{site}"
 
@@ -295,7 +302,8 @@ class _Watch:
     def ran(self, name: str, taken: _Flags, given: _Flags) -> None:
         """Note an operation of torch that has run, if it made what is not finite."""
         made = (given.nan and not taken.nan) or (given.inf and not taken.inf)
-        if made and not any(part in name for part in _NO_MAKERS):
+        is_mask = _OF_MASKS in name and not given.nan
+        if made and not is_mask and not any(part in name for part in _NO_MAKERS):
             self.operations.append(_Made(name.rpartition(".")[0], self._owner, taken, given, _site()))
 
     def _backward(self, original: Any, loss: Tensor) -> None:
@@ -336,8 +344,9 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._watch.is_backward or func.is_view:
             return func(*args, **kwargs)
-        # What an operation takes is looked at before: it may write there.
-        taken = _flags(tensors_of((args, kwargs)))
+        # What an operation takes is looked at before: it may write there. A number that it writes is its own doing.
+        writes = func._schema.is_mutable
+        taken = _flags(one for one in tensors_of((args, kwargs)) if one.ndim or not writes)
         given = func(*args, **kwargs)
         self._watch.ran(str(func), taken, _flags(tensors_of(given)))
         return given

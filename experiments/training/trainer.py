@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.scheduler import Schedule
 
 __all__ = ["Found", "LogScalar", "Ranked", "Trainer", "backward", "grouped"]
+
+_log = logging.getLogger(__name__)
 
 LogScalar = Callable[[str, float, int], None]
 # A loss; a loss with other scalars by name, logged beside it; or None for a batch that is to be skipped.
@@ -116,6 +119,8 @@ class Trainer:
         self.ranked: Ranked | None = None
         self._norms: dict[str, Tensor | float] = {}
         self._stepped: set[str] = set()
+        # Scalars beside the loss of which it was said that they are not finite.
+        self._told: set[str] = set()
 
     def stop(self) -> None:
         """End the training after this step, or this validation. The epoch ends there; it is validated and saved."""
@@ -286,6 +291,14 @@ class Trainer:
             means = self.ranked.means(means)
         for name, mean in means.items():
             self.log(name, mean, step)
+        for name in self.place.scalars:
+            if not math.isfinite(means[f"train/{name}"]) and name not in self._told:
+                self._told.add(name)
+                _log.warning(
+                    "train/%s, which the task returns beside its loss, is %s by step %d; the loss does not depend on "
+                    "it, so the training goes on",
+                    *(name, means[f"train/{name}"], step),
+                )
         for name, optimizer in self.optimizers.items():
             self.log(_named("lr", name), optimizer.param_groups[0]["lr"], step)
         if self.amp.dtype == "float16":

@@ -312,7 +312,10 @@ def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
         model.train(modes[0])
         loss.module.train(modes[1])
     if value.ndim:
-        raise LossError(f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar")
+        raise LossError(
+            f"loss: {type(loss.module).__name__} returned shape {tuple(value.shape)}, expected a scalar; return the "
+            "mean over the batch, as by .mean(), or its sum"
+        )
     if not value.isfinite() and loss.normalizer(targets) > 0:
         raise LossError(f"loss: is {float(value)} before the first step; look for infinite inputs, targets or weights")
     if isinstance(loss.module, nn.NLLLoss) and not _are_log_probabilities(outputs):

@@ -234,6 +234,17 @@ def test_fit_with_lbfgs_under_float16_raises(data):
         train(data, name="LBFGS", amp=MixedPrecision(CPU, "float16"))
 
 
+def test_scalar_beside_the_loss_that_is_not_finite_is_told_once(data, caplog):
+    class Beside(Supervised):
+        def loss(self, model, batch):
+            return {"loss": super().loss(model, batch), "ratio": torch.tensor(0.0) / 0, "error": torch.tensor(1.0)}
+
+    log = train(data, loss=Beside(loss_for(data)), log_interval=1)[1]
+    assert len(log.of("train/loss")) == len(log.of("train/ratio")) == 6
+    assert caplog.text.count("train/ratio, which the task returns beside its loss, is nan by step 1;") == 1
+    assert caplog.text.count("beside its loss") == 1
+
+
 class Sharpness(torch.optim.SGD):
     """SAM: steps by the gradients where the loss is greatest near by; it wants those at the weights first."""
 

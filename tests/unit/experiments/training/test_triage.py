@@ -52,6 +52,12 @@ class Part(nn.Linear):
             return outputs + (outputs.detach() - outputs.detach().max() - 1).log()
         if self.harm == "overflow" and self.training and Net.is_evil:
             return outputs * 1e38 * 1e38
+        if self.harm == "in place" and self.training and Net.is_evil:
+            outputs[0, 0] = float("nan")
+        if self.harm == "masked" and self.training and Net.is_evil:
+            outputs.masked_fill_(outputs > 0, float("nan"))
+        if self.harm == "unseen" and self.training and Net.is_evil:
+            outputs.detach().numpy()[0, 0] = float("nan")
         if self.harm == "backward" and self.training and Net.is_evil:
             return Poisoned.apply(outputs)
         return outputs
@@ -138,6 +144,9 @@ def replayed(data, bundle, keeper, *parts, **settings):
 PLANTED = {
     "forward": ("log", False, {"phase": "forward", "module": "body.middle", "kind": "Part", "operation": "aten.log"}),
     "overflow": ("overflow", False, {"phase": "forward", "module": "head", "value": "inf", "operation": "aten.mul"}),
+    "in place": ("in place", False, {"phase": "forward", "module": "body.middle", "operation": "aten.copy_"}),
+    "masked": ("masked", False, {"phase": "forward", "module": "body.middle", "operation": "aten.masked_fill_"}),
+    "unseen": ("unseen", False, {"phase": "forward", "module": "body.middle", "operation": None, "site": None}),
     "backward": ("backward", False, {"phase": "backward", "module": "body.middle", "operation": "PoisonedBackward"}),
     "loss": (None, True, {"phase": "loss", "module": None, "operation": "aten.sqrt"}),
 }
@@ -150,8 +159,10 @@ def test_what_is_planted_is_named_by_the_bundle_and_the_replay_says_the_same(dat
     bundle, message = bundle_of(data, keeper, Net(harm, where), Classify(in_loss))
     finding = bundle.incident["finding"]
     assert {name: finding[name] for name in expected} == expected
-    if planted in ("forward", "backward"):
+    if planted in ("forward", "backward", "in place", "masked"):
         assert "test_triage.py:" in finding["site"]
+    if planted == "unseen":
+        assert "its output is nan, by no operation of torch; what writes to its memory by other means" in message
     assert message.endswith(f"Repeat that step with: replay with bundle={bundle.path}")
     said = replayed(data, bundle, Checkpointer(tmp_path / "checkpoints", {}), Net(harm, where), Classify(in_loss))
     assert bundle.incident["summary"] in said.report

@@ -359,7 +359,7 @@ def test_check_loss_with_too_few_scores_raises(three):
 
 
 def test_check_loss_that_is_no_scalar_raises(three):
-    with pytest.raises(LossError, match=r"loss: PerSample returned shape \(8,\), expected a scalar"):
+    with pytest.raises(LossError, match=r"loss: PerSample returned shape \(8,\), expected a scalar; return the mean"):
         check_loss(build(three, "own:PerSample"), nn.Linear(4, 3), three)
 
 
