@@ -88,8 +88,11 @@ def config() -> None:
     normalize_targets = True
     # height and width that images of a folder are resized to, pixels; None keeps their size
     image_size: int | None = None
-    # training samples of an epoch: None all, shuffled; weighted; balanced by class; by_length, in batches of like ones
-    sampler: Literal["weighted", "balanced", "by_length"] | None = None
+    # training samples of an epoch: None all, shuffled; sequential; weighted; balanced by class; by_length, in batches
+    # of like ones; or package.module:Class, as torch's Sampler
+    sampler: str | None = None
+    # further arguments of a sampler of one's own
+    sampler_options: dict[str, Any] = {}
     # of weighted: column of a csv, array of an npz, key of samples that are dicts, or attribute of a dataset
     weights: str | None = None
     # samples of an epoch of training; None takes as many as there are
@@ -148,6 +151,7 @@ def check_config(config: Map) -> None:
         raise DataError(
             f"data.missing=fill: got data.normalize={config.normalize}, expected standard, which knows the means"
         )
+    _check_sampler(config)
     if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(
             f"data.sampler: got {config.sampler} with data.weights={config.weights}, expected data.sampler=weighted "
@@ -162,6 +166,24 @@ def check_config(config: Map) -> None:
     ):
         if config[name] is not None and config[name] < least:
             raise DataError(f"data.{name}: got {config[name]}, expected at least {least}")
+
+
+def _check_sampler(config: Map) -> None:
+    from ingredients.datasets.own_sampler import SAMPLERS, sampler_class
+
+    if config.sampler in (None, *SAMPLERS):
+        if config.sampler_options:
+            raise DataError(
+                f"data.sampler_options: got {to_plain(config.sampler_options)}, but data.sampler={config.sampler} "
+                "takes none; name a class with data.sampler"
+            )
+        return
+    sampler_class(config.sampler, config.sampler_options)
+    if config.epoch_samples is not None:
+        raise DataError(
+            f"data.epoch_samples: got {config.epoch_samples} with data.sampler={config.sampler}, which says itself how "
+            "many samples an epoch has; leave it at None"
+        )
 
 
 @ingredient.named_config

@@ -56,6 +56,7 @@ _LATER: dict[str, Any] = {
     "collate": None,
     "collate_options": {},
     "sampler": None,
+    "sampler_options": {},
     "epoch_samples": None,
     "shuffle_buffer": 0,
     "transforms": [],

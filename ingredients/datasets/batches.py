@@ -15,6 +15,7 @@ from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches
 from ingredients.datasets.fitted import Preparation
 from ingredients.datasets.loading import LoaderBatches, SplitDataset, StructuredSplit
 from ingredients.datasets.normalizing import finisher
+from ingredients.datasets.own_sampler import SAMPLERS
 from ingredients.datasets.placement import Placement, place
 from ingredients.datasets.preparation import Prepared
 from ingredients.datasets.sampling import make_order
@@ -122,6 +123,8 @@ def make_batches(
             options |= {"augmentation": augmentation, "epoch_samples": config["epoch_samples"]}
             is_plain = config["sampler"] is None and not config["shuffle_buffer"]
             options["order"] = None if is_plain or _is_stream(prepared) else make_order(prepared, config, seed)
+            if config["sampler"] not in (None, *SAMPLERS):
+                options["epoch_samples"] = len(options["order"](1))
         splits[split] = _batches_of(prepared, split, placement, config, device, options)
     return Data(
         **splits,

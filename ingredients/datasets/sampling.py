@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ingredients.config.seed import numpy_stream, torch_stream
+from ingredients.datasets.own_sampler import TrainPart, own_order
 from ingredients.datasets.preparation import Prepared
 from ingredients.errors import DataError
 
@@ -65,6 +66,11 @@ def make_order(prepared: Prepared, config: Mapping[str, Any], seed: int) -> Orde
                 "as those that data.collate=pad makes batches of"
             )
         return by_length(prepared.lengths[train], count, config["batch_size"], seed)
+    if sampler == "sequential":
+        return lambda epoch: torch.arange(count) % len(train)
+    if sampler is not None:
+        part = TrainPart(prepared.inputs, train, prepared.targets, prepared.lengths)
+        return own_order(sampler, config["sampler_options"], part, seed)
     if config["shuffle_buffer"]:
         if prepared.shards is None:
             raise DataError(

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from configs import Map
-from ingredients.data import ingredient, load
+from ingredients.data import check_config, ingredient, load
 from ingredients.datasets.batches import make_batches
 from ingredients.datasets.preparation import prepare
 from ingredients.datasets.samples import Source
 from ingredients.datasets.sampling import by_length, drawn, shuffled
-from ingredients.errors import DataError
+from ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")
@@ -162,3 +162,107 @@ def test_sampler_and_weights_belong_together(sampler, weights):
         DataError, match=rf"data.sampler: got {sampler} with data.weights={weights}, expected data.samp"
     ):
         ingredient.checks[0](Map(config))
+
+
+class Chunks(torch.utils.data.Sampler):
+    """Rows of a batch that go on where those of the batch before have ended, as truncated backpropagation wants."""
+
+    def __init__(self, samples, batch_size, shuffle=False):
+        self.samples, self.batch_size, self.shuffle = samples, batch_size, shuffle
+
+    def __iter__(self):
+        rows = torch.arange(len(self.samples) // self.batch_size * self.batch_size).view(self.batch_size, -1)
+        if self.shuffle:
+            rows = rows[torch.randperm(self.batch_size)]
+        return iter(rows.T.flatten().tolist())
+
+
+def beyond(samples):
+    return range(len(samples) + 1)
+
+
+def fewer_each_time(samples, given=[]):
+    given.append(None)
+    return range(len(samples) - len(given))
+
+
+def halves(samples):
+    return [0.5] * len(samples)
+
+
+def positions(batches, epoch=1, start=0):
+    return [batch[0][:, 0].int().tolist() for batch in batches.epoch(epoch, start)]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_sequential_order_is_that_of_the_data(num_workers):
+    changes = {"sampler": "sequential", "split_seed": 1, "epoch_samples": 30, "normalize": "none"}
+    data = made(f"{HERE}:pairs", num_workers, **changes)
+    found = [place for batch in positions(data.train) for place in batch]
+    assert len(found) == 30
+    rounds = found[: data.train.num_samples], found[data.train.num_samples :]
+    assert rounds[0] == sorted(rounds[0])
+    assert rounds[1] == rounds[0][: len(rounds[1])]
+    assert positions(data.train, 2) == positions(data.train, 1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_sampler_of_ones_own_gives_consecutive_chunks_and_resumes_in_the_middle(num_workers, shuffle):
+    options = {"batch_size": 4, "shuffle": shuffle}
+    changes = {"sampler": f"{HERE}:Chunks", "sampler_options": options, "val_fraction": 0.0, "test_fraction": 0.0}
+    changes |= {"normalize": "none"}
+    data = made(f"{HERE}:pairs", num_workers, **changes)
+    found = torch.tensor(positions(data.train))
+    assert found.shape == (10, 4)
+    assert (found.diff(dim=0) == 1).all()
+    assert sorted(found.flatten().tolist()) == list(range(40))
+    assert positions(data.train, 1, 3) == found[3:].tolist()
+    assert (positions(data.train, 2) != found.tolist()) == shuffle
+    torch.rand(5)
+    assert positions(made(f"{HERE}:pairs", **changes).train, 2) == positions(data.train, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampler": "sequentail"}, "data.sampler: got 'sequentail', which is unknown; did you mean sequential?"),
+        ({"sampler": f"{HERE}:Chunkz"}, "has no 'Chunkz'; did you mean 'Chunks'"),
+        (
+            {"sampler": f"{HERE}:Chunks", "sampler_options": {"size": 4}},
+            "data.sampler_options.size: Chunks takes no option 'size'",
+        ),
+        ({"sampler": f"{HERE}:beyond"}, r"gives positions 0 to \d+, and the training part has 0 to \d+"),
+        ({"sampler": f"{HERE}:halves"}, "gives 0.5, expected positions of samples, one whole number for each"),
+    ],
+)
+def test_sampler_of_ones_own_that_cannot_be_is_refused(changes, message):
+    with pytest.raises((DataError, ConfigError), match=message):
+        made(f"{HERE}:pairs", **changes)
+
+
+def test_sampler_with_another_number_of_samples_in_each_epoch_is_refused():
+    data = made(f"{HERE}:pairs", sampler=f"{HERE}:fewer_each_time")
+    with pytest.raises(DataError, match=r"gives \d+ positions in epoch 2, and \d+ in epoch 1; give each epoch as many"):
+        list(data.train.epoch(2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sampler": f"{HERE}:Chunks", "epoch_samples": 5}, "data.epoch_samples: got 5 with data.sampler=.*itself"),
+        ({"sampler_options": {"a": 1}}, "data.sampler_options: got {'a': 1}, but data.sampler=None takes none"),
+    ],
+)
+def test_settings_beside_a_sampler_of_ones_own_are_checked(changes, message):
+    with pytest.raises((DataError, ConfigError), match=message):
+        check_config(
+            Map(
+                {
+                    **DEFAULTS,
+                    "name": f"{HERE}:pairs",
+                    **changes,
+                    "sampler_options": changes.get("sampler_options", {"batch_size": 4}),
+                }
+            )
+        )
