@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ class Finalist:
         name: What it is called.
         sample: n, mean, std and interval over its seeds.
         test: The best finalist's values against these; None for the best one itself.
-        p_holm: p of the test, corrected for the number of tests; None if there is no p.
+        p_holm: p of the test, corrected for the number of pairs of finalists; None if there is no p.
         is_worse: Whether the test finds it worse than the best one.
     """
 
@@ -108,7 +109,7 @@ def judge(
     """Return what the values of finalists on fresh seeds show.
 
     The best mean is tested against each of the others, in pairs where they share seeds, else by Welch's t-test, as
-    `runs.compare` does; p is corrected for the number of tests (Holm).
+    `runs.compare` does; p is corrected for the number of pairs of finalists (Holm).
 
     Args:
         values: For each finalist, by its name, the values by their seeds. What is not finite does not count.
@@ -129,7 +130,10 @@ def judge(
     best = names[0]
     tests = {name: _test(finite[best], finite[name], confidence) for name in names[1:]}
     with_p = {name: test.p for name, test in tests.items() if test.p is not None}
-    corrected = dict(zip(with_p, holm(list(with_p.values())), strict=True))
+    # Which one is the best was chosen by the same values, so that any two could have been the ones to be told apart.
+    among_others = [_test(finite[one], finite[other], confidence).p for one, other in combinations(names[1:], 2)]
+    all_p = [*with_p.values(), *(p for p in among_others if p is not None)]
+    corrected = dict(zip(with_p, holm(all_p), strict=False))
     finalists = [
         Finalist(name, samples[name], tests[name], corrected.get(name), corrected.get(name, 1.0) < 1 - confidence)
         for name in names[1:]

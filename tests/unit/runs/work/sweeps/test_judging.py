@@ -41,13 +41,27 @@ def test_different_seeds_are_compared_by_welch():
     assert found.is_clear
 
 
-def test_p_is_corrected_for_the_number_of_finalists():
+def test_p_is_corrected_for_the_number_of_pairs_of_finalists():
     random = np.random.default_rng(0)
-    values = {name: by_seed(random.normal(mean, 1, 6)) for name, mean in (("a", 0), ("b", 1.5), ("c", 2))}
-    found = judge(values, "minimize")
+    drawn = {name: random.normal(mean, 1, 6) for name, mean in (("a", 0), ("b", 1.5), ("c", 2))}
+    found = judge({name: by_seed(values) for name, values in drawn.items()}, "minimize")
+    assert found.finalists[0].name == "a"
     ps = [finalist.test.p for finalist in found.finalists[1:]]
-    assert [finalist.p_holm for finalist in found.finalists[1:]] == holm(ps)
-    assert holm(ps) != ps
+    of_pairs = holm([*ps, paired_test(drawn["b"], drawn["c"]).p])
+    assert [finalist.p_holm for finalist in found.finalists[1:]] == of_pairs[:2]
+    assert of_pairs[:2] != holm(ps)
+
+
+@pytest.mark.parametrize("are_paired", [True, False])
+@pytest.mark.parametrize("num", [2, 3, 4])
+def test_of_equal_finalists_at_most_one_in_twenty_is_called_worse(num, are_paired):
+    random, num_found, num_times = np.random.default_rng(num), 0, 1500
+    for _ in range(num_times):
+        start = [0 if are_paired else 100 * place for place in range(num)]
+        values = {str(place): by_seed(random.normal(size=10), start[place]) for place in range(num)}
+        num_found += any(finalist.is_worse for finalist in judge(values, "minimize").finalists)
+    # Two standard deviations above what was asked for.
+    assert num_found / num_times <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / num_times)
 
 
 @pytest.mark.parametrize(
