@@ -23,8 +23,6 @@ os.environ["SACRISTAN_CACHE"] = ""
 # Python knows stale bytecode by size and second, and tests change sources more quickly than that: processes write none,
 # and find that of the lab, which is compiled when pytest starts.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-# Two streams that are not buffered, and go to two files, are recorded as they come: parts of lines.
-os.environ.pop("PYTHONUNBUFFERED", None)
 
 import hypothesis
 import pymongo

@@ -135,9 +135,9 @@ def _line_by_line() -> Iterator[None]:
 
     That is so of a stream to which one in its place passes on, too.
     """
-    streams = (sys.stdout, *getattr(sys.stdout, "__dict__", {}).values())
-    texts = [each for each in streams if isinstance(each, io.TextIOWrapper) and not each.closed]
-    kept_back = [each for each in texts if _descriptor(each) == 1 and not each.line_buffering]
+    passed_on = [each for each in getattr(sys.stdout, "__dict__", {}).values() if _descriptor(each) == 1]
+    texts = [each for each in (sys.stdout, *passed_on) if isinstance(each, io.TextIOWrapper)]
+    kept_back = [each for each in texts if not each.line_buffering]
     for each in kept_back:
         each.reconfigure(line_buffering=True)
     try:

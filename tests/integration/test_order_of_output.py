@@ -72,7 +72,8 @@ def test_lines_keep_their_order(tmp_path, request, where):
 
     following = threading.Thread(target=follow)
     following.start()
-    process = Process([sys.executable, "recorded.py"], cwd=tmp_path, stdout=theirs, stderr=theirs)
+    environ = {**os.environ, "PYTHONUNBUFFERED": ""}  # else there is nothing to keep back
+    process = Process([sys.executable, "recorded.py"], cwd=tmp_path, stdout=theirs, stderr=theirs, env=environ)
     os.close(theirs)
     assert process.wait(60) == 0
     following.join(60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from runs.stores.opening import open_store
@@ -72,7 +74,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("kind", ["cells", "tee"])
 def test_output_to_a_replaced_stream_is_recorded_once(tmp_path, start, kind):
-    start(tmp_path, BODY, kind).finish()
+    # Two streams that are not buffered, and go to two files, are recorded as they come: parts of lines.
+    start(tmp_path, BODY, kind, env={**os.environ, "PYTHONUNBUFFERED": ""}).finish()
     lines = _output(tmp_path).splitlines()
     expected = ["printed line", "said line", "WARNING:some:logged line", "line of a child"]
     assert [lines.count(line) for line in expected] == [1, 1, 1, 1], lines

@@ -13,7 +13,7 @@ from runs.work.sweeps.definition import Definition
 from runs.work.sweeps.judging import Judgement, choose_finalists, fresh_seeds, judge
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.spec import Objective
-from runs.work.sweeps.status import Watcher
+from runs.work.sweeps.status import Watcher, say
 from runs.work.sweeps.supervising import supervise
 from runs.work.sweeps.trials import Means
 
@@ -29,7 +29,7 @@ def finals(
     num_seeds: int,
     num_finalists: int = 3,
     log: Path,
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = say,
 ) -> Judgement:
     """Run the best points of a sweep again on seeds that the search did not use, and judge them by those runs alone.
 

@@ -20,7 +20,7 @@ from runs.errors import SweepError
 from runs.work.sweeps.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
 from runs.work.sweeps.extras import needing_extra
 from runs.work.sweeps.place import Place
-from runs.work.sweeps.status import Status, Watcher
+from runs.work.sweeps.status import Status, Watcher, say
 from runs.work.sweeps.supervising import display
 from runs.work.sweeps.trials import Means
 
@@ -74,7 +74,7 @@ def run_array(
     num_agents: int,
     resources: Mapping[str, float],
     options: Mapping[str, Any],
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = say,
 ) -> Status:
     """Submit agents as an array job, show how the sweep stands until it has ended, and return that.
 

@@ -18,9 +18,14 @@ from runs.work.sweeps.trial_runs import setting_text
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["Status", "Watcher", "check_not_all_failed", "command_line", "parameters_text", "status_lines"]
+__all__ = ["Status", "Watcher", "check_not_all_failed", "command_line", "parameters_text", "say", "status_lines"]
 
 _SHOWN = 8
+
+
+def say(line: str) -> None:
+    """Print a line, into a pipe at once, too."""
+    print(line, flush=True)  # noqa: T201 - the terminal is whom it is for
 
 
 @dataclasses.dataclass(frozen=True)

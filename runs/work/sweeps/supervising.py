@@ -17,7 +17,7 @@ from runs.rerun.wording import end_text
 from runs.work.sweeps.agent_process import END_BOUND_S, AgentProcess, Worker, agent_request
 from runs.work.sweeps.place import Place
 from runs.work.sweeps.printed import last_line
-from runs.work.sweeps.status import Status, Watcher, parameters_text, status_lines
+from runs.work.sweeps.status import Status, Watcher, parameters_text, say, status_lines
 from runs.work.sweeps.trials import Means
 
 __all__ = ["display", "supervise"]
@@ -34,7 +34,7 @@ def supervise(
     means: Means,
     workers: Sequence[dict[str, str]],
     log: Path,
-    show: Callable[[str], None] = print,
+    show: Callable[[str], None] = say,
     start: Callable[[dict[str, Any], IO[bytes]], Worker] = AgentProcess,
 ) -> Status:
     """Let agents work on a sweep until it is done, and show how it stands; return that.
