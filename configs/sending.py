@@ -1,4 +1,4 @@
-"""How a config gets to the processes that `multiprocessing` starts: as it is, not as the plain dict of a pickle."""
+"""Sending configs to processes of `multiprocessing` as they are; other pickles hold plain dicts."""
 
 from __future__ import annotations
 
