@@ -105,6 +105,20 @@ def wait_for() -> Callable[..., object]:
     return _wait_for
 
 
+TEE = """
+class Tee:
+    "As people write it: it passes on to the stream that was there."
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text):
+        return self.stream.write(text)
+
+    def flush(self):
+        self.stream.flush()
+"""
+
 CLOCK = r"""
 #define _GNU_SOURCE
 #include <sys/syscall.h>

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from runs.stores.opening import open_store
-from tests.integration.conftest import HEAD
+from tests.integration.conftest import HEAD, TEE
 from tests.processes import Process
 
 BODY = """
@@ -25,20 +25,7 @@ def main(_log):
         if number % 100 == 0:
             os.system(f"echo {number} of a child; echo {number} of a child 1>&2")
 """
-# As people write it.
-REPLACED = """
-class Tee:
-    def __init__(self, stream):
-        self.stream = stream
-
-    def write(self, text):
-        return self.stream.write(text)
-
-    def flush(self):
-        self.stream.flush()
-
-sys.stdout = Tee(sys.stdout)
-"""
+REPLACED = f"{TEE}\nsys.stdout = Tee(sys.stdout)\n"
 LINES = [
     line
     for number in range(1000)

@@ -7,24 +7,15 @@ import os
 import pytest
 
 from runs.stores.opening import open_store
+from tests.integration.conftest import TEE
 
-BODY = """
+BODY = TEE
+BODY += """
 import contextlib, io, logging
 
 class Cells(io.StringIO):
     "As a notebook's: no descriptor."
 
-class Tee:
-    "As people write it: it passes on to the stream that was there."
-
-    def __init__(self, stream):
-        self.stream = stream
-
-    def write(self, text):
-        return self.stream.write(text)
-
-    def flush(self):
-        self.stream.flush()
 
 ex.observers.append(FileObserver("runs"))
 
