@@ -110,9 +110,7 @@ class _Made:
 
 def take_step(trainer: Trainer, group: Sequence[Any]) -> tuple[Tensor | None, bool]:
     """Let the training take one step, and return its loss, and whether the sole optimizer stepped; gradients stay."""
-    if trainer.steps_itself:
-        return trainer.own_step(list(group)), False
-    return trainer.ordinary_step(list(group), trainer.optimizers[""])
+    return trainer.bound_step()(list(group))
 
 
 def non_finite_gradients(trainer: Trainer) -> list[str]:

@@ -10,6 +10,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from experiments.training.callbacks import Callbacks
 from experiments.training.divergence import DivergenceCheck
 from experiments.training.evaluation import evaluate
@@ -104,31 +107,32 @@ class Session:
         place, amp, check = trainer.place, trainer.amp, self.check
         num_steps, log_interval = self.num_steps, self.log_interval
         sole = None if trainer.steps_itself else trainer.optimizers[""]
+        take_step, is_due = trainer.bound_step(), keeper.is_due
         schedule = trainer.schedules.get("")
         # A number costs nothing on the CPU; on a GPU it would have to be waited for.
         on_cpu = amp.device.type == "cpu"
         is_sum, losses = task.is_sum, place.losses
+        # Of a compiled model, the loss may lie where the next step writes.
+        keeps = torch.clone if any(hasattr(part, "_orig_mod") for part in task.modules(trainer.model)) else _as_it_is
 
         trainer.model.train()
         if task.module is not None:
             task.module.train()
         self.watch.start(place)
-        for group in keeper.until_stopped(grouped(self.watch.epoch(epoch, place.batch), amp.accumulate)):
+        groups = grouped(self.watch.epoch(epoch, place.batch), amp.accumulate)
+        for group in keeper.until_stopped(groups) if trainer.data.train.is_read else groups:
             place.batch += len(group)
             num_samples = sum(map(task.weight, group)) if is_sum else 0
             step = place.step + 1
             trainer.is_logged = is_logged = step % log_interval == 0 or step == num_steps
-            if sole is None:
-                batch_loss = trainer.own_step(group)
-                del group
-            else:
-                batch_loss, stepped = trainer.ordinary_step(group, sole)
+            batch_loss, stepped = take_step(group)
+            del group
             if is_sum and batch_loss is not None:
                 batch_loss = batch_loss.detach() / num_samples
             if batch_loss is None:
                 losses.append(None)  # the task skipped it
             else:
-                losses.append(batch_loss.item() if on_cpu else batch_loss.detach())
+                losses.append(batch_loss.item() if on_cpu else keeps(batch_loss.detach()))
             place.step = step
             if is_logged:
                 mean = trainer.log_step(step)
@@ -146,7 +150,8 @@ class Session:
             if callbacks.look_at_steps:
                 callbacks.after_step(trainer)
                 trainer.clear_added()
-            if keeper.is_due(step):
+                take_step = trainer.bound_step()  # it may have changed what a step is made of
+            if is_due(step):
                 keeper.save(place, self.parts)
             if place.stopped:
                 break
@@ -187,6 +192,10 @@ class Session:
         improved = bool(metrics) and self.monitor.update(metrics, epoch)
         final = epoch == self.epochs or self.is_stopped
         self.keeper.save(place, self.parts, metrics if improved else None, final=final, evaluated=trainer.evaluated)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def steps_per_epoch(batches: Batches, accumulate: int) -> int:

@@ -36,8 +36,8 @@ class Speed:
         train_s: Seconds of training.
         samples: Samples trained on.
         steps: Steps, skipped ones included.
-        peak_memory_bytes: Most memory that was used: on CUDA what tensors took of the device, else that of the process;
-            None where the system does not tell.
+        peak_memory_bytes: Most memory that was used: on CUDA what tensors took of the device in the training, else that
+            of the process; None where the system does not tell.
         data_wait: Share of `train_s` that was spent waiting for data, from 0 to 1; None for batches cut from memory.
     """
 
@@ -87,6 +87,8 @@ class Stopwatch:
         self._samples = 0
         self._steps = 0
         self._began = (0.0, 0, 0)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)  # the peak is that of the training, not of what came before
 
     def start(self, place: Place) -> None:
         """Begin to time an epoch, at `place` of it."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KeptStream",
+    "by_device",
     "global_states",
     "global_stream",
     "look_stream",
@@ -95,11 +96,27 @@ def look_stream(*name: str | int) -> Iterator[None]:
         name: Added to the name of the stream, such as the number of a rank.
     """
     states = global_states()
-    seed_globals(0, "look", *name)
+    _seed(stream_seed(0, "look", *name), states)
     try:
         yield
     finally:
         set_global_states(states)
+
+
+def _seed(value: int, states: Mapping[str, Any]) -> None:
+    """Seed the global generators whose states are in `states`.
+
+    `torch.manual_seed` would keep a note of each call, with its traceback, for devices that are never used.
+    """
+    import torch
+
+    random.seed(value)
+    np.random.seed(value % 2**32)
+    torch.random.default_generator.manual_seed(value)
+    if "cuda" in states:
+        torch.cuda.manual_seed_all(value)
+    if "mps" in states:
+        torch.mps.manual_seed(value)
 
 
 class KeptStream:
@@ -154,6 +171,7 @@ def global_states() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         states["cuda"] = torch.cuda.get_rng_state_all()
+        states["cuda_device"] = torch.cuda.current_device()
     if torch.backends.mps.is_available():
         states["mps"] = torch.mps.get_rng_state()
     return states
@@ -162,7 +180,8 @@ def global_states() -> dict[str, Any]:
 def set_global_states(states: Mapping[str, Any]) -> None:
     """Put the global generators where they were when `global_states` was called.
 
-    Those of GPUs are set as far as there are as many.
+    Those of GPUs are set as far as there are as many. The state of the current GPU goes to the one that is current now,
+    as where a training goes on at `cuda:0` that was at `cuda:1`.
     """
     import torch
 
@@ -172,7 +191,23 @@ def set_global_states(states: Mapping[str, Any]) -> None:
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(states["torch"])
     if torch.cuda.is_available():
-        for device, state in enumerate(states.get("cuda", ())[: torch.cuda.device_count()]):
+        for device, state in by_device(states, torch.cuda.current_device(), torch.cuda.device_count()).items():
             torch.cuda.set_rng_state(state, device)
     if torch.backends.mps.is_available() and "mps" in states:
         torch.mps.set_rng_state(states["mps"])
+
+
+def by_device(states: Mapping[str, Any], current: int, count: int) -> dict[int, Any]:
+    """Return which state each GPU gets, by its number.
+
+    Args:
+        states: What `global_states` returned, maybe on another machine.
+        current: Number of the current GPU.
+        count: Number of GPUs.
+    """
+    saved = states.get("cuda", ())
+    found = dict(enumerate(saved[:count]))
+    was = states.get("cuda_device", current)
+    if was < len(saved):
+        found[current] = saved[was]
+    return found

@@ -70,8 +70,9 @@ class Measures:
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs of the model, targets as the loss takes them."""
-        self._pending.append((outputs.detach(), targets))
         held_back = self._held_back or (1 if outputs.device.type == "cpu" else _HELD_BACK)
+        # The next replay of a CUDA graph, as model.compile=reduce-overhead makes them, writes over the outputs.
+        self._pending.append((outputs.detach() if held_back == 1 else outputs.detach().clone(), targets))
         if len(self._pending) >= held_back or sum(each.numel() for each, _ in self._pending) > _MOST_NUMBERS:
             self._measure()
 

@@ -116,7 +116,12 @@ class Ranks:
         """Return the greatest of the numbers that ranks gave to the last call, and begin to exchange those of this one.
 
         So nobody waits for it, and all ranks know the same after the same step.
+
+        Raises:
+            RankError: If another rank is known to have failed: what was exchanged with it since may be anything.
         """
+        if self._notices is not None:
+            self._notices.check()
         pending, self._pending = self._pending, self._begin(number)
         return 0 if pending is None else self._end(pending)
 

@@ -122,13 +122,25 @@ class Notices:
         self._watching.start()
 
     def _watch(self) -> None:
-        while not self._has_left.wait(_WATCH_S) and not self._is_alone:
-            end = self._read("failed")
-            if end is not None and end["rank"] != self.world.rank:
-                self._known = self._error_of(end["rank"], end)
-                with contextlib.suppress(RuntimeError):
-                    self.put(f"knows/{self.world.rank}", True)
-                return
+        while self._known is None and not self._is_alone and not self._has_left.wait(_WATCH_S):
+            self._known = self._failed()
+        if self._has_left.is_set():
+            return
+        if self._is_alone:
+            self._known = self._known or self._gone()
+        if self._known is not None:
+            with contextlib.suppress(RuntimeError):
+                self.put(f"knows/{self.world.rank}", True)
+            if self._known.status == "FAILED":
+                _abort_collectives()
+
+    def check(self) -> None:
+        """Raise the error of a rank that is known to have failed; asks nobody.
+
+        Of a signal all ranks know after the same step, and save their state: that is no error here.
+        """
+        if self._known is not None and self._known.status == "FAILED":
+            raise self._known
 
     def leave(self, *, well: bool) -> None:
         """Look no more; first wait until the others know why, some seconds at most, if their store goes with this rank.
@@ -156,13 +168,26 @@ class Notices:
         """
         if self._known is not None:
             return self._known
-        others = [rank for rank in range(self.world.size) if rank != self.world.rank]
-        ends = {rank: self._read(f"end/{rank}") for rank in others}
-        for rank, end in ends.items():
+        for rank in self._others():
+            end = self._read(f"end/{rank}")
             if end is not None and end["status"] in _BAD:
                 return self._error_of(rank, end)
-        for rank, end in ends.items():
-            if end is None and self._is_gone(rank):
+        return self._gone()
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.world.size) if rank != self.world.rank]
+
+    def _failed(self) -> RankError | None:
+        """Return what `ended` does, asking the store for one notice alone."""
+        end = self._read("failed")
+        if end is not None and end["rank"] != self.world.rank:
+            return self._error_of(end["rank"], end)
+        return self._gone()
+
+    def _gone(self) -> RankError | None:
+        """Return the error of a rank of this node that is gone without a word."""
+        for rank in self._others():
+            if self._is_gone(rank) and self._read(f"end/{rank}") is None:
                 return RankError(
                     f"{self._name(rank)} is gone without a word: it was killed (kill -9, or out of memory), or crashed",
                     rank,
@@ -206,6 +231,18 @@ class Notices:
         if person is None or person["host"] != socket.gethostname() or person["start"] is None:
             return False
         return start_of(person["pid"]) != person["start"]
+
+
+def _abort_collectives() -> None:
+    """Abort what this process waits for in NCCL, where it would not hear of a rank that is gone before the timeout.
+
+    A collective that is aborted returns as if it were done, whatever lies in its memory; see `Notices.check`.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized() and dist.group.WORLD is not None and "nccl" in dist.get_backend_config():
+        with contextlib.suppress(RuntimeError):
+            dist.group.WORLD.abort()
 
 
 def _me() -> dict[str, Any]:

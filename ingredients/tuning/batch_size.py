@@ -18,7 +18,19 @@ from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
 from ingredients.tuning.lr_range import step, unchanged
 
-__all__ = ["BatchSizes", "Tried", "draw", "largest", "largest_batch", "print_sizes"]
+__all__ = ["BatchSizes", "Tried", "batch_of", "draw", "is_out_of_memory", "largest", "largest_batch", "print_sizes"]
+
+# What errors of CUDA's libraries say where there is no memory for them.
+_OF_MEMORY = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+    "Unable to find a valid cuDNN algorithm",
+    "unable to find an engine to execute this computation",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,11 +113,13 @@ def largest_batch(
             with unchanged(model, loss, optimizer, amp):
                 model.train()
                 for _ in range(2):  # at the second step the optimizer has its own state
-                    batch = _batch_of(batches, size)
+                    batch = batch_of(batches, size)
                     began = time.perf_counter()
                     step(model, loss, [batch], optimizer, amp)  # waits for the device
                     seconds = time.perf_counter() - began
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             tried.append(Tried(size, None, None))
             return False
         finally:
@@ -151,13 +165,29 @@ def draw(found: BatchSizes, path: Path) -> None:
     figure.savefig(path)
 
 
-def _batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a batch of the first samples of an epoch."""
-    parts, count = [], 0
-    for batch in batches.epoch(1):
-        parts.append(batch)
-        count += len(batch[1])
-        if count >= size:
+def batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a batch of the first samples of an epoch; its memory is taken once."""
+    whole: tuple[torch.Tensor, torch.Tensor] | None = None
+    count = 0
+    for inputs, targets in batches.epoch(1):
+        if whole is None and len(targets) >= size:
+            return inputs[:size], targets[:size]
+        if whole is None:
+            whole = (inputs.new_empty(size, *inputs.shape[1:]), targets.new_empty(size, *targets.shape[1:]))
+        stop = min(count + len(targets), size)
+        whole[0][count:stop] = inputs[: stop - count]
+        whole[1][count:stop] = targets[: stop - count]
+        count = stop
+        if count == size:
             break
-    inputs, targets = (torch.cat(column)[:size] for column in zip(*parts, strict=True))
-    return inputs, targets
+    if whole is None:
+        raise DeviceError("training.find_batch_size: got no training samples, expected at least one")
+    return whole[0][:count], whole[1][:count]
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Tell whether an error says that the device has no memory left: torch's own, or one of cuBLAS or cuDNN.
+
+    These allocate workspaces themselves. Where cuDNN finds none small enough, it says that it has no engine.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or any(mark in str(error) for mark in _OF_MEMORY)

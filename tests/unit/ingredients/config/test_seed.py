@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
+from ingredients.config.seed import (
+    by_device,
+    global_stream,
+    look_stream,
+    numpy_stream,
+    seed_globals,
+    stream_seed,
+    torch_stream,
+)
 
 
 def draw():
@@ -113,3 +121,22 @@ def test_global_stream_does_not_import_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_looking_at_a_training_leaves_no_notes_for_devices_that_are_not_used():
+    torch.manual_seed(0)
+    before = len(torch.cuda._queued_calls)
+    for _ in range(3):
+        with look_stream():
+            torch.rand(1)
+    assert len(torch.cuda._queued_calls) == before
+
+
+def test_state_of_the_gpu_that_was_trained_on_goes_to_the_current_one():
+    saved = {"cuda": ["a", "b"], "cuda_device": 1}
+    assert by_device(saved, current=0, count=2) == {0: "b", 1: "b"}
+    assert by_device(saved, current=0, count=1) == {0: "b"}
+    assert by_device(saved, current=1, count=2) == {0: "a", 1: "b"}
+    assert by_device(saved, current=2, count=3) == {0: "a", 1: "b", 2: "b"}
+    assert by_device({"cuda": ["a", "b"]}, current=0, count=1) == {0: "a"}
+    assert by_device({}, current=0, count=2) == {}

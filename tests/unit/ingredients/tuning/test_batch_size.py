@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -8,7 +10,16 @@ from ingredients.datasets.batches import TensorBatches
 from ingredients.errors import DeviceError
 from ingredients.losses.building import Loss
 from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.batch_size import BatchSizes, Tried, draw, largest, largest_batch, print_sizes
+from ingredients.tuning.batch_size import (
+    BatchSizes,
+    Tried,
+    batch_of,
+    draw,
+    is_out_of_memory,
+    largest,
+    largest_batch,
+    print_sizes,
+)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 8, 100])
@@ -38,6 +49,37 @@ def parts(device, num_samples=64, width=4):
 def test_batch_size_is_looked_for_on_cuda_alone():
     with pytest.raises(DeviceError, match="got the device cpu, expected cuda"):
         largest_batch(*parts(torch.device("cpu")))
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 20, 64, 100])
+def test_batch_to_try_holds_the_first_samples_of_an_epoch(size):
+    inputs, targets = torch.arange(64.0).view(64, 1), torch.arange(64)
+    found = batch_of(TensorBatches(inputs, targets, 8), size)
+    assert torch.equal(found[0], inputs[:size])
+    assert torch.equal(found[1], targets[:size])
+
+
+def test_batch_to_try_takes_its_memory_once():
+    batches = TensorBatches(torch.zeros(4096, 256), torch.zeros(4096, dtype=torch.long), 8)
+    with torch.profiler.profile(profile_memory=True) as profile:
+        batch_of(batches, 4096)
+    events = profile.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    peak = max(itertools.accumulate(nbytes for _, nbytes in changes))
+    assert peak < 1.1 * 4096 * 257 * 4 + 2**16
+
+
+@pytest.mark.parametrize(
+    ("error", "is_of_memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
+    ],
+)
+def test_errors_of_memory_are_told_from_others(error, is_of_memory):
+    assert is_out_of_memory(error) == is_of_memory
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
