@@ -304,7 +304,7 @@ class _Watch:
         if made and not is_mask and not any(part in name for part in _NO_MAKERS):
             self.operations.append(_Made(name.rpartition(".")[0], self._owner, taken, given, _site()))
 
-    def _backward(self, original: Any, loss: Tensor) -> None:
+    def _backward(self, original: Any, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         self.losses.append(_flags([loss]))
         self._claim([loss], None)
         hooks = [node.register_hook(functools.partial(self._ran_backward, node)) for node in self._owners]

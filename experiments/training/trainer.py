@@ -16,7 +16,7 @@ from ingredients.checkpoints.training_state import Place
 from ingredients.datasets.batches import Data
 from ingredients.errors import ConfigError, LossError
 from ingredients.precision.closures import recomputes_loss
-from ingredients.precision.mixed_precision import MixedPrecision
+from ingredients.precision.mixed_precision import MixedPrecision, parameters_of
 from ingredients.scheduler import Schedule
 
 __all__ = ["Found", "LogScalar", "Ranked", "Trainer", "backward", "grouped"]
@@ -150,10 +150,7 @@ class Trainer:
         Raises:
             ConfigError: If there is no such optimizer.
         """
-        if optimizer not in self.optimizers:
-            there = ", ".join(self.optimizers) or "none"
-            raise ConfigError(f"optimizer: the step asks for {optimizer!r}; there are: {there}")
-        chosen, group = self.optimizers[optimizer], list(group)
+        chosen, group = self._optimizer(optimizer), list(group)
         chosen.zero_grad()
         if recomputes_loss(chosen):
             found, stepped = self._closure_step(loss_of, group, chosen)
@@ -163,11 +160,82 @@ class Trainer:
             stepped = found is not None and self.amp.step(chosen)
         if found is None:
             return None
-        self._norms[optimizer] = self.amp.grad_norm(chosen) if self.is_logged else 0.0
+        self._note_step(optimizer, stepped)
         self.amp.update()
-        if stepped:
-            self._stepped.add(optimizer)
         return found.detach()
+
+    def minimize_each(
+        self, losses_of: Callable[[Any], Mapping[str, Tensor]], group: Iterable[Any]
+    ) -> dict[str, Tensor]:
+        """Let several optimizers take one step, each on a loss of its own, where the losses share a forward pass.
+
+        An optimizer's parameters get the gradients of its loss alone. All gradients are computed before any optimizer
+        steps. Precision, the scale of float16, clipping and accumulation are those of the training.
+
+        Args:
+            losses_of: Returns the losses of a micro-batch by the names of the optimizers, under autocast; the same
+                names for each micro-batch.
+            group: The micro-batches of the step.
+
+        Returns:
+            The losses by name, detached.
+
+        Raises:
+            ConfigError: If there is no such optimizer, or one recomputes its loss.
+        """
+        losses: dict[str, Tensor] = {}
+        for batch, share in self._shares(list(group)):
+            with self.amp.context:
+                found = {name: loss * share for name, loss in losses_of(batch).items()}
+            if not losses:
+                for name in found:
+                    if recomputes_loss(self._optimizer(name)):
+                        kind = type(self.optimizers[name]).__name__
+                        raise ConfigError(f"optimizer: {kind} recomputes its loss; take its step by trainer.minimize")
+                    self.optimizers[name].zero_grad()
+            elif losses.keys() != found.keys():
+                raise ConfigError(
+                    f"task: got losses of {', '.join(found) or 'none'} for a micro-batch, expected those of "
+                    f"{', '.join(losses)}, as for the first one"
+                )
+            for left, (name, loss) in zip(reversed(range(len(found))), found.items(), strict=True):
+                trained = [p for p in parameters_of(self.optimizers[name]) if p.requires_grad]
+                self.amp.backward(loss, trained, retain_graph=left > 0)
+                losses[name] = losses.get(name, 0.0) + _precise(loss.detach())
+        for name, loss in losses.items():
+            self.batch_loss = loss if self._keeps_loss else None
+            self._note_step(name, self.amp.step(self.optimizers[name]))
+        if losses:
+            self.amp.update()
+        return losses
+
+    def _shares(self, group: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """Yield micro-batches with their shares of the whole, but those without weight."""
+        if len(group) == 1 or self.task.is_sum:
+            yield from ((batch, 1.0) for batch in group)
+            return
+        weights = [self.task.weight(batch) for batch in group]
+        total, counted = sum(weights), _fetched(weights)
+        for batch, weight, number in zip(group, weights, counted, strict=True):
+            if number != 0 or not any(counted):  # the mean over nothing is NaN
+                yield batch, weight / total
+
+    def _optimizer(self, name: str) -> torch.optim.Optimizer:
+        """Return an optimizer by its name.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        if name not in self.optimizers:
+            there = ", ".join(self.optimizers) or "none"
+            raise ConfigError(f"optimizer: the step asks for {name!r}; there are: {there}")
+        return self.optimizers[name]
+
+    def _note_step(self, name: str, stepped: bool) -> None:
+        """Note for the log and the schedules what an optimizer did."""
+        self._norms[name] = self.amp.grad_norm(self.optimizers[name]) if self.is_logged else 0.0
+        if stepped:
+            self._stepped.add(name)
 
     # ------------------------------------------------------------------ for the loop
 
@@ -401,7 +469,8 @@ def backward(
             parts = found if isinstance(found, Mapping) else {"loss": found}
             batch_loss = parts["loss"] * share if "loss" in parts else note(parts)
         amp.backward(batch_loss)
-        whole = batch_loss.detach() if whole is None else whole + batch_loss.detach()
+        part = _precise(batch_loss.detach())
+        whole = part if whole is None else whole + part
         for name, value in parts.items():
             beside[name] = beside.get(name, 0.0) + torch.as_tensor(value).detach() * share
     if whole is None:
@@ -414,6 +483,11 @@ def backward(
     if len(beside) > 1:
         note(beside)
     return whole
+
+
+def _precise(loss: Tensor) -> Tensor:
+    """Return a part of a loss in a type that does not lose digits where parts are added up."""
+    return loss.float() if loss.dtype in (torch.float16, torch.bfloat16) else loss
 
 
 def _fetched(weights: Sequence[Tensor | int]) -> Sequence[float]:

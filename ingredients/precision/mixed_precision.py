@@ -19,7 +19,7 @@ import contextlib
 import functools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor
 from ingredients.errors import PrecisionError
 from ingredients.precision.closures import starts_from_gradients
 
-__all__ = ["MixedPrecision", "auto_dtype"]
+__all__ = ["MixedPrecision", "auto_dtype", "parameters_of"]
 
 DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -137,11 +137,20 @@ class MixedPrecision:
         """Return the context to compute the forward pass and the loss in."""
         return self.context
 
-    def backward(self, loss: Tensor) -> None:
-        """Add the gradients of `loss`, scaled where float16 needs it."""
+    def backward(self, loss: Tensor, inputs: Sequence[Tensor] | None = None, *, retain_graph: bool = False) -> None:
+        """Add the gradients of `loss`, scaled where float16 needs it.
+
+        Args:
+            loss: A scalar.
+            inputs: The parameters that get gradients; None for all.
+            retain_graph: Whether another loss of the same graph comes after it.
+        """
         if self._scaling:
             loss = self.scaler.scale(loss)
-        loss.backward()
+        if inputs is None and not retain_graph:
+            loss.backward()
+        else:
+            loss.backward(inputs=inputs, retain_graph=retain_graph)
 
     def look_before_steps(self, look: Callable[[torch.optim.Optimizer], bool] | None) -> None:
         """Have `look` called before an optimizer steps, on gradients that are unscaled and not clipped.
@@ -199,11 +208,11 @@ class MixedPrecision:
 
         On a GPU it is a tensor there, so that nothing waits for it here.
         """
-        norm = self._norms[optimizer] if optimizer in self._norms else _total_norm(_parameters(optimizer))
+        norm = self._norms[optimizer] if optimizer in self._norms else _total_norm(parameters_of(optimizer))
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of gradients that are split over ranks
 
     def _clip(self, optimizer: torch.optim.Optimizer) -> None:
-        parameters = _parameters(optimizer)
+        parameters = parameters_of(optimizer)
         if self.clip_norm is not None:
             self._norms[optimizer] = torch.nn.utils.clip_grad_norm_(parameters, self.clip_norm)
         else:
@@ -272,7 +281,8 @@ def _total_norm(parameters: list[Tensor]) -> Tensor | float:
     return math.hypot(*(torch.linalg.vector_norm(gradient).item() for gradient in gradients))
 
 
-def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return what an optimizer trains."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -280,4 +290,4 @@ def _without_momenta(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Return the parameters for which a fused SGD is about to make momenta; of other optimizers none."""
     if not (isinstance(optimizer, torch.optim.SGD) and getattr(optimizer, "_step_supports_amp_scaling", False)):
         return []
-    return [one for one in _parameters(optimizer) if optimizer.state.get(one, {}).get("momentum_buffer") is None]
+    return [one for one in parameters_of(optimizer) if optimizer.state.get(one, {}).get("momentum_buffer") is None]

@@ -310,6 +310,76 @@ def test_gan_is_the_plain_loop_of_torch(data, dtype):
     assert all(norm > 0 for norm in of(log, "train/critic/grad_norm"))
 
 
+class ActorCritic(Task):
+    """Two losses of one forward pass: the generator's depends on the critic's outputs, and the other way round."""
+
+    def losses(self, model, batch):
+        made = model["generator"](batch[0])
+        judged = model["critic"](made)
+        return {"generator": (judged - 1).square().mean(), "critic": (judged - batch[0].mean(1, True)).square().mean()}
+
+    def step(self, trainer, group):
+        found = trainer.minimize_each(lambda batch: self.losses(trainer.model, batch), group)
+        return {"loss": found["generator"], "value": found["critic"]}
+
+    def measure(self, model, batch):
+        return {"loss": self.losses(model, batch)["generator"]}
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("dtype", ["off", "bfloat16", "float16"])
+def test_losses_of_one_forward_pass_are_minimised_each_by_its_optimizer(data, dtype, accumulate):
+    model = pair()
+    amp = MixedPrecision(CPU, dtype, init_scale=1024.0, accumulate=accumulate)
+    _, log, _ = train(ActorCritic(), data, model, optimizers_of(model), amp=amp)
+    plain = pair()
+    optimizers = optimizers_of(plain)
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype == "float16", init_scale=1024.0)
+    cast = {"off": None, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
+    expected = []
+    for _ in range(2):
+        for first in range(0, 20, 8 * accumulate):
+            whole = INPUTS[first : min(first + 8 * accumulate, 20)]
+            for optimizer in optimizers.values():
+                optimizer.zero_grad()
+            sums = dict.fromkeys(optimizers, 0.0)
+            for batch in whole.split(8):
+                with torch.autocast("cpu", cast, enabled=cast is not None):
+                    losses = ActorCritic().losses(plain, (batch,))
+                for name, loss in losses.items():
+                    part = loss * (len(batch) / len(whole))
+                    trained = list(plain[name].parameters())
+                    found = torch.autograd.grad(scaler.scale(part), trained, retain_graph=True)
+                    for parameter, gradient in zip(trained, found, strict=True):
+                        parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+                    sums[name] += part.item()
+            for name in losses:
+                scaler.step(optimizers[name])
+            scaler.update()
+            expected.append(sums)
+    assert torch.equal(weights(model), weights(plain))
+    assert of(log, "train/loss") == pytest.approx([sums["generator"] for sums in expected], rel=1e-6)
+    assert of(log, "train/value") == pytest.approx([sums["critic"] for sums in expected], rel=1e-6)
+    assert all(norm > 0 for name in optimizers for norm in of(log, f"train/{name}/grad_norm"))
+
+
+def test_losses_that_no_optimizer_takes_are_refused(data):
+    model = pair()
+    with pytest.raises(ConfigError, match="the step asks for 'critic'; there are: generator"):
+        train(ActorCritic(), data, model, {"generator": optimizers_of(model)["generator"]})
+    recomputing = {"generator": torch.optim.LBFGS(model["generator"].parameters())}
+    with pytest.raises(ConfigError, match=r"LBFGS recomputes its loss; take its step by trainer\.minimize"):
+        train(ActorCritic(), data, model, optimizers_of(model) | recomputing)
+
+    class Forgetting(ActorCritic):
+        def losses(self, model, batch):
+            found = super().losses(model, batch)
+            return found if torch.equal(batch[0][0], INPUTS[0]) or not torch.is_grad_enabled() else {}
+
+    with pytest.raises(ConfigError, match="got losses of none for a micro-batch, expected those of generator, critic"):
+        train(Forgetting(), data, model, optimizers_of(model), amp=MixedPrecision(CPU, accumulate=3))
+
+
 def test_each_optimizer_has_its_schedule(data):
     model = pair()
     optimizers = optimizers_of(model)
@@ -447,6 +517,7 @@ def recurrent():
 
 KINDS = {
     "gan": (Adversarial, pair, optimizers_of, list),
+    "losses of one forward pass": (ActorCritic, pair, optimizers_of, list),
     "truncated backpropagation": (Recurrent, recurrent, unscheduled, list),
     "scalars": (WithParts, make_model, unscheduled, list),
     "skipping": (Skipping, make_model, unscheduled, list),
