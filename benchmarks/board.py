@@ -39,7 +39,7 @@ from query_mongo import fill
 
 from observers.mongo.indexes import make_run_indexes
 from observers.mongo.layout import Collections
-from observers.record.points import POINT
+from observers.record.points.points import POINT
 from runs.work.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -32,13 +32,13 @@ sys.path.insert(0, str(LAB))
 
 from observers.mongo.destination import Destination
 from runs.rerun.launching import Launch
-from runs.work.sweeps.agent import Agent
-from runs.work.sweeps.definition import Definition
-from runs.work.sweeps.engines import Engine
-from runs.work.sweeps.place import Place
-from runs.work.sweeps.spec import read_spec
-from runs.work.sweeps.study import Study
-from runs.work.sweeps.trials import Means
+from runs.sweeps.agents.agent import Agent
+from runs.sweeps.agents.engines import Engine
+from runs.sweeps.agents.trials import Means
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study.place import Place
+from runs.sweeps.study.study import Study
 from runs.work.warm import WarmPython
 
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options")
@@ -257,8 +257,8 @@ def plain_processes(number: int, trials: int) -> float:
 
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one, and two plain processes against one."""
+    from runs.sweeps.agents.supervising import supervise
     from runs.work.sharing import divided_threads
-    from runs.work.sweeps.supervising import supervise
 
     with laboratory() as folder:
         place = Place(folder / "my_runs")

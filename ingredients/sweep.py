@@ -24,13 +24,13 @@ from ingredients.config.ingredient import Ingredient
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from runs.work.sweeps.definition import Definition
-    from runs.work.sweeps.engines import Engine
-    from runs.work.sweeps.home import Home
-    from runs.work.sweeps.place import Place
-    from runs.work.sweeps.spec import Spec
-    from runs.work.sweeps.status import Watcher
-    from runs.work.sweeps.trials import Means
+    from runs.sweeps.agents.engines import Engine
+    from runs.sweeps.agents.trials import Means
+    from runs.sweeps.spec.definition import Definition
+    from runs.sweeps.spec.spec import Spec
+    from runs.sweeps.study.home import Home
+    from runs.sweeps.study.place import Place
+    from runs.sweeps.views.status import Watcher
 
 __all__ = ["ingredient"]
 
@@ -118,11 +118,11 @@ def check_config(config: Map) -> None:
 @ingredient.command(unobserved=True)
 def run(_config: Map, _run: Any) -> Any:
     """Start a sweep, or go on with it, with agents; the same command again goes on where it stopped."""
-    from runs.work.sweeps.continuing import take_up
-    from runs.work.sweeps.own_storage import check_storage
-    from runs.work.sweeps.samplers import check_extra
-    from runs.work.sweeps.status import check_not_all_failed, status_lines
-    from runs.work.sweeps.undelivered import deliver, undelivered_lines
+    from runs.sweeps.study.continuing import take_up
+    from runs.sweeps.study.own_storage import check_storage
+    from runs.sweeps.study.samplers import check_extra
+    from runs.sweeps.study.undelivered import deliver, undelivered_lines
+    from runs.sweeps.views.status import check_not_all_failed, status_lines
 
     check_config(_config)
     with _errors():
@@ -165,8 +165,8 @@ def run(_config: Map, _run: Any) -> Any:
 @ingredient.command(unobserved=True)
 def agent(_config: Map, _run: Any) -> int:
     """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
+    from runs.sweeps.agents.worker import work
     from runs.work.sharing import divided_threads
-    from runs.work.sweeps.worker import work
 
     check_config(_config)
     with _errors():
@@ -183,8 +183,8 @@ def agent(_config: Map, _run: Any) -> int:
 def status(_config: Map, _run: Any) -> None:
     """Show how a sweep (sweep.id=...) stands; without an id all of them."""
     from runs.errors import SweepError
-    from runs.work.sweeps.status import Watcher, status_lines
-    from runs.work.sweeps.undelivered import undelivered_lines
+    from runs.sweeps.study.undelivered import undelivered_lines
+    from runs.sweeps.views.status import Watcher, status_lines
 
     with _errors():
         place = _place(_run)
@@ -220,7 +220,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 
     With sweep.reseed=5 the best three are run again on five fresh seeds each, and judged by those runs alone.
     """
-    from runs.work.sweeps.status import Watcher, command_line
+    from runs.sweeps.views.status import Watcher, command_line
 
     check_config(_config)
     with _errors():
@@ -246,8 +246,8 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 @ingredient.command(unobserved=True)
 def plot(_config: Map, _run: Any) -> None:
     """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
-    from runs.work.sweeps.plots import draw
-    from runs.work.sweeps.status import Watcher
+    from runs.sweeps.views.plots import draw
+    from runs.sweeps.views.status import Watcher
 
     with _errors():
         place = _place(_run)
@@ -281,7 +281,7 @@ def _errors() -> Iterator[None]:
 
 def _place(run: Any) -> Place:
     """Return where sweeps are kept for a run with these observers."""
-    from runs.work.sweeps.place import Place
+    from runs.sweeps.study.place import Place
 
     given = run.launch_options.get("--file_storage")
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
@@ -293,8 +293,8 @@ def _place(run: Any) -> Place:
 
 def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -> int:
     """Run the best points again on fresh seeds; print what that shows, and return the number of the best."""
+    from runs.sweeps.agents.finals import finals
     from runs.work.sharing import divided_threads
-    from runs.work.sweeps.finals import finals
 
     workers = _workers(config)
     means = _means(config, run, place, spec, divided_threads(len(workers)))
@@ -313,7 +313,7 @@ def _judged(config: Map, run: Any, place: Place, watcher: Watcher, spec: Spec) -
 
 
 def _spec(config: Map) -> Spec:
-    from runs.work.sweeps.spec import read_over, read_spec
+    from runs.sweeps.spec.spec import read_over, read_spec
 
     if (config.spec is None) == (config.over is None):
         got = "neither" if config.spec is None else "both"
@@ -352,7 +352,7 @@ def _settings(run: Any) -> tuple[str, ...]:
 
 
 def _definition(config: Map, run: Any, spec: Spec) -> Definition:
-    from runs.work.sweeps.definition import Definition
+    from runs.sweeps.spec.definition import Definition
 
     info = run.experiment_info
     options = run.meta_info["options"]
@@ -386,14 +386,14 @@ def _program_notes(spec: Spec, definition: Definition) -> list[str]:
 
 def _tell_place(run: Any, found: Definition) -> None:
     """Say where runs of a sweep that was started elsewhere have their code from: from here."""
-    from runs.work.sweeps.continuing import join
+    from runs.sweeps.study.continuing import join
 
     for note in join(found, run.experiment_info["name"], Path(run.experiment_info["base_dir"])):
         print(f"note: {note}", flush=True)
 
 
 def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
-    from runs.work.sweeps.spec import read_spec
+    from runs.sweeps.spec.spec import read_spec
 
     if config.id is None:
         raise ConfigError("sweep.id: got none, expected the id of a sweep, which sweep.run prints: with sweep.id=...")
@@ -403,7 +403,7 @@ def _existing(place: Place, config: Map) -> tuple[Home, Spec]:
 
 def _check_points(run: Any, spec: Spec, definition: Definition) -> None:
     """Let the experiment check every value that is listed, and both ends of what is not, before the first trial."""
-    from runs.work.sweeps.points import representative
+    from runs.sweeps.study.points import representative
 
     for settings in representative(spec):
         run.check_settings(definition.settings, settings)
@@ -422,14 +422,14 @@ def _workers(config: Map) -> list[dict[str, str]]:
 
 
 def _engine(config: Map) -> Engine:
-    from runs.work.sweeps.engines import Engine
+    from runs.sweeps.agents.engines import Engine
 
     resources = _mapping(config, "resources", "{cpus: 4, gpus: 1}")
     return Engine(config.engine, config.address, resources, _mapping(config, "slurm", "{partition: gpu}"))
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
-    from runs.work.sweeps.trials import Means
+    from runs.sweeps.agents.trials import Means
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")

@@ -66,7 +66,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from observers.record.points import Series
+    from observers.record.points.points import Series
     from runs.comparison.compare import Comparison, compare
     from runs.comparison.difference import Difference, diff
     from runs.comparison.report import write_report
@@ -130,7 +130,7 @@ else:
         "Run": "runs.stores.run",
         "RunNotFoundError": "runs.errors",
         "RunsError": "runs.errors",
-        "Series": "observers.record.points",
+        "Series": "observers.record.points.points",
         "ServerError": "runs.errors",
         "Store": "runs.stores.store",
         "StoreAwayError": "runs.errors",

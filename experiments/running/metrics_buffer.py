@@ -13,10 +13,10 @@ from typing import Any
 
 from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from observers.errors import MetricError
-from observers.record.child_points import ChildPoint, ChildPoints
-from observers.record.live_points import Metric
-from observers.record.point_log import PointLog
-from observers.record.points import split_metrics
+from observers.record.points.child_points import ChildPoint, ChildPoints
+from observers.record.points.live_points import Metric
+from observers.record.points.point_log import PointLog
+from observers.record.points.points import split_metrics
 from observers.record.run_clock import now as run_time
 
 __all__ = ["MetricsBuffer"]
@@ -31,9 +31,9 @@ _HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 class MetricsBuffer:
     """Takes logged values, and packs them into the logs of those who record the run.
 
-    That is done in the call, into memory that outlives the process (see `observers.record.live_points`), and costs less
-    than a microsecond. A value of torch on a GPU is copied there and fetched with the heartbeat, so that logging never
-    waits for the device.
+    That is done in the call, into memory that outlives the process (see `observers.record.points.live_points`), and
+    costs less than a microsecond. A value of torch on a GPU is copied there and fetched with the heartbeat, so that
+    logging never waits for the device.
 
     """
 

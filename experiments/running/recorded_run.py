@@ -24,6 +24,7 @@ from experiments.running.owned_run import OwnedRun
 from experiments.running.system_metrics import Sampler
 from observers.errors import ArtifactError, ResumeError
 from observers.record import run_clock
+from observers.record.points.rewinding import Position, num_missing
 from observers.record.protocols import (
     ArtifactObserver,
     BufferedObserver,
@@ -34,7 +35,6 @@ from observers.record.protocols import (
     ResumableObserver,
     RewindableObserver,
 )
-from observers.record.rewinding import Position, num_missing
 
 __all__ = ["RecordedRun", "reported"]
 

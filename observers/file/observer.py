@@ -28,9 +28,9 @@ from observers.record.journal import Journal
 from observers.record.locking import RecordLock
 from observers.record.media_entry import MediaEntry
 from observers.record.numbered_folder import artifact_path, make_numbered_folder, make_run_folder
-from observers.record.point_log import PointLog
+from observers.record.points.point_log import PointLog
+from observers.record.points.rewinding import Position, held
 from observers.record.resuming import open_for_resuming, resumed_entry, time_reached
-from observers.record.rewinding import Position, held
 from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, EARLIER_FOLDER, FORMAT
 from observers.record.stored_files import copy_file, keep, open_file, path_below
@@ -337,7 +337,7 @@ class FileObserver(SacredsInterface):
         """Take back what was recorded beyond a position; returns the one that is reached.
 
         Args:
-            position: See `observers.record.rewinding`.
+            position: See `observers.record.points.rewinding`.
             step: The training's step there, by default one above the greatest of a metric.
 
         Raises:

@@ -23,10 +23,10 @@ from observers.record.journal import Journal
 from observers.record.json_text import parse_json
 from observers.record.media_entry import MediaEntry
 from observers.record.pacing import Pace
-from observers.record.point_files import as_text
-from observers.record.point_log import PointLog
+from observers.record.points.point_files import as_text
+from observers.record.points.point_log import PointLog
+from observers.record.points.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.regular_file import read_regular
-from observers.record.rewinding import Position, is_rewound, missing_from, next_step, num_missing
 from observers.record.schema import CONFIG, MAX_SACRED_POINTS, RUN, SACRED_METRICS
 
 __all__ = ["Recording", "folder_of", "recording_of", "recordings_of", "uid_in"]
@@ -320,7 +320,7 @@ class Recording:
         """Take back what was recorded beyond a position; return the one that is reached.
 
         Args:
-            position: See `observers.record.rewinding`.
+            position: See `observers.record.points.rewinding`.
             step: The training's step there, by default one above the greatest of a metric.
 
         Raises:

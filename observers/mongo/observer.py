@@ -45,7 +45,7 @@ from observers.mongo.shipper import Shipper
 from observers.record.guarding import Owned
 from observers.record.identity import new_uid
 from observers.record.numbered_folder import as_number
-from observers.record.point_log import PointLog
+from observers.record.points.point_log import PointLog
 from observers.record.safe_paths import lasting_path, shown_path
 from observers.record.schema import DESTINATION, RUN
 

@@ -2,8 +2,8 @@
 
 Points are appended to a metric's document on the condition that as many are there as were counted on. What goes beyond
 `POINTS_PER_DOCUMENT` goes into chunks of fixed bounds, each replaced by a longer self: `data` is a run of
-`observers.record.points.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps are
-floats.
+`observers.record.points.points.POINT` records, `index` counts the chunks of a metric, `float_steps` says that its steps
+are floats.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pymongo.errors import DuplicateKeyError
 
 from observers.mongo.documents import object_id
 from observers.mongo.layout import Collections, Document
-from observers.record.points import POINT, TICKS_PER_S, read_intact_points, to_steps
+from observers.record.points.points import POINT, TICKS_PER_S, read_intact_points, to_steps
 from observers.record.schema import POINTS, read_names
 from observers.record.storable import storable_text
 

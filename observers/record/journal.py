@@ -19,8 +19,8 @@ import numpy as np
 from observers.record.append_file import AppendFile
 from observers.record.atomic_file import replacing, sync_files
 from observers.record.media_files import MediaFiles
-from observers.record.point_files import PointFiles
-from observers.record.rewinding import Position, read_position, rewound_files
+from observers.record.points.point_files import PointFiles
+from observers.record.points.rewinding import Position, read_position, rewound_files
 from observers.record.safe_paths import lasting_path
 from observers.record.schema import MEDIA, NOTES, OUTPUT, PROVENANCE, SUMMARY
 

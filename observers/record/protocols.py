@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from observers.record.media_entry import MediaEntry
-from observers.record.point_log import PointLog
-from observers.record.rewinding import Position
+from observers.record.points.point_log import PointLog
+from observers.record.points.rewinding import Position
 
 __all__ = [
     "ArtifactObserver",

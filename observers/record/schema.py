@@ -7,8 +7,9 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
     info.json            the run's info; replaced as a whole
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
-    metrics.sums         checksums of the points, see `observers.record.checksums`; append-only
-    metrics.live         the latest points of a run that goes on or was killed, see `observers.record.live_points`
+    metrics.sums         checksums of the points, see `observers.record.points.checksums`; append-only
+    metrics.live         the latest points of a run that goes on or was killed, see
+                         `observers.record.points.live_points`
     metrics.children.jsonl  points of forked children that the run has yet to take over; only while there are any
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are no numbers, each `after` so many numbers of its metric; append-only
@@ -31,7 +32,7 @@ A run's folder, beside what Sacred's FileStorageObserver would put there:
 `run.json` names the folder itself as `folder`, and the one that the run was started in as `cwd`. Of a run that is
 recorded in several folders, the others name the one that has the states of its training as `states_folder`. That of a
 resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
-rewound (see `observers.record.rewinding`); while that is done it has `rewinding`, and files that are append-only
+rewound (see `observers.record.points.rewinding`); while that is done it has `rewinding`, and files that are append-only
 otherwise are replaced as a whole.
 
 The `kind` of a medium says what its content is. Readers take one that they do not know for a file of its

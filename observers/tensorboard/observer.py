@@ -23,7 +23,7 @@ from observers.file.recording import Recording, recording_of
 from observers.record.guarding import Owned, guarded
 from observers.record.identity import new_uid
 from observers.record.media_entry import MediaEntry
-from observers.record.rewinding import Position
+from observers.record.points.rewinding import Position
 
 if TYPE_CHECKING:
     from observers.tensorboard.run_events import RunEvents

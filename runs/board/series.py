@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from runs.board.visits import Visit, json_response, look_again_s, page
 from runs.comparison.curves import smoothed
-from runs.drawing.decimation import pixels
+from runs.query.decimation import pixels
 
 __all__ = ["ROUTES"]
 

@@ -12,13 +12,13 @@ import numpy as np
 from starlette.responses import Response
 
 from runs.board.visits import Visit, json_response, look_again_s, page
-from runs.drawing.decimation import pixels
 from runs.errors import RunsError
+from runs.query.decimation import pixels
 from runs.query.texts import is_number
 from runs.stores.settings import show
-from runs.work.sweeps.reading import SeenSweep, importances_of, read_definitions
-from runs.work.sweeps.status import status_lines
-from runs.work.sweeps.study import Point
+from runs.sweeps.study.study import Point
+from runs.sweeps.views.reading import SeenSweep, importances_of, read_definitions
+from runs.sweeps.views.status import status_lines
 
 __all__ = ["ROUTES"]
 

@@ -20,7 +20,7 @@ from runs.board.security import Policy, read_body
 from runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
 from runs.query.strict_json import strict
 from runs.stores.store import Store
-from runs.work.sweeps.reading import SweepReader
+from runs.sweeps.views.reading import SweepReader
 
 __all__ = ["Board", "Visit", "json_response", "look_again_s", "page", "version_of", "watched"]
 

@@ -13,7 +13,7 @@ from runs.commands.terminal.text import is_terminal, print_text
 from runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
-    from observers.record.points import Series
+    from observers.record.points.points import Series
     from runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]

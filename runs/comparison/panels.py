@@ -19,7 +19,7 @@ from runs.stores.run import Run
 from runs.stores.settings import run_labels
 
 if TYPE_CHECKING:
-    from observers.record.points import Series
+    from observers.record.points.points import Series
 
 __all__ = ["Panel", "View", "make_panels"]
 

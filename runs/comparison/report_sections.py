@@ -9,12 +9,12 @@ from typing import Any
 
 from runs.comparison.compare import Comparison
 from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from runs.drawing.forms import status_form
 from runs.drawing.markup import Markup, element, table
 from runs.drawing.panel import Panel
 from runs.drawing.svg import chart
 from runs.query.flattening import dotted
 from runs.query.texts import count_text, duration_text, time_text, value_text
-from runs.stores.forms import status_form
 from runs.stores.run import Run
 from runs.stores.settings import differing, identity, settings, show
 

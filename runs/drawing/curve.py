@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.points import Series
-from runs.drawing.decimation import pixels
+from observers.record.points.points import Series
 from runs.errors import PlotError
+from runs.query.decimation import pixels
 
 __all__ = ["COLORS", "X_AXES", "Curve", "curve_of", "panelled", "thin"]
 

@@ -21,7 +21,7 @@ from runs.stores.run import Run
 if TYPE_CHECKING:
     import pandas
 
-    from observers.record.points import Series
+    from observers.record.points.points import Series
     from runs.stores.removing import Removed
     from runs.stores.store import Store
 

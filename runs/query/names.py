@@ -30,7 +30,7 @@ __all__ = [
     "similar_names",
 ]
 
-# What `observers.record.summaries.summarize` keeps of a metric.
+# What `observers.record.points.summaries.summarize` keeps of a metric.
 STATISTICS = (
     "count", "finite", "first", "last", "last_step", "max", "max_step", "mean", "min", "min_step",
 )  # fmt: skip

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from observers.record.json_text import parse_json
-from observers.record.points import Series
+from observers.record.points.points import Series
 from runs.errors import RunsError, StoreError
 from runs.rerun.results import judge_result
 from runs.rerun.verdict import (

@@ -34,7 +34,7 @@ from runs.rerun.unwatched import unwatched
 from runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from runs.rerun.wording import end_text, some
 from runs.stores.content import Content
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 from runs.stores.opening import open_store
 from runs.stores.run import Run
 from runs.stores.store import Store

@@ -11,7 +11,7 @@ from observers.record.schema import RUN
 from observers.record.sealed_zip import check_seal, read_note
 from runs.errors import LaunchError, RunsError
 from runs.rerun.record import RESUME_SETTING
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 from runs.stores.run import Run
 
 __all__ = ["State", "chosen_state", "kept_start", "start_setting", "states_of", "with_folder"]

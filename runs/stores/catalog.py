@@ -21,7 +21,7 @@ from runs.stores.run_list import RunList
 if TYPE_CHECKING:
     import pandas
 
-    from observers.record.points import Series
+    from observers.record.points.points import Series
     from runs.stores.artifact_versions import StoredArtifact
 
 __all__ = ["NEWEST_FIRST", "Catalog"]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runs.drawing.decimation import downsample
 from runs.errors import StoreError
+from runs.query.decimation import downsample
 from runs.stores.prefetching import each_series, prefetch
 from runs.stores.run import Run
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
-from observers.record.points import Series
+from observers.record.points.points import Series
 
 __all__ = ["epochs_at"]
 

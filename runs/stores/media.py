@@ -23,8 +23,8 @@ class Medium:
 
     Attributes:
         name: The series, such as `test/cases`.
-        kind: `image`, `figure`, `histogram`, `text`, `table`, `audio`, `video`, `point_cloud` or `html`; of another
-            program, or of a later version, perhaps another one, whose file is read all the same.
+        kind: Such as `image` or `table`. What another program logged, or a later version, may be of another kind; its
+            file is read all the same.
         step: The step it was logged at.
         time_s: Seconds from the run's start to it.
         content_type: Such as `image/png`.

@@ -38,7 +38,7 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     """
     where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
     if where.startswith(_SCHEMES):
-        from runs.stores.mongo import MongoStore
+        from runs.stores.mongo.store import MongoStore
 
         url, _, prefix = where.partition("#")
         return MongoStore(url, prefix)
@@ -47,7 +47,7 @@ def open_store(where: str | Path | None = None, *, create: bool = False) -> Stor
     # A URL that is mistyped may hold a password.
     if "://" in where or (re.search(":.*@", where) and not Path(where).exists()):
         raise StoreError(f"got the store {hide_user(where)!r}, expected a folder or a mongodb:// URL")
-    from runs.stores.folder import FolderStore
+    from runs.stores.folders.store import FolderStore
 
     if create:
         try:

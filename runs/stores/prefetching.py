@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from runs.stores.run import Run
 
 if TYPE_CHECKING:
-    from observers.record.points import Series
+    from observers.record.points.points import Series
 
 __all__ = ["each_series", "prefetch"]
 

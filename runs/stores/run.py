@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from observers.artifacts.version import ArtifactVersion
-    from observers.record.points import Series
+    from observers.record.points.points import Series
 
 __all__ = ["COPYING", "HELD", "REMOVING", "Run", "RunStore"]
 
@@ -256,7 +256,7 @@ class Run(abc.ABC):
 
     def _repr_html_(self) -> str:
         """Return the form of it that notebooks show: head, curves, config and summary."""
-        from runs.stores.forms import run_form
+        from runs.drawing.forms import run_form
 
         return run_form(self)
 
@@ -390,7 +390,7 @@ class Run(abc.ABC):
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """Of every metric first, last, min, max and so on; see `observers.record.summaries.summarize`."""
+        """Of every metric first, last, min, max and so on; see `observers.record.points.summaries.summarize`."""
         found = self._readable(lambda: self._part("summary"))
         return {name: value for name, value in found.items() if isinstance(value, dict)}
 
@@ -414,7 +414,7 @@ class Run(abc.ABC):
 
         Args:
             name: The metric.
-            num_points: At most as many, extremes kept; see `runs.drawing.decimation`.
+            num_points: At most as many, extremes kept; see `runs.query.decimation`.
 
         Raises:
             StoreError: If there is no such metric.
@@ -425,7 +425,7 @@ class Run(abc.ABC):
             raise StoreError(f"run {self.id} has no metric {name!r}; there are: {there}")
         if num_points is None:
             return series
-        from runs.drawing.decimation import downsample
+        from runs.query.decimation import downsample
 
         return downsample(series, num_points)
 

@@ -31,7 +31,7 @@ class RunList(list[Run]):
 
     def as_html(self, title: str = "") -> str:
         """Return a table of the first runs as HTML that needs nothing else."""
-        from runs.stores.forms import runs_form  # with numpy, which lists of runs do without
+        from runs.drawing.forms import runs_form  # with numpy, which lists of runs do without
 
         listed = [run.listed() for run in self]
         return runs_form(listed, telling_settings(listed[:_MAX_READ]), title)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.points import Series
+from observers.record.points.points import Series
 from runs.query.times import time_of
 
 __all__ = ["series_of"]

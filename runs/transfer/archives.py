@@ -29,7 +29,7 @@ from observers.record.schema import RUN
 from runs.drawing.output_file import check_output, is_stream, writing
 from runs.errors import ArchiveError, RunsError, StoreError
 from runs.stores.adding import Copied
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 from runs.stores.run import Run, RunStore
 from runs.stores.store import Store
 from runs.transfer.unloading import unload

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.checksums import entries_of
-from observers.record.points import POINT, TICKS_PER_S, Series
+from observers.record.points.checksums import entries_of
+from observers.record.points.points import POINT, TICKS_PER_S, Series
+from observers.record.points.summaries import summarize
 from observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
-from observers.record.summaries import summarize
 from runs.query.times import without_zone
 from runs.stores.run import Run
 

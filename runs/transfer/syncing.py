@@ -25,11 +25,11 @@ from observers.mongo.destination import (
 from observers.record.identity import is_alive, last_beat, read_lease, true_status
 from observers.record.journal import Journal
 from observers.record.locking import RecordLock, locked
-from observers.record.points import has_latest_points
+from observers.record.points.points import has_latest_points
 from observers.record.schema import DESTINATION, RUN
 from runs.errors import StoreError
 from runs.query.index.folders import SPOOLED, read_json, run_folders
-from runs.stores.mongo_database import MongoDatabase
+from runs.stores.mongo.database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
 

@@ -21,7 +21,7 @@ from observers.errors import ArtifactError
 from observers.record.atomic_file import replacing
 from observers.record.journal import Journal
 from observers.record.media_record import media_path
-from observers.record.points import has_latest_points
+from observers.record.points.points import has_latest_points
 from observers.record.regular_file import open_regular
 from observers.record.safe_paths import relative_path
 from observers.record.schema import (
@@ -47,7 +47,7 @@ from observers.record.schema import (
 from runs.errors import DamagedError, StoreError
 from runs.stores.adding import StagedRun
 from runs.stores.content import Content
-from runs.stores.folder_adding import RELATIONS
+from runs.stores.folders.adding import RELATIONS
 from runs.stores.run import HELD, Run
 from runs.transfer.metric_files import write_metrics
 from runs.transfer.uids import uid_of

@@ -19,7 +19,7 @@ from runs.rerun.launching import Launch, recorded_launch
 from runs.rerun.record import read_record
 from runs.rerun.resuming import changed_sources, resume_launch
 from runs.rerun.wording import some
-from runs.stores.mongo_run import MongoRun
+from runs.stores.mongo.run import MongoRun
 from runs.stores.opening import open_store
 from runs.stores.run import HELD, Run
 from runs.stores.store import Store

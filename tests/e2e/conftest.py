@@ -19,8 +19,8 @@ import torch
 
 from ingredients.checkpoints.files import load_checkpoint
 from observers.record.media_record import read_media, read_table
-from observers.record.points import read_metrics, read_points
-from observers.record.rewinding import is_rewound
+from observers.record.points.points import read_metrics, read_points
+from observers.record.points.rewinding import is_rewound
 from observers.record.schema import read_names
 from tests.processes import DEVNULL, STDOUT, Process
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from ingredients.checkpoints.files import load_checkpoint
-from observers.record.checksums import entries_of
-from observers.record.points import POINT, read_all_points, read_metrics, read_points
+from observers.record.points.checksums import entries_of
+from observers.record.points.points import POINT, read_all_points, read_metrics, read_points
 from observers.record.schema import read_names
 from tests.processes import DEVNULL, Process, run
 

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from observers.record.identity import lease
-from observers.record.points import POINT
+from observers.record.points.points import POINT
 from runs import copy, open_store
 from runs.__main__ import main
 from runs.errors import RunsError, StoreError

@@ -17,7 +17,7 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.documents import ENTRY_BYTES, restore
 from observers.record.identity import new_uid
 from runs.errors import StoreError
-from runs.stores.mongo import MongoStore
+from runs.stores.mongo.store import MongoStore
 
 BOUND_BYTES = 14 * 2**20
 

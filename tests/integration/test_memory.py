@@ -33,7 +33,7 @@ def end():
 LOGS_MANY = """
 import json, numpy as np
 from observers.mongo.delivery import Delivery
-from observers.record.points import POINT
+from observers.record.points.points import POINT
 import pymongo
 folder = Path("runs/1")
 folder.mkdir(parents=True)

@@ -22,7 +22,7 @@ from observers.mongo.delivery import Delivery
 from observers.record.journal import Journal
 from observers.record.media_entry import MediaEntry
 from observers.record.media_record import read_media, read_table
-from observers.record.points import read_metrics
+from observers.record.points.points import read_metrics
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync
 

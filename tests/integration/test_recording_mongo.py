@@ -21,7 +21,7 @@ from observers.mongo.delivery import Delivery
 from observers.mongo.destination import Destination, explain
 from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
 from observers.mongo.shipper import Shipper
-from observers.record.points import POINT, read_metrics
+from observers.record.points.points import POINT, read_metrics
 from runs import open_store
 from runs.__main__ import main as runs_command
 from runs.transfer.syncing import sync

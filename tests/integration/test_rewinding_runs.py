@@ -19,7 +19,7 @@ from experiments import Experiment
 from observers import FileObserver, MongoObserver, Text
 from observers.errors import ResumeError
 from observers.record.media_record import read_media
-from observers.record.points import read_metrics, read_points
+from observers.record.points.points import read_metrics, read_points
 
 
 def record(tmp_path, main, *observers, beat_interval=0.05, **options):

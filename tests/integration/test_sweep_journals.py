@@ -15,8 +15,8 @@ import pymongo
 import pytest
 from optuna.storages import JournalStorage
 
-from runs.work.sweeps.journals import MongoJournal, file_storage
-from runs.work.sweeps.outages import Outages
+from runs.sweeps.study.journals import MongoJournal, file_storage
+from runs.sweeps.study.outages import Outages
 
 WRITERS, TRIALS = 8, 6
 
@@ -80,7 +80,7 @@ KILLED = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from runs.work.sweeps.journals import file_storage
+from runs.sweeps.study.journals import file_storage
 import optuna
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 study = optuna.create_study(storage=file_storage(Path({path!r})), study_name="s", load_if_exists=True)
@@ -150,7 +150,7 @@ def test_journals_of_one_collection_do_not_mix(database):
 
 
 def test_a_writer_that_died_before_its_entry_holds_up_nobody_for_long(database, monkeypatch):
-    monkeypatch.setattr("runs.work.sweeps.journals._PATIENCE_S", 0.05)
+    monkeypatch.setattr("runs.sweeps.study.journals._PATIENCE_S", 0.05)
     study = optuna.create_study(
         storage=JournalStorage(MongoJournal(database.sweep_journal, "a", Outages("db"))), study_name="s"
     )

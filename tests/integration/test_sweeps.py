@@ -22,17 +22,17 @@ from configs import Map
 from observers.mongo.destination import Destination
 from runs.errors import StoreError, SweepError
 from runs.stores.opening import open_store
-from runs.work.sweeps.agent import Agent
-from runs.work.sweeps.continuing import take_up
-from runs.work.sweeps.definition import Definition
-from runs.work.sweeps.home import Claim
-from runs.work.sweeps.journals import MongoJournal
-from runs.work.sweeps.outages import Outages
-from runs.work.sweeps.place import Place
-from runs.work.sweeps.spec import read_spec
-from runs.work.sweeps.status import Watcher
-from runs.work.sweeps.study import Study
-from runs.work.sweeps.trials import Means, Trials
+from runs.sweeps.agents.agent import Agent
+from runs.sweeps.agents.trials import Means, Trials
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study.continuing import take_up
+from runs.sweeps.study.home import Claim
+from runs.sweeps.study.journals import MongoJournal
+from runs.sweeps.study.outages import Outages
+from runs.sweeps.study.place import Place
+from runs.sweeps.study.study import Study
+from runs.sweeps.views.status import Watcher
 from runs.work.warm import WarmPython
 from tests.processes import PIPE, STDOUT, Process, run
 
@@ -517,7 +517,7 @@ def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
         # Ten of them, each at another time of its life, but none before it has taken a point.
         while len(killed) < 10 and process.poll() is None:
             time.sleep(chance.uniform(0.0, 0.7))
-            agents = [child for child in descendants(process) if "runs.work.sweeps.worker" in cmdline(child)]
+            agents = [child for child in descendants(process) if "runs.sweeps.agents.worker" in cmdline(child)]
             if agents and (victim := chance.choice(agents)).pid not in killed:
                 killed.add(victim.pid)
                 victim.kill()
@@ -692,7 +692,7 @@ def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
 
 
 def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
-    monkeypatch.setattr("runs.work.sweeps.mongo_home._ANSWER_MS", 100)
+    monkeypatch.setattr("runs.sweeps.study.mongo_home._ANSWER_MS", 100)
     mongod.start()
     grid = sweep(destination=Destination(mongod.url, "lab"))
     study = Study(grid.home, grid.definition, grid.spec)
@@ -713,7 +713,7 @@ def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, cap
 
 
 def test_an_entry_of_the_journal_that_was_sent_twice_is_there_once(database, monkeypatch):
-    monkeypatch.setattr("runs.work.sweeps.journals._PATIENCE_S", 0)  # two numbers are without an entry
+    monkeypatch.setattr("runs.sweeps.study.journals._PATIENCE_S", 0)  # two numbers are without an entry
 
     class LosesAnswers(Outages):
         def ask(self, question):

@@ -15,10 +15,10 @@ import pytest
 
 from experiments.new import write_experiment
 from runs.stores.opening import open_store
-from runs.work.sweeps.home import Claim
-from runs.work.sweeps.place import Place
-from runs.work.sweeps.spec import read_spec
-from runs.work.sweeps.study import Study
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study.home import Claim
+from runs.sweeps.study.place import Place
+from runs.sweeps.study.study import Study
 from tests.integration.test_sweeps import FAST, OVER, ROOT, TINY, command
 from tests.processes import PIPE, STDOUT, Process, run
 

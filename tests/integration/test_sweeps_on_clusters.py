@@ -18,11 +18,11 @@ import pytest
 from observers.mongo.destination import Destination
 from runs.errors import MissingExtraError, SweepError
 from runs.stores.opening import open_store
-from runs.work.sweeps.definition import Definition
-from runs.work.sweeps.engines import Engine
-from runs.work.sweeps.place import Place
-from runs.work.sweeps.spec import read_spec
-from runs.work.sweeps.trials import Means
+from runs.sweeps.agents.engines import Engine
+from runs.sweeps.agents.trials import Means
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study.place import Place
 from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command
 from tests.processes import PIPE, STDOUT, Process
 
@@ -77,7 +77,7 @@ def agents_of(process):
     found = []
     for child in psutil.Process(process).children(recursive=True):
         try:
-            if "runs.work.sweeps.worker" in child.cmdline():
+            if "runs.sweeps.agents.worker" in child.cmdline():
                 found.append(child)
         except psutil.Error:
             pass
@@ -275,7 +275,7 @@ def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(gri
 
 def test_a_password_is_for_the_eyes_of_its_owner(grid, monkeypatch):
     needing_submitit()
-    from runs.work.sweeps import slurm_agents
+    from runs.sweeps.agents import slurm_agents
 
     place = Place(grid[0].base, Destination("mongodb://me:secret@127.0.0.1/", "db"))
     path = slurm_agents._write_request(grid[0].base, slurm_agents.agent_request(place, "s", grid[2]))

@@ -15,8 +15,8 @@ import pytest
 from observers.mongo.destination import Destination
 from observers.record.identity import lease
 from runs.stores.opening import open_store
-from runs.work.sweeps.home import Claim
-from runs.work.sweeps.place import Place
+from runs.sweeps.study.home import Claim
+from runs.sweeps.study.place import Place
 from tests.integration.test_sweeps import FAST, TINY
 from tests.processes import PIPE, STDOUT, Process
 

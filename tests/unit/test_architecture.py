@@ -31,6 +31,9 @@ FLOORS = [
     "configs",
     "observers.errors",
     "observers.record",
+    "observers.record.points",
+    "observers.record.journal",
+    "observers.record.resuming observers.record.protocols",
     "observers.artifacts observers.media observers.provenance",
     "observers.file",
     "observers.mongo observers.tensorboard",
@@ -40,10 +43,13 @@ FLOORS = [
     "runs.query",
     "runs.query.index runs.drawing",
     "runs.stores",
+    "runs.stores.folders",
+    "runs.stores.mongo",
+    "runs.stores.opening",
     "runs.comparison runs.notebooks runs.transfer",
     "runs.rerun",
     "runs.work",
-    "runs.work.sweeps",
+    "runs.sweeps",
     "runs.board",
     "runs",
     "runs.commands",
@@ -73,7 +79,7 @@ FLOORS = [
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
 # Folders and files at the top of a package.
-MOST_AT_TOP = {"runs": 13, "observers": 10}
+MOST_AT_TOP = {"runs": 14, "observers": 10}
 FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
 
 

@@ -301,7 +301,7 @@ def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     import numpy as np
 
-    from observers.record.summaries import summarize
+    from observers.record.points.summaries import summarize
 
     summary = {}
     for name, series in metrics.items():

@@ -14,7 +14,7 @@ from experiments import Experiment
 from observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
 from observers.media.kinds import Media
 from observers.record.media_entry import Content
-from observers.record.points import POINT
+from observers.record.points.points import POINT
 from runs.comparison.curves import smoothed
 from runs.stores.opening import open_store
 from runs.transfer.copying import copy

@@ -12,7 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from experiments import Experiment
 from observers import FileObserver, Image, PointCloud
-from observers.record.points import POINT
+from observers.record.points.points import POINT
 from runs import copy, open_store
 from runs.drawing.curve import Curve, thin
 from tests.integration.board.conftest import database_of

@@ -12,14 +12,14 @@ from axe_playwright_python.sync_playwright import Axe
 from observers.mongo.destination import Destination
 from runs.errors import SweepError
 from runs.stores.opening import open_store
-from runs.work.sweeps import extras
-from runs.work.sweeps.definition import Definition
-from runs.work.sweeps.home import Claim
-from runs.work.sweeps.journals import MongoJournal, _FileJournal
-from runs.work.sweeps.place import Place
-from runs.work.sweeps.reading import SweepReader, importances_of, read_definitions
-from runs.work.sweeps.spec import read_spec
-from runs.work.sweeps.study import Study
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study import extras
+from runs.sweeps.study.home import Claim
+from runs.sweeps.study.journals import MongoJournal, _FileJournal
+from runs.sweeps.study.place import Place
+from runs.sweeps.study.study import Study
+from runs.sweeps.views.reading import SweepReader, importances_of, read_definitions
 
 EVIL = "<img src=x onerror=alert(1)>"
 SPEC = {
@@ -229,7 +229,7 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
             raise extras.MissingExtraError(f"{what} needs the package {error.name!r}; [{extra}]") from error
         yield
 
-    monkeypatch.setattr("runs.work.sweeps.study.needing_extra", lacking)
+    monkeypatch.setattr("runs.sweeps.study.study.needing_extra", lacking)
     answer = client_of(swept).get("/sweeps/first")
     assert answer.status_code == 409
     assert "a sweep needs the package &#39;optuna&#39;" in answer.text

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from observers.record.summaries import summarize
-from runs.stores.folder import FolderStore
+from observers.record.points.summaries import summarize
+from runs.stores.folders.store import FolderStore
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from observers.record.append_file import AppendFile
 from observers.record.journal import Journal
-from observers.record.points import POINT, read_metrics, read_points
+from observers.record.points.points import POINT, read_metrics, read_points
 from observers.record.schema import NAMES, POINTS, VALUES
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from observers.record.journal import Journal
-from observers.record.points import POINT, read_metrics, read_points
+from observers.record.points.points import POINT, read_metrics, read_points
+from observers.record.points.summaries import summarize
 from observers.record.schema import read_json_lines
-from observers.record.summaries import summarize
 
 
 def ticks(count):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observers.record.points import Series
+from observers.record.points.points import Series
 from runs.comparison.curves import Curve, curve_of, mean_curve, smooth, thin
 from runs.errors import PlotError
 

@@ -9,7 +9,7 @@ from observers.provenance.gpus import load_nvml
 from runs.errors import StoreError
 from runs.rerun.environment import compare_environment, compare_flags, requirements
 from runs.rerun.record import read_record
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
 

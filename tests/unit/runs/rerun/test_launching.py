@@ -9,7 +9,7 @@ import pytest
 from runs.errors import LaunchError
 from runs.rerun.launching import OBSERVERS, recorded_launch
 from runs.rerun.record import read_record
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from observers.record.points import Series
+from observers.record.points.points import Series
 from runs.errors import LaunchError
 from runs.rerun.replaying import compare_points
 

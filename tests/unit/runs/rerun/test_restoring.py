@@ -10,7 +10,7 @@ from observers.provenance import sources_and_git as provenance
 from runs.errors import LaunchError
 from runs.rerun import restoring
 from runs.rerun.record import read_record
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 
 
 def git(folder, *words):

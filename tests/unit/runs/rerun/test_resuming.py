@@ -12,7 +12,7 @@ from runs.__main__ import main
 from runs.errors import LaunchError
 from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
 from runs.rerun.states import states_of, with_folder
-from runs.stores.folder import FolderStore
+from runs.stores.folders.store import FolderStore
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
 

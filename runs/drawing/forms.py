@@ -1,0 +1,168 @@
+"""Runs and stores as HTML for notebooks: self-contained, without script and style sheet, everything escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from observers.record.points.points import Series
+from runs.drawing.curve import curve_of, panelled
+from runs.drawing.markup import Markup, element, table
+from runs.drawing.svg import chart, sparkline
+from runs.errors import RunsError
+from runs.query.flattening import dotted
+from runs.query.texts import MISSING, count_text, duration_text, time_text, value_text
+
+__all__ = ["Shown", "run_form", "runs_form", "status_form"]
+
+_COLORS = {"COMPLETED": "#1a7f37", "RUNNING": "#0969da", "QUEUED": "#0969da", "FAILED": "#cf222e", "PRUNED": "#8250df"}
+_OTHER_COLOR = "#9a6700"
+_MOST_PANELS, _MOST_ROWS, _MOST_ENTRIES, _MOST_SETTINGS = 8, 20, 60, 5
+_MOST_CHARACTERS = 80
+# The metrics that say most, where runs have them.
+_FIRST = ("val/loss", "train/loss", "loss")
+
+
+class Shown(Protocol):
+    """The part of a run that is shown; see `runs.stores.run.Run`."""
+
+    id: str
+    problem: str | None
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def command(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def metrics(self) -> list[str]: ...
+    @property
+    def summary(self) -> dict[str, dict[str, Any]]: ...
+    @property
+    def config(self) -> Any: ...
+    @property
+    def tags(self) -> list[str]: ...
+    @property
+    def note(self) -> str: ...
+
+    def metric(self, name: str) -> Series: ...
+    def get(self, name: str) -> Any: ...
+
+
+def status_form(status: str) -> Markup:
+    """Return a status with its colour."""
+    dot = element("span", "●", style=f"color:{_COLORS.get(status, _OTHER_COLOR)}", aria_hidden="true")
+    return element("span", dot, f" {status or 'unknown'}", style="white-space:nowrap")
+
+
+def run_form(run: Shown) -> str:
+    """Return a run: its head, its curves, what was set, and the summary of its metrics; see `Run._repr_html_`."""
+    try:
+        parts = [*_run_parts(run)]
+    except RunsError as error:
+        parts = [element("p", f"run {run.id} cannot be shown: {error}")]
+    return element("div", *parts, style="font-family:system-ui,sans-serif")
+
+
+def _run_parts(run: Shown) -> Iterator[Markup]:
+    yield element("h3", f"run {run.id}  {run.name}  {run.command}".rstrip())
+    facts = [
+        ("status", status_form(run.status)),
+        ("start", time_text(run.get("start_time"), exact=True)),
+        ("duration", duration_text(run.get("duration"))),
+        ("result", _short(run.get("result"), exact=True)),
+        ("uid", run.get("uid") or ""),
+        ("tags", ", ".join(run.tags)),
+        ("note", run.note),
+    ]
+    yield table((), [(name, value) for name, value in facts if value not in ("", MISSING)])
+    yield from _curves(run)
+    config = [(name, _short(value, exact=True)) for name, value in dotted(run.config).items()]
+    if config:
+        yield _folded(
+            f"config, {count_text(len(config), 'entry').replace('entrys', 'entries')}", ("entry", "value"), config
+        )
+    statistics = ("last", "min", "max", "count")
+    rows = [(name, *(_short(found.get(one)) for one in statistics)) for name, found in run.summary.items()]
+    if rows:
+        yield _folded(count_text(len(rows), "metric"), ("metric", *statistics), rows, (1, 2, 3, 4))
+
+
+def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[int] = ()) -> Markup:
+    more = [element("p", f"and {len(rows) - _MOST_ENTRIES} more")] if len(rows) > _MOST_ENTRIES else []
+    return element("details", element("summary", title), table(head, rows[:_MOST_ENTRIES], numbers), *more)
+
+
+def _curves(run: Shown) -> Iterator[Markup]:
+    """Yield a plot for each metric of the experiment itself; the losses of training and validation share one."""
+    own = [name for name in run.metrics if not name.startswith("system/")]
+    panels = panelled(sorted(own, key=lambda name: ("loss" not in name, not name.startswith("val/"), name)))
+    for title, names in list(panels.items())[:_MOST_PANELS]:
+        parts = [name.removesuffix(f"/{title}") if len(names) > 1 else "" for name in names]
+        curves = [curve_of(run.metric(name), part) for name, part in zip(names, parts, strict=True)]
+        yield chart(title, curves, width=400, height=200)
+    if len(panels) > _MOST_PANELS:
+        rest = ", ".join(list(panels)[_MOST_PANELS : _MOST_PANELS + 20])
+        yield element("p", f"{len(panels) - _MOST_PANELS} more metrics: {rest}")
+
+
+def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -> str:
+    """Return runs as a table with their curves inline.
+
+    Args:
+        runs: The runs, of which the first are shown.
+        settings: Entries of the configs that tell them apart.
+        title: Above the table; by default how many there are.
+    """
+    shown, settings = runs[:_MOST_ROWS], settings[:_MOST_SETTINGS]
+    there: dict[str, list[str]] = {}
+    problems = []
+    for run in shown:
+        try:
+            there[run.id] = run.metrics
+        except RunsError as error:
+            problems.append(element("p", f"run {run.id}: {error}"))
+        else:
+            if run.problem:
+                problems.append(element("p", f"run {run.id} cannot be read as a whole: {run.problem}"))
+    metrics = _leading({name for names in there.values() for name in names})
+    head = ("id", "name", "status", "start", "duration", "result", *settings, *metrics)
+    rows = [_row(run, settings, [name if name in there.get(run.id, ()) else None for name in metrics]) for run in shown]
+    more = [element("p", f"and {len(runs) - _MOST_ROWS} more")] if len(runs) > _MOST_ROWS else []
+    caption = element("p", title or count_text(len(runs), "run"))
+    are_texts = [any(isinstance(run.get(name), str) for run in shown) for name in settings]
+    numbers = (4, 5, *(6 + place for place, is_text in enumerate(are_texts) if not is_text))
+    style = "overflow-x:auto;font-family:system-ui,sans-serif"
+    return element("div", caption, table(head, rows, numbers), *more, *problems, style=style)
+
+
+def _row(run: Shown, settings: Sequence[str], metrics: Sequence[str | None]) -> list[object]:
+    start = element("span", time_text(run.get("start_time")), style="white-space:nowrap")
+    row: list[object] = [run.id, run.name, status_form(run.status), start]
+    row += [duration_text(run.get("duration")), _short(run.get("result"))]
+    row += [_short(run.get(name)) for name in settings]
+    return [*row, *(Markup("") if name is None else _sparkline(run, name) for name in metrics)]
+
+
+def _sparkline(run: Shown, name: str) -> Markup:
+    try:
+        return sparkline(curve_of(run.metric(name), name))
+    except RunsError:
+        return Markup("")
+
+
+def _leading(metrics: set[str]) -> list[str]:
+    """Return the metrics whose curves a table has."""
+    own = sorted(name for name in metrics if not name.startswith("system/"))
+    order = {name: place for place, name in enumerate(_FIRST)}
+    validations = [name for name in own if name.startswith("val/") and name not in order]
+    return [*sorted(order.keys() & set(own), key=order.__getitem__), *validations, *own][:2] if own else []
+
+
+def _short(value: Any, *, exact: bool = False) -> str:
+    try:
+        text = value_text(dict(value) if isinstance(value, Mapping) else value, exact=exact)
+    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
+        return f"({type(value).__name__}, too large to show)"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"

@@ -1,0 +1,1 @@
+"""Stores that are MongoDB databases."""

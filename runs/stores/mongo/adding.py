@@ -1,0 +1,94 @@
+"""Delivering a run that was made ready into a database, in which it says COPYING until it is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from observers.mongo.delivery import Delivery
+from observers.mongo.documents import Packer
+from observers.record.checkpoint_files import checkpoint_files
+from observers.record.json_text import parse_json
+from observers.record.rank_files import rank_files
+from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OWN_FILES, RUN, read_json_lines
+from runs.errors import StoreError
+from runs.query.index.folders import read_json
+from runs.stores.adding import StagedRun
+from runs.stores.mongo.database import MongoDatabase
+from runs.stores.mongo.removing import Remover
+from runs.stores.run import COPYING
+
+__all__ = ["changed_entries", "deliver_whole", "unnamed_files"]
+
+_ATTEMPTS = 10
+
+
+def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
+    """Deliver a run, and return its `_id`; repeated, it finishes what was begun.
+
+    Raises:
+        StoreError: If the database cannot be written, or others deliver the run at the same time.
+    """
+    path = staged.folder / RUN
+    record = parse_json(path.read_bytes())
+    with mongo.errors():
+        Remover(mongo).forget(staged.uid)
+        path.write_text(json.dumps({**record, "status": COPYING}))
+        where = mongo.collections
+        delivery = Delivery(
+            staged.folder,
+            staged.folder.parent,
+            mongo.database,
+            where.prefix,
+            collection=where.collection,
+            with_checkpoints=True,
+        )
+        _deliver(delivery, mongo)
+        notes = read_json(staged.folder / NOTES)
+        if notes:
+            mongo.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
+        # Only now does it say of itself that it is whole.
+        path.write_text(json.dumps(record))
+        _deliver(delivery, mongo)
+    return delivery.run_id
+
+
+def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
+    for _ in range(_ATTEMPTS):
+        delivery.advance(last=True)
+        if delivery.is_complete:
+            return
+    raise StoreError(
+        f"the run is in {mongo.where} as run {delivery.run_id} and not complete: its record is damaged, or others copy "
+        "it at the same time"
+    )
+
+
+def unnamed_files(folder: Path) -> tuple[str, ...]:
+    """Return a sentence on the files of a run's folder that only a folder can hold; none if there are none."""
+    record = parse_json((folder / RUN).read_bytes())
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
+    known = {*OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in checkpoint_files(folder))}
+    known |= {path.relative_to(folder).as_posix() for path in rank_files(folder).values()}
+    rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
+    if not rest:
+        return ()
+    shown = ", ".join(map(repr, rest[:3])) + (", ..." if len(rest) > 3 else "")
+    return (f"{len(rest)} files of its folder that the record does not name: {shown}",)
+
+
+def changed_entries(folder: Path) -> tuple[str, ...]:
+    """Return a sentence for each entry of a run that a database holds in another form, and has no place for its own."""
+    record = parse_json((folder / RUN).read_bytes())
+    details = record.get("artifact_details", {})
+    entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}
+    entries |= {f"media entry {n}": entry for n, entry in enumerate(read_json_lines(folder / MEDIA), 1)}
+    said = []
+    for what, entry in entries.items():
+        packer = Packer(str(record["uid"]))
+        packer.entry(entry)
+        if not packer.is_exact:
+            said.append(f"{what}: its keys with . or $, integers of more than 34 digits or lone surrogates are changed")
+    return tuple(said)

@@ -1,0 +1,101 @@
+"""An open MongoDB database of runs: its collections, its files, and its errors in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import gridfs
+import pymongo
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidURI, PyMongoError
+
+from observers.mongo.destination import Destination, explain
+from observers.mongo.layout import Collections, Document
+from runs.errors import StoreAwayError, StoreError
+
+__all__ = ["BATCH", "Document", "MongoDatabase"]
+
+# Documents of an answer that are held at once where there may be thousands; else they are 16 MB, five times as objects.
+BATCH = 1_000
+
+
+class MongoDatabase:
+    """A database of runs, and its connection.
+
+    Args:
+        url: `mongodb://` or `mongodb+srv://`, with the database's name (`sacred` if it has none).
+        prefix: Of the collections' names, without its underscore; or the name of the collection of runs alone.
+
+    Attributes:
+        destination: The same as observers name it, with credentials.
+        where: The URL without credentials, with the prefix.
+        collections: The collections of the prefix, some of them by themselves: runs, metrics, chunks, media.
+        raw_metrics: `metrics` as bytes; see `runs.stores.mongo.bson_arrays`.
+        fs: The files.
+
+    Raises:
+        StoreError: If the server cannot be reached or refuses.
+    """
+
+    def __init__(self, url: str, prefix: str = "") -> None:
+        try:
+            name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
+            self.destination = destination = Destination(url, name, prefix)
+            self._client: pymongo.MongoClient[Document] = destination.connect()
+        except (ConfigurationError, InvalidURI, ValueError) as error:
+            raise StoreError(f"the store's URL: {explain(error)}") from error
+        self.where = f"{destination.label}#{prefix}" if prefix else destination.label
+        self.database = self._client[name]
+        try:
+            with self.errors():
+                self.collections = self._find_collections(prefix)
+        except StoreError:
+            self.close()
+            raise
+        self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        self.raw_metrics = self.metrics.with_options(CodecOptions(document_class=RawBSONDocument))
+        self.chunks, self.media = self.collections.chunks, self.collections.media
+        self.fs = gridfs.GridFS(self.database)
+
+    def _find_collections(self, prefix: str) -> Collections:
+        """Return those of a prefix, or, where it has no runs, the collection of that name with Sacred's `metrics`."""
+        collections = Collections(self.database, prefix)
+        if collections.runs.find_one({}, {"_id": 1}) is None and prefix:
+            alone = Collections(self.database, collection=prefix)
+            if alone.runs.find_one({"experiment": {"$exists": True}}, {"_id": 1}) is not None:
+                return alone
+        return collections
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn what goes wrong with the server into a StoreError."""
+        try:
+            yield
+        except ConnectionFailure as error:
+            raise StoreAwayError(f"MongoDB at {self.where}: {explain(error)}") from error
+        except PyMongoError as error:
+            raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
+
+    def contents(self, keys: Iterable[Any]) -> dict[Any, bytes]:
+        """Return the contents of many files by two queries; those that are not as their record says are left out."""
+        wanted = {"$in": list(keys)}
+        found: dict[Any, list[bytes]] = {}
+        with self.errors():
+            records = list(self.database.fs.files.find({"_id": wanted}, {"length": 1, "md5": 1}))
+            for chunk in self.database.fs.chunks.find({"files_id": wanted}).sort([("files_id", 1), ("n", 1)]):
+                found.setdefault(chunk["files_id"], []).append(chunk["data"])
+        contents = {record["_id"]: b"".join(found.get(record["_id"], ())) for record in records}
+        return {
+            record["_id"]: content
+            for record in records
+            if len(content := contents[record["_id"]]) == record.get("length")
+            and record.get("md5") in (None, hashlib.md5(content, usedforsecurity=False).hexdigest())
+        }
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()

@@ -1,0 +1,260 @@
+"""`Agent`: takes points of a sweep, one after the other, runs them, and notes what came of them.
+
+Any number of agents work on a sweep, on any machine that sees its home; each of them may be killed at any time. What an
+agent was at when it died is claimed by another one, which resumes the run from its newest state, or starts it anew. A
+run begins only once its agent, alive, has seen that the point is still its own; so a point completes once, whenever
+agents are killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import math
+import os
+import random
+import socket
+import statistics
+import time
+from collections.abc import Sequence
+
+from runs.errors import RunsError
+from runs.stores.opening import open_store
+from runs.stores.store import Store
+from runs.sweeps.agents.trials import Ended, Means, Trials
+from runs.sweeps.spec.spec import Spec, read_spec
+from runs.sweeps.study.home import BEAT_S, Claim, Home
+from runs.sweeps.study.study import Point, Study
+from runs.work.warm import WarmPython
+
+__all__ = ["Agent"]
+
+_log = logging.getLogger(__name__)
+
+# How often what other agents have left undone is looked for, in seconds.
+_LOOK_S = 5.0
+# Attempts to claim a point somewhere ahead, until all are tried in their order, and how far ahead it may be.
+_TRIES, _MOST_SPREAD = 20, 1024
+# Points that may fail, before any has come to its end, until the sweep is given up.
+_FIRST_FAILURES = 3
+
+
+class Agent:
+    """Works on a sweep.
+
+    Args:
+        home: Where the sweep lives.
+        means: What it works with.
+        warm: Starts processes.
+
+    Attributes:
+        name: Unlike that of any other agent.
+        study: The sweep's.
+    """
+
+    def __init__(self, home: Home, means: Means, warm: WarmPython) -> None:
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
+        self._home, self._means = home, means
+        self._definition = home.definition()
+        if means.lab is not None:
+            self._definition = self._definition.located(means.lab)
+        self._spec: Spec = read_spec(self._definition.spec)
+        self.study = Study(home, self._definition, self._spec)
+        self._store: Store = open_store(means.base, create=True)
+        self._trials = Trials(
+            self.name,
+            home,
+            self._definition,
+            self._spec,
+            study=self.study,
+            store=self._store,
+            means=means,
+            warm=warm,
+            beat=self._beat,
+        )
+        self._first_free = 0
+        # Among so many points the next one is chosen: more where others were quicker, so that a crowd spreads out.
+        self._spread = 1
+        self._last_beat = self._last_look = -math.inf
+
+    def run(self) -> int:
+        """Take points until none is left, and return how many it has seen through."""
+        done = 0
+        self._beat()
+        try:
+            while (taken := self.next()) is not None:
+                try:
+                    self._see_through(*taken)
+                except (KeyboardInterrupt, SystemExit):
+                    self._home.hurry()
+                    with contextlib.suppress(RunsError, OSError):
+                        self.study.give_back(taken[0].number)
+                    raise
+                done += 1
+                ended = self.study.point(taken[0].number)
+                if ended is not None and (self._is_hopeless(ended) or self._is_reached(ended)):
+                    self._home.stop()
+        except (KeyboardInterrupt, SystemExit):
+            self._home.hurry()
+            raise
+        finally:
+            with contextlib.suppress(RunsError):
+                self._home.leave(self.name)
+            self._store.close()
+        return done
+
+    # ------------------------------------------------------------------ which point
+
+    @property
+    def _limit(self) -> float:
+        """How many points there are at most."""
+        given = [self._spec.size, self._spec.run_cap, self._definition.count]
+        return min((number for number in given if number is not None), default=float("inf"))
+
+    def next(self) -> tuple[Point, int] | None:
+        """Return the next point and which attempt at it this is; None if there is nothing left to take."""
+        while not self._home.is_stopped and not self._is_late:
+            self._beat()
+            progress = self.study.progress()
+            if time.monotonic() - self._last_look > _LOOK_S or progress.num_taken >= self._limit:
+                self._last_look = time.monotonic()
+                left = self._abandoned([*progress.unfinished, *self._missing(self.study.end)])
+                if left is not None:
+                    return left
+            new = self._new()
+            if new is None:
+                # An agent may have died before it took what it claimed.
+                left = self._abandoned(self._missing(int(self._limit)))
+                if left is None and self._has_grown():
+                    continue
+                return left
+            point = self.study.take(new.trial)
+            same = None if self._means.repeat else self.study.finished_as(point)
+            if same is None:
+                return point, new.attempt
+            self.study.finish_as(new.trial, same)
+        return None
+
+    def _has_grown(self) -> bool:
+        """Tell whether the sweep may try more points by now than when this agent looked last."""
+        before = self._limit
+        self._definition = dataclasses.replace(self._definition, count=self._home.definition().count)
+        return self._limit > before
+
+    @property
+    def _is_late(self) -> bool:
+        return self._means.deadline is not None and time.time() >= self._means.deadline
+
+    def _new(self) -> Claim | None:
+        """Claim a point that nobody has claimed: the first one, or, where many agents are at it, one soon behind it."""
+        while self.study.has(self._first_free):
+            self._first_free += 1
+        for _ in range(_TRIES):
+            number = self._first_free + random.randrange(self._spread)
+            if number >= self._limit:
+                break
+            if self.study.has(number):
+                continue
+            claim = Claim(number, 0, self.name)
+            if self._home.claim(claim):
+                self._spread = max(1, self._spread * 3 // 4)
+                return claim
+            self._spread = min(2 * self._spread, _MOST_SPREAD)
+        start = self._first_free
+        while start < self._limit:
+            end = int(min(start + _MOST_SPREAD, self._limit))
+            free = [number for number in range(start, end) if not self.study.has(number)]
+            claimed = self._home.last_claims(free)
+            for number in free:
+                claim = Claim(number, 0, self.name)
+                if number not in claimed and self._home.claim(claim):
+                    return claim
+            start = end
+        return None
+
+    def _missing(self, end: int) -> list[int]:
+        """Return the numbers below `end` of points that nobody has taken."""
+        return [number for number in range(self._first_free, end) if not self.study.has(number)]
+
+    def _abandoned(self, numbers: Sequence[int]) -> tuple[Point, int] | None:
+        """Claim a point whose agent is dead, and return it with the number of the attempt."""
+        claims = self._home.last_claims(sorted(numbers))
+        living = self._home.living_agents() if claims else set()
+        lost = {number: last for number, last in claims.items() if last.agent not in living}
+        if lost:  # an agent that has left may have seen it through
+            self.study.expire()
+            self.study.progress()
+        for number, last in lost.items():
+            known = self.study.point(number)
+            following = Claim(number, last.attempt + 1, self.name)
+            if (known is not None and known.is_finished) or not self._home.claim(following):
+                continue
+            point = self.study.take(number)
+            kills = following.attempt - point.times_given_back
+            if kills > self._means.retries:
+                reason = f"what ran it was killed {kills} times; python -m runs ls --sweep {self._home.id}"
+                self.study.finish(number, "FAIL", reason=reason)
+                continue
+            return point, following.attempt
+        return None
+
+    def _is_hopeless(self, ended: Point) -> bool:
+        """Tell whether a point and all others so far have failed, so that the rest would fail, too."""
+        if ended.state != "FAIL":
+            return False
+        counts = self.study.progress().counts
+        hopeless = counts["FAIL"] >= _FIRST_FAILURES and counts.keys() == {"FAIL"}
+        if hopeless:
+            reasons = [point.notes.get("reason", "") for point in self.study.points().values()]
+            _log.error(
+                "the first %d trials have failed, so the sweep stops: %s",
+                counts["FAIL"],
+                next(filter(None, reasons), ""),
+            )
+        return hopeless
+
+    def _is_reached(self, ended: Point) -> bool:
+        """Tell whether a point is as good as the spec asks for."""
+        return ended.state == "COMPLETE" and self._spec.is_reached(ended.values)
+
+    # ------------------------------------------------------------------ its runs
+
+    def _see_through(self, point: Point, attempt: int) -> None:
+        """Run a point, with each of its seeds, and note what came of it."""
+        ended: list[Ended] = []
+        for seed in self._seeds(point):
+            one = self._trials.run(point, attempt, seed)
+            while one.state == "KILLED" and attempt - point.times_given_back < self._means.retries:
+                attempt += 1
+                if not self._home.claim(Claim(point.number, attempt, self.name)):
+                    return  # another agent took this one for dead
+                one = self._trials.run(point, attempt, seed)
+            ended.append(one)
+            if one.state != "COMPLETE":
+                break
+        last = ended[-1]
+        if last.state == "LOST":
+            return
+        uids = [one.uid for one in ended if one.uid]
+        if last.state == "COMPLETE":
+            values = [statistics.fmean(column) for column in zip(*(one.values for one in ended), strict=True)]
+            names = ended[0].measured
+            measured = {name: statistics.fmean(one.measured[name] for one in ended) for name in names}
+            self.study.finish(point.number, "COMPLETE", values, measured, runs=uids)
+        elif last.state == "PRUNED":
+            reports = point.reports or (self.study.point(point.number) or point).reports
+            values = [reports[max(reports)]] if reports else []
+            self.study.finish(point.number, "PRUNED", values, runs=uids)
+        else:
+            self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
+
+    def _seeds(self, point: Point) -> Sequence[int | None]:
+        if self._spec.seeds == 1:
+            return [None]
+        return [self._definition.seed + index for index in range(self._spec.seeds)]
+
+    def _beat(self) -> None:
+        if time.monotonic() - self._last_beat > BEAT_S:
+            self._home.beat(self.name)
+            self._last_beat = time.monotonic()

@@ -1,0 +1,116 @@
+"""`Engine`: where the agents of a sweep run, on this machine or on a cluster, and with which resources."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runs.errors import SweepError
+from runs.sweeps.agents.supervising import supervise
+from runs.sweeps.agents.trials import Means
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.study.extras import needing_extra
+from runs.sweeps.study.place import Place
+from runs.sweeps.views.status import Status
+from runs.work.sharing import divided_threads
+
+__all__ = ["Engine"]
+
+_RESOURCES = ("cpus", "gpus", "memory_gb")
+_CLUSTERS = ("slurm", "local", "debug")
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """Where agents run.
+
+    Attributes:
+        name: local, ray or slurm.
+        address: Of a cluster of Ray; None starts one on this machine.
+        resources: What each agent gets of a cluster: `cpus`, `gpus`, `memory_gb`; with Ray others that its nodes name.
+        slurm: Options of the job, and the `cluster`: slurm, local or debug.
+    """
+
+    name: str = "local"
+    address: str | None = None
+    resources: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    slurm: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def check(self) -> None:
+        """Refuse what the engine does not take.
+
+        Raises:
+            SweepError: If there is something.
+        """
+        if self.address is not None and self.name != "ray":
+            raise SweepError(f"sweep.address: got {self.address!r} with sweep.engine={self.name}, expected engine=ray")
+        if self.slurm and self.name != "slurm":
+            raise SweepError(f"sweep.slurm: got options with sweep.engine={self.name}, expected sweep.engine=slurm")
+        if self.resources and self.name == "local":
+            raise SweepError(
+                "sweep.resources: got some with sweep.engine=local, expected engine ray or slurm; on this machine CPUs"
+                " and GPUs are divided among sweep.workers"
+            )
+        for name, value in self.resources.items():
+            self._check_resource(name, value)
+        cluster = self.slurm.get("cluster", "slurm")
+        if cluster not in _CLUSTERS:
+            raise SweepError(f"sweep.slurm: got the cluster {cluster!r}, expected one of: {', '.join(_CLUSTERS)}")
+
+    def check_extras(self) -> None:
+        """Refuse an engine whose package is not installed.
+
+        Raises:
+            MissingExtraError: If it is not.
+        """
+        package = {"ray": "ray", "slurm": "submitit"}.get(self.name)
+        if package is not None:
+            with needing_extra(self.name, f"sweep.engine={self.name}"):
+                importlib.import_module(package)
+
+    def _check_resource(self, name: str, value: Any) -> None:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or value < 0:
+            raise SweepError(f"sweep.resources.{name}: got {value!r}, expected a number that is not negative")
+        if self.name != "slurm":
+            return
+        if name not in _RESOURCES:
+            raise SweepError(
+                f"sweep.resources.{name}: Slurm knows {', '.join(_RESOURCES)}; options of the job go to sweep.slurm"
+            )
+        if name != "memory_gb" and value != int(value):
+            raise SweepError(f"sweep.resources.{name}: got {value}, but Slurm shares none; expected a whole number")
+
+    def run(
+        self, place: Place, definition: Definition, means: Means, workers: Sequence[dict[str, str]], log: Path
+    ) -> Status:
+        """Let agents work on a sweep until it is done, and show how it stands; return that.
+
+        Args:
+            place: Where the sweep is kept.
+            definition: The sweep.
+            means: What the agents work with.
+            workers: For each agent, the variables to set for its runs, on this machine.
+            log: A file for what the runs print.
+
+        Raises:
+            SweepError: If the engine has no such resources, or agents end as soon as they are started.
+            MissingExtraError: If Ray or submitit is not installed.
+            KeyboardInterrupt: After a Ctrl-C.
+        """
+        if self.name == "slurm":
+            from runs.sweeps.agents.slurm_agents import run_array
+
+            threads = {"OMP_NUM_THREADS": str(int(self.resources.get("cpus", 1)) or 1)}
+            own = dataclasses.replace(means, environment={**threads, **means.environment})
+            return run_array(place, definition.id, own, len(workers), self.resources, self.slurm)
+        if self.name == "ray":
+            from runs.sweeps.agents.ray_agents import ray_agents
+
+            with ray_agents(place, definition, self.address, self.resources) as start:
+                return supervise(place, definition.id, means, [{} for _ in workers], log, start=start)
+        own = dataclasses.replace(means, environment={**divided_threads(len(workers)), **means.environment})
+        return supervise(place, definition.id, own, workers, log)

@@ -1,0 +1,173 @@
+"""Agents of a sweep as an array job of Slurm, through submitit; or, to try that, as processes of this machine.
+
+A task of the array starts an agent's process and waits for it. Where Slurm preempts it or its time is over, the agent
+saves the state of its run, and the task is queued again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runs.errors import SweepError
+from runs.sweeps.agents.agent_process import END_BOUND_S, ROOT, AgentProcess, agent_request
+from runs.sweeps.agents.supervising import display
+from runs.sweeps.agents.trials import Means
+from runs.sweeps.study.extras import needing_extra
+from runs.sweeps.study.place import Place
+from runs.sweeps.views.status import Status, Watcher, say
+
+__all__ = ["ArrayTask", "run_array"]
+
+_LOOK_S = 1.0
+# submitit's names for resources, and its options that are the same on all clusters.
+_RESOURCES = {"cpus": "cpus_per_task", "gpus": "gpus_per_node", "memory_gb": "mem_gb"}
+_GENERIC = {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "stderr_to_stdout"}
+
+
+class ArrayTask:
+    """One agent of the array, as it is pickled: without the password of the database.
+
+    Args:
+        request: A file, which only its owner reads, with what the agent is to do.
+    """
+
+    def __init__(self, request: Path) -> None:
+        self._request = request
+        self._process: AgentProcess | None = None
+
+    def __call__(self) -> int:
+        """Work until nothing is left to take; return the agent's exit code."""
+        with open(1, "ab", closefd=False) as stdout:
+            self._process = AgentProcess(json.loads(self._request.read_bytes()), stdout)
+        self._process.wait()
+        self._process.release()
+        return self._process.poll() or 0
+
+    def checkpoint(self) -> Any:
+        """Interrupt the agent, and return what submitit queues in its place."""
+        from submitit.helpers import DelayedSubmission
+
+        if self._process is not None:
+            self._process.interrupt()
+            # `wait` holds a lock: this is called in the middle of it.
+            deadline = time.monotonic() + END_BOUND_S
+            with contextlib.suppress(ChildProcessError):
+                while time.monotonic() < deadline and not os.waitid(
+                    os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
+                ):
+                    time.sleep(0.05)
+        return DelayedSubmission(ArrayTask(self._request))
+
+
+def run_array(
+    place: Place,
+    id: str,
+    means: Means,
+    num_agents: int,
+    resources: Mapping[str, float],
+    options: Mapping[str, Any],
+    show: Callable[[str], None] = say,
+) -> Status:
+    """Submit agents as an array job, show how the sweep stands until it has ended, and return that.
+
+    Args:
+        place: Where the sweep is kept, on a file system that all nodes share.
+        id: The sweep's.
+        means: What the agents work with.
+        num_agents: Agents to be at work; those that are, such as of an earlier array, are no tasks of this one.
+        resources: What each gets: `cpus`, `gpus`, `memory_gb`.
+        options: submitit's options, without the prefix `slurm_`; and the `cluster`: slurm, local or debug.
+        show: Takes lines.
+
+    Raises:
+        MissingExtraError: If submitit is not installed.
+        SweepError: If the job cannot be submitted, or ends with points left.
+        KeyboardInterrupt: After a Ctrl-C; the job goes on.
+    """
+    folder = place.base.absolute() / "sweeps" / id / "slurm"
+    with contextlib.closing(place.home(id)) as home:
+        watcher = Watcher(home)
+        status = watcher.look()
+        if status.is_done:
+            return status
+        if status.num_agents:
+            show(f"{status.num_agents} of {num_agents} agents are at work already")
+        request = _write_request(folder, agent_request(place, id, means))
+        tasks = [ArrayTask(request) for _ in range(num_agents - status.num_agents)]
+        jobs = _submit(folder, tasks, id, resources, options) if tasks else []
+        number = jobs[0].job_id.partition("_")[0] if jobs else ""
+        job = f"job {number}" if jobs else "the job"
+        if jobs:
+            show(f"{job}: agents are queued, and write to {folder}")
+        try:
+            status = _watch(watcher, status, jobs, show)
+        except KeyboardInterrupt:
+            at_once = f", or at once: scancel {number}" if jobs else ""
+            show(
+                f"{job} goes on; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
+                f"which lets runs come to their end{at_once}"
+            )
+            raise
+    request.unlink(missing_ok=True)
+    is_late = means.deadline is not None and time.time() >= means.deadline
+    if not (status.is_done or status.is_stopped or is_late):
+        raise SweepError(f"{job} has ended with points left; see {folder}; the same command goes on")
+    return status
+
+
+def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], show: Callable[[str], None]) -> Status:
+    """Show how a sweep stands until all jobs have ended, and no agent of others is at work; return that."""
+    with display(show, status, watcher) as look:
+        while True:
+            has_ended = all(job.done() for job in jobs)
+            status = watcher.look()
+            look(status)
+            if has_ended and (status.is_done or not status.num_agents):
+                return status
+            time.sleep(_LOOK_S)
+
+
+def _write_request(folder: Path, request: Mapping[str, Any]) -> Path:
+    """Write a file that nobody else reads: it may hold the password of a database."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"request-{secrets.token_hex(4)}.json"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+        json.dump(request, stream)
+    return path
+
+
+def _submit(
+    folder: Path, tasks: Sequence[ArrayTask], id: str, resources: Mapping[str, float], options: Mapping[str, Any]
+) -> list[Any]:
+    """Submit tasks as one array, and return submitit's jobs.
+
+    Raises:
+        SweepError: If there is no Slurm, or it or submitit refuses.
+    """
+    with needing_extra("slurm", "sweep.engine=slurm"):
+        import submitit
+        from submitit.core.utils import FailedJobError
+    own = dict(options)
+    cluster = own.pop("cluster", "slurm")
+    # Its python starts in a folder of its own, and finds the lab's packages by this.
+    setup = [f"export PYTHONPATH={shlex.quote(str(ROOT))}${{PYTHONPATH:+:$PYTHONPATH}}", *own.pop("setup", [])]
+    given = {"name": f"sweep-{id}", **{_RESOURCES[name]: value for name, value in resources.items()}, **own}
+    parameters = {name if name in _GENERIC else f"slurm_{name}": value for name, value in given.items()}
+    if cluster in ("slurm", "local"):
+        parameters[f"{cluster}_setup"] = setup
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+        executor.update_parameters(**parameters)
+        with executor.batch():
+            return [executor.submit(task) for task in tasks]
+    except (NameError, AssertionError, TypeError, ValueError, RuntimeError, OSError, FailedJobError) as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise SweepError(f"sweep.slurm: no job can be submitted to {cluster} ({said})") from error

@@ -1,0 +1,277 @@
+"""`Home`: where a sweep lives, for all who work on it: its definition, its agents, and who has which trial.
+
+    sweep.json              the definition
+    study.journal           Optuna's journal of the study
+    claims/000017.0         who took the trial 17, at the first attempt
+    claims/000017.0.lease   the lease of the process that last began a run of that attempt
+    agents/NAME.json        the lease of an agent
+    stopped                 no new trials are to be started
+
+That is a folder, `my_runs/sweeps/ID`; `mongo_home.py` keeps the same in a database.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import itertools
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from observers.record.atomic_file import make_folder, replacing, sync_file
+from observers.record.identity import is_alive, lease
+from observers.record.json_text import parse_json
+from observers.record.regular_file import read_regular
+from runs.errors import SweepError
+from runs.sweeps.spec.definition import Definition
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+__all__ = ["BEAT_S", "Claim", "FolderHome", "Home", "folder_of"]
+
+# Seconds between two signs of life of an agent.
+BEAT_S = 5.0
+_ID = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class Claim(NamedTuple):
+    """Who has a trial.
+
+    Attributes:
+        trial: Its number.
+        attempt: 0, and one more each time that an agent died over it.
+        agent: The agent's name.
+    """
+
+    trial: int
+    attempt: int
+    agent: str
+
+
+class Home(abc.ABC):
+    """Where a sweep lives.
+
+    Attributes:
+        id: The sweep's.
+        where: What to call the place in messages.
+    """
+
+    id: str
+    where: str
+
+    # ------------------------------------------------------------------ what it is
+
+    @abc.abstractmethod
+    def create(self, definition: Definition) -> bool:
+        """Write the definition down, once; return False if the sweep has one."""
+
+    @abc.abstractmethod
+    def definition(self) -> Definition:
+        """Return the definition.
+
+        Raises:
+            SweepError: If there is no such sweep.
+        """
+
+    @abc.abstractmethod
+    def replace(self, definition: Definition) -> None:
+        """Write another definition down, of a sweep that is there: one that tries more points, or elsewhere."""
+
+    @abc.abstractmethod
+    def storage(self) -> BaseStorage:
+        """Return the journal of the study."""
+
+    def expire(self) -> None:  # noqa: B027, as a file is read each time
+        """Let the next look at the study see whatever others have written by now."""
+
+    # ------------------------------------------------------------------ who does what
+
+    @abc.abstractmethod
+    def claim(self, claim: Claim) -> bool:
+        """Take a trial; return False if another agent was quicker. At most one agent ever has an attempt."""
+
+    @abc.abstractmethod
+    def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
+        """Return the last claim on each of some trials, by its number; without those that nobody has claimed."""
+
+    def begin(self, claim: Claim, process: Mapping[str, Any]) -> bool:
+        """Note the lease of a process that is about to begin a run; return False if another agent has the trial by now.
+
+        Whoever takes the trial over claims it first, and looks at `earlier_processes` then. So either the process is
+        refused here, or its successor sees it.
+        """
+        self._note_process(claim, process)
+        last = self.last_claims([claim.trial]).get(claim.trial)
+        return last is not None and (last.attempt, last.agent) == (claim.attempt, claim.agent)
+
+    @abc.abstractmethod
+    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
+        """Note the lease of the process that runs an attempt."""
+
+    @abc.abstractmethod
+    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
+        """Return the leases of processes that have begun runs of earlier attempts than this one."""
+
+    @abc.abstractmethod
+    def beat(self, agent: str) -> None:
+        """Note that an agent, which is this process, lives."""
+
+    @abc.abstractmethod
+    def leases(self) -> dict[str, dict[str, Any]]:
+        """Return the lease of each agent there ever was, by its name."""
+
+    @abc.abstractmethod
+    def leave(self, agent: str) -> None:
+        """Note that an agent has ended, and left nothing undone."""
+
+    def hurry(self) -> None:  # noqa: B027
+        """Wait no more for a database that is away: this process is about to end."""
+
+    @abc.abstractmethod
+    def stop(self, wanted: bool = True) -> None:
+        """Let agents start no more trials; or again."""
+
+    @property
+    @abc.abstractmethod
+    def is_stopped(self) -> bool:
+        """Whether agents are to start no more trials."""
+
+    def living_agents(self) -> set[str]:
+        """Return the names of the agents that are alive."""
+        return {name for name, lease in self.leases().items() if is_alive(lease)}
+
+    def close(self) -> None:  # noqa: B027, as a folder has nothing open
+        """Let go of what is open."""
+
+
+def folder_of(base: Path, id: str) -> Path:
+    """Return the folder of a sweep whose runs are recorded below `base`.
+
+    Raises:
+        SweepError: If the id is none.
+    """
+    if not _ID.fullmatch(id):
+        raise SweepError(f"sweep.id: got {id!r}, expected letters, digits, hyphens and underscores, at most 64")
+    return base / "sweeps" / id
+
+
+class FolderHome(Home):
+    """A sweep in a folder.
+
+    Args:
+        base: The folder that its runs are recorded below.
+        id: The sweep's.
+    """
+
+    def __init__(self, base: Path, id: str) -> None:
+        self.id = id
+        self.folder = folder_of(base, id)
+        self.where = str(self.folder)
+        self._definition = self.folder / "sweep.json"
+        self._stopped = self.folder / "stopped"
+
+    def create(self, definition: Definition) -> bool:
+        for name in ("claims", "agents"):
+            make_folder(self.folder / name)
+        return _write_once(self._definition, json.dumps(definition.document(), indent=2).encode())
+
+    def replace(self, definition: Definition) -> None:
+        with replacing(self._definition) as stream:
+            stream.write(json.dumps(definition.document(), indent=2).encode())
+
+    def definition(self) -> Definition:
+        try:
+            document = parse_json(read_regular(self._definition))
+        except FileNotFoundError:
+            others = ", ".join(sorted(path.parent.name for path in self.folder.parent.glob("*/sweep.json"))) or "none"
+            raise SweepError(f"there is no sweep {self.id} in {self.folder.parent}; there are: {others}") from None
+        except (OSError, ValueError) as error:
+            raise SweepError(
+                f"{self._definition}: cannot be read ({error}); restore it, or start another sweep"
+            ) from error
+        return Definition.of(document, str(self._definition))
+
+    def storage(self) -> BaseStorage:
+        from runs.sweeps.study.journals import file_storage
+
+        return file_storage(self.folder / "study.journal")
+
+    def claim(self, claim: Claim) -> bool:
+        return _write_once(self._claim_path(claim.trial, claim.attempt), claim.agent.encode(), durable=False)
+
+    def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
+        return {trial: claim for trial in trials if (claim := self._last_claim(trial)) is not None}
+
+    def _last_claim(self, trial: int) -> Claim | None:
+        found = None
+        for attempt in itertools.count():
+            try:
+                found = Claim(trial, attempt, self._claim_path(trial, attempt).read_text(errors="replace"))
+            except FileNotFoundError:
+                return found
+        raise AssertionError
+
+    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
+        with replacing(self._lease_path(claim.trial, claim.attempt), durable=False) as stream:
+            stream.write(json.dumps(process).encode())
+
+    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
+        found = []
+        for attempt in range(claim.attempt):
+            with contextlib.suppress(OSError, ValueError):  # one that a power cut took is of a process that is gone
+                found.append(parse_json(read_regular(self._lease_path(claim.trial, attempt))))
+        return found
+
+    def _lease_path(self, trial: int, attempt: int) -> Path:
+        return self.folder / "claims" / f"{trial:06d}.{attempt}.lease"
+
+    def _claim_path(self, trial: int, attempt: int) -> Path:
+        return self.folder / "claims" / f"{trial:06d}.{attempt}"
+
+    def beat(self, agent: str) -> None:
+        with replacing(self.folder / "agents" / f"{agent}.json", durable=False) as stream:
+            stream.write(json.dumps(lease(BEAT_S)).encode())
+
+    def leases(self) -> dict[str, dict[str, Any]]:
+        return dict(self._leases())
+
+    def _leases(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for path in (self.folder / "agents").glob("*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                yield path.stem, parse_json(read_regular(path))
+
+    def leave(self, agent: str) -> None:
+        (self.folder / "agents" / f"{agent}.json").unlink(missing_ok=True)
+
+    def stop(self, wanted: bool = True) -> None:
+        if wanted:
+            self._stopped.touch()
+        else:
+            self._stopped.unlink(missing_ok=True)
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.exists()
+
+
+def _write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
+    """Write a file, as a whole and on the disk, that is not there; return False if it is."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            stream.flush()
+            if durable:
+                sync_file(stream.fileno())
+        os.link(temporary, path)  # which is atomic, on NFS too
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True

@@ -1,0 +1,163 @@
+"""`MongoHome`: a sweep in a database, beside the runs that its trials are delivered to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from observers.mongo.destination import Destination
+from observers.mongo.layout import Collections, Document
+from observers.record.identity import lease
+from runs.errors import SweepError
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.study.home import BEAT_S, Claim, Home
+from runs.sweeps.study.outages import Outages, lasting
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+    from runs.sweeps.study.journals import MongoJournal
+
+__all__ = ["MongoHome", "sweep_ids"]
+
+# How long a server may be away until it is said so.
+_ANSWER_MS = 5_000
+
+
+class MongoHome(Home):
+    """A sweep in the collections `sweeps`, `sweep_claims`, `sweep_agents` and `sweep_journal` of a database.
+
+    Args:
+        destination: The database.
+        id: The sweep's.
+
+    Raises:
+        StoreError: If the server refuses.
+    """
+
+    def __init__(self, destination: Destination, id: str) -> None:
+        self.id = id
+        self.where = f"{destination.label}, sweep {id}"
+        self._place = destination.label
+        self._outages = Outages(destination.label)
+        try:
+            self._client = destination.connect(serverSelectionTimeoutMS=_ANSWER_MS)
+        except PyMongoError as error:
+            raise self._outages.error(error) from error
+        self._parts = Collections(self._client[destination.db_name], destination.prefix, destination.collection)
+        self._journal: MongoJournal | None = None
+
+    def ids(self) -> list[str]:
+        """Return the ids of all sweeps in the database."""
+        return self._outages.ask(lambda: sorted(map(str, self._parts.sweeps.distinct("_id"))))
+
+    def create(self, definition: Definition) -> bool:
+        def create() -> bool:
+            try:
+                lasting(self._parts.sweeps).insert_one({"_id": self.id, **definition.document()})
+            except DuplicateKeyError:
+                return False
+            return True
+
+        if is_new := self._outages.ask(create):
+            self._outages.ask(lambda: self._parts.sweep_claims.create_index([("sweep", 1), ("trial", 1)]))
+        return is_new
+
+    def replace(self, definition: Definition) -> None:
+        document = {"_id": self.id, **definition.document()}
+        self._outages.ask(lambda: self._parts.sweeps.replace_one({"_id": self.id}, document))
+
+    def definition(self) -> Definition:
+        document = self._outages.ask(lambda: self._parts.sweeps.find_one({"_id": self.id}))
+        if document is None:
+            others = ", ".join(self.ids()) or "none"
+            raise SweepError(f"there is no sweep {self.id} in {self._place}; there are: {others}")
+        return Definition.of(document, self.where)
+
+    def storage(self) -> BaseStorage:
+        from optuna.storages import JournalStorage
+
+        from runs.sweeps.study.journals import MongoJournal
+
+        self._journal = MongoJournal(self._parts.sweep_journal, self.id, self._outages)
+        return JournalStorage(self._journal)
+
+    def expire(self) -> None:
+        if self._journal is not None:
+            self._journal.expire()
+
+    def claim(self, claim: Claim) -> bool:
+        entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}", "sweep": self.id, **claim._asdict()}
+
+        def insert() -> bool:
+            try:
+                lasting(self._parts.sweep_claims).insert_one(entry)
+            except DuplicateKeyError:
+                # An insert that was sent twice, because its answer was lost, is ours all the same.
+                found = self._parts.sweep_claims.find_one({"_id": entry["_id"]})
+                return found is not None and found["agent"] == claim.agent
+            return True
+
+        return self._outages.ask(insert)
+
+    def last_claims(self, trials: Iterable[int]) -> dict[int, Claim]:
+        wanted = {"sweep": self.id, "trial": {"$in": list(trials)}}
+        entries = self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted)))
+        found = sorted(Claim(entry["trial"], entry["attempt"], entry["agent"]) for entry in entries)
+        return {claim.trial: claim for claim in found}
+
+    def _note_process(self, claim: Claim, process: Mapping[str, Any]) -> None:
+        entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}"}
+        claims = lasting(self._parts.sweep_claims)
+        self._outages.ask(lambda: claims.update_one(entry, {"$set": {"lease": dict(process)}}))
+
+    def earlier_processes(self, claim: Claim) -> list[dict[str, Any]]:
+        wanted = {
+            "sweep": self.id, "trial": claim.trial, "attempt": {"$lt": claim.attempt}, "lease": {"$exists": True},
+        }  # fmt: skip
+        return [entry["lease"] for entry in self._outages.ask(lambda: list(self._parts.sweep_claims.find(wanted)))]
+
+    def beat(self, agent: str) -> None:
+        self._outages.ask(
+            lambda: self._parts.sweep_agents.update_one(
+                {"_id": f"{self.id}/{agent}"}, {"$set": {"agent": agent, "lease": lease(BEAT_S)}}, upsert=True
+            )
+        )
+
+    def leases(self) -> dict[str, dict[str, Any]]:
+        self._outages.let_others_beat(2 * BEAT_S)
+        wanted = {"_id": {"$gte": f"{self.id}/", "$lt": f"{self.id}0"}}
+        entries = self._outages.ask(lambda: list(self._parts.sweep_agents.find(wanted)))
+        return {entry["agent"]: entry["lease"] for entry in entries}
+
+    def leave(self, agent: str) -> None:
+        self._outages.ask(lambda: self._parts.sweep_agents.delete_one({"_id": f"{self.id}/{agent}"}))
+
+    def hurry(self) -> None:
+        self._outages.hurry()
+
+    def stop(self, wanted: bool = True) -> None:
+        self._outages.ask(lambda: self._parts.sweeps.update_one({"_id": self.id}, {"$set": {"stopped": wanted}}))
+
+    @property
+    def is_stopped(self) -> bool:
+        document: Document | None = self._outages.ask(
+            lambda: self._parts.sweeps.find_one({"_id": self.id}, {"stopped": 1})
+        )
+        return bool(document and document.get("stopped"))
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def sweep_ids(destination: Destination) -> list[str]:
+    """Return the ids of all sweeps in a database.
+
+    Raises:
+        StoreError: If the server refuses.
+    """
+    with contextlib.closing(MongoHome(destination, "")) as home:
+        return home.ids()

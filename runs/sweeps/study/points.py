@@ -1,0 +1,168 @@
+"""Points of a sweep: the values of its parameters in one trial, by the dotted names of the config's entries."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runs.errors import SweepError
+from runs.sweeps.spec.checking import identity
+from runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
+from runs.sweeps.spec.parameters import Parameter
+from runs.sweeps.spec.spec import Spec
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+__all__ = ["QUANTILE", "choices", "grid_point", "in_order", "listed", "position_of", "representative", "suggest"]
+
+# Ends the name of a suggestion that is a quantile of the parameter's law.
+QUANTILE = " (quantile)"
+
+
+def grid_point(spec: Spec, number: int, seed: int = 0) -> dict[str, Any]:
+    """Return a point of a grid.
+
+    Args:
+        spec: One with the method grid.
+        number: From 0 to `spec.size` - 1, in wandb's order.
+        seed: What the order derives from, if the spec has `order: random`.
+
+    Raises:
+        SweepError: If the spec has no such point.
+    """
+    if spec.grid is None or not 0 <= number < len(spec.grid):
+        raise SweepError(f"got the point {number}, expected one of the {spec.size or 0} points of the grid")
+    if spec.method_options.get("order") == "random":
+        number = _shuffled(number, len(spec.grid), seed)
+    return spec.grid[number]
+
+
+def _shuffled(number: int, size: int, seed: int) -> int:
+    """Return the number in the place of `number` in a permutation that depends on the seed alone.
+
+    It is a Feistel network over the smallest square of a power of two that holds `size` numbers, walked until the
+    result is one of them: no list is shuffled, however large the grid. Source: Black and Rogaway 2002, "Ciphers with
+    arbitrary finite domains", https://doi.org/10.1007/3-540-45760-7_9
+    """
+    bits = max((size - 1).bit_length() + 1, 2) // 2
+    while True:
+        left, right = number >> bits, number & ((1 << bits) - 1)
+        for step in range(4):
+            left, right = right, left ^ random.Random(f"{seed} {step} {right}").getrandbits(bits)
+        number = left << bits | right
+        if number < size:
+            return number
+
+
+def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
+    """Return the point that the study's sampler chooses for a trial.
+
+    Laws that Optuna has are suggested as they are, under the parameter's name. Of others, such as `normal`, a quantile
+    is suggested, under the name with `QUANTILE` behind. Values that no storage holds, such as lists, are suggested as
+    JSON.
+
+    Args:
+        spec: The spec.
+        trial: A running trial, whose sampler is one of `make_sampler` or any other one.
+    """
+    point: dict[str, Any] = {}
+    for parameter in in_order(spec):
+        if parameter.is_active(point):
+            point[parameter.name] = _suggested(spec, parameter, trial)
+    return {name: point[name] for name in spec.parameters if name in point}
+
+
+def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
+    name, law = parameter.name, parameter.law
+    values = listed(spec, parameter)
+    if values is not None:
+        given = choices(values)
+        return values[given.index(trial.suggest_categorical(name, given))]
+    if isinstance(law, Constant):
+        return law.value
+    if isinstance(law, Integers):
+        return trial.suggest_int(name, law.low, law.high)
+    if isinstance(law, Reals) and law.q is None and law.shape in ("uniform", "log_uniform"):
+        return trial.suggest_float(name, law.first, law.second, log=law.shape == "log_uniform")
+    low, high = law.quantiles if isinstance(law, Reals) else (0.0, 1.0)
+    return law.ppf(trial.suggest_float(f"{name}{QUANTILE}", low, high))
+
+
+def listed(spec: Spec, parameter: Parameter) -> Sequence[Any] | None:
+    """Return the values of which one is suggested; None if a number is."""
+    if isinstance(parameter.law, Constant | Integers):
+        return None
+    if spec.grid is not None:
+        return spec.grid.values[parameter.name]
+    return parameter.law.values if isinstance(parameter.law, Choice) and not parameter.law.probabilities else None
+
+
+def choices(values: Sequence[Any]) -> list[Any]:
+    """Return values as they are suggested: as they are, or as JSON, if Optuna does not hold them or tell them apart."""
+    plain = all(value is None or (isinstance(value, bool | int | float | str) and value == value) for value in values)
+    if plain and len(set(values)) == len(values):  # for which 1, 1.0 and True are the same, as for Optuna
+        return list(values)
+    texts = [json.dumps(value) for value in values]
+    return [text if text not in texts[:place] else f"{text} ({place})" for place, text in enumerate(texts)]
+
+
+def position_of(values: Sequence[Any], value: Any) -> int:
+    """Return the position of a value of a grid: of that very type, where there are 1 and True."""
+    return next(place for place, other in enumerate(values) if other is value or json.dumps(other) == json.dumps(value))
+
+
+def in_order(spec: Spec) -> Iterator[Parameter]:
+    """Yield the parameters, each behind those that its condition names."""
+    left = dict(spec.parameters)
+    while left:
+        ready = [name for name, parameter in left.items() if not left.keys() & parameter.when.keys()]
+        for name in ready:
+            yield left.pop(name)
+
+
+def representative(spec: Spec) -> list[dict[str, Any]]:
+    """Return points by which to check a spec before its first trial.
+
+    They are few, and have every listed value and both ends of each range. Of laws without ends what 98 of 100 values
+    are between is taken.
+    """
+    wanted = {name: list(parameter.law.ends()) for name, parameter in spec.parameters.items()}
+    points = []
+    while any(wanted.values()):
+        name = next(name for name, values in wanted.items() if values)
+        points.append(_point_with(spec, name, wanted))
+    return points
+
+
+def _point_with(spec: Spec, name: str, wanted: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return a point that has the next wanted value of a parameter, and of others where they are active."""
+    needed = _needed(spec.parameters, name)
+    point: dict[str, Any] = {}
+    for parameter in in_order(spec):
+        if not parameter.is_active(point):
+            continue
+        left = wanted[parameter.name]
+        if parameter.name in needed:
+            point[parameter.name] = needed[parameter.name]
+            left[:] = [value for value in left if identity(value) != identity(needed[parameter.name])]
+        else:
+            point[parameter.name] = left.pop(0) if left else parameter.law.ends()[0]
+    if name not in point:
+        wanted[name].clear()  # it is never set, as its conditions exclude each other
+    return {key: point[key] for key in spec.parameters if key in point}
+
+
+def _needed(parameters: Mapping[str, Parameter], name: str) -> dict[str, Any]:
+    """Return values of other parameters with which one of them is active."""
+    allowed: dict[str, list[Any]] = {}
+    below = [name]
+    while below:
+        for parent, values in parameters[below.pop()].when.items():
+            before = allowed.get(parent)
+            kept = [value for value in values if before is None or identity(value) in map(identity, before)]
+            allowed[parent] = kept or list(values)
+            below.append(parent)
+    return {parent: values[0] for parent, values in allowed.items()}

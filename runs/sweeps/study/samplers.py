@@ -1,0 +1,98 @@
+"""Optuna's samplers for the methods of a spec, so seeded that one agent suggests the same points again."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from runs.sweeps.spec.laws import Constant
+from runs.sweeps.spec.spec import Spec
+from runs.sweeps.study.extras import needing_extra
+from runs.sweeps.study.points import choices, grid_point, listed, position_of
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+__all__ = ["make_sampler", "without_experimental_warnings"]
+
+
+@contextlib.contextmanager
+def without_experimental_warnings() -> Iterator[None]:
+    """Make an object of Optuna that may change in its next version; which one is installed is pinned."""
+    from optuna.exceptions import ExperimentalWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield
+
+
+def check_extra(spec: Spec) -> None:
+    """Ask for the packages that a sweep needs, before anything is started.
+
+    Raises:
+        MissingExtraError: If Optuna, or what the method needs, is not installed.
+    """
+    with needing_extra("sweeps", "a sweep"):
+        import optuna  # noqa: F401
+    make_sampler(spec, 0, 0)
+
+
+def make_sampler(spec: Spec, seed: int, number: int) -> BaseSampler:
+    """Return the sampler for one trial.
+
+    It has no memory of its own: what it suggests depends on the study's trials, the seed and the number. So one agent
+    with one seed suggests the same points again, after an interruption as well.
+
+    Args:
+        spec: The spec. Of a grid the sampler gives the point `number`.
+        seed: The sweep's, at least 0.
+        number: The trial's.
+
+    Raises:
+        MissingExtraError: If Optuna, or what the method needs, is not installed.
+        SweepError: If a grid has no such point.
+    """
+    with needing_extra("sweeps", f"the method {spec.method}"), without_experimental_warnings():
+        return _make(spec, seed, number)
+
+
+def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
+    import numpy as np
+    from optuna import samplers
+
+    own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    options = dict(spec.method_options)
+    if spec.grid is not None:
+        from runs.sweeps.study.own_samplers import FixedSampler
+
+        return FixedSampler(_on_grid(spec, grid_point(spec, number, seed)))
+    if spec.method == "random":
+        return samplers.RandomSampler(own)
+    if spec.method in ("bayes", "tpe"):
+        if any(parameter.when for parameter in spec.parameters.values()):
+            # Parameters that are set together are modelled together.
+            options = {"multivariate": True, "group": options.get("multivariate", True), **options}
+        return samplers.TPESampler(seed=own, **options)
+    if spec.method == "gp":
+        return samplers.GPSampler(seed=own, warn_independent_sampling=False, **options)
+    if spec.method == "cma-es":
+        import cmaes  # noqa: F401, which Optuna would ask for in the midst of a study
+
+        return samplers.CmaEsSampler(seed=own, warn_independent_sampling=False, **options)
+    if spec.method == "qmc":
+        from runs.sweeps.study.own_samplers import QuasiRandomSampler
+
+        names = [name for name, parameter in spec.parameters.items() if not isinstance(parameter.law, Constant)]
+        return QuasiRandomSampler(names, number, seed, **options)
+    return samplers.NSGAIISampler(seed=own, **options)
+
+
+def _on_grid(spec: Spec, point: dict[str, Any]) -> dict[str, Any]:
+    """Return what is to be suggested at a point of the grid."""
+    found = {}
+    for name, value in point.items():
+        values = listed(spec, spec.parameters[name])
+        found[name] = value if values is None else choices(values)[position_of(values, value)]
+    return found

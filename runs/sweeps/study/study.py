@@ -1,0 +1,339 @@
+"""`Study`: a sweep's points and what came of them, in an Optuna study that many agents share.
+
+A point is tried once, whatever dies over it: Optuna's trial is made by the first agent that takes the point, stays
+RUNNING while agents come and go, and is told its values by the one that sees it through. Numbers of points are handed
+out by claims (`home.py`); Optuna's own numbers follow no order when agents are at it at once.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runs.errors import SweepError
+from runs.sweeps.spec.constraints import violations
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import Spec
+from runs.sweeps.study.extras import needing_extra
+from runs.sweeps.study.home import Home
+from runs.sweeps.study.own_storage import shared_storage
+from runs.sweeps.study.points import suggest
+from runs.sweeps.study.pruners import make_pruner
+from runs.sweeps.study.samplers import make_sampler
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial
+
+__all__ = ["Point", "Progress", "Study"]
+
+# What a trial in the study notes as the number of its point.
+_NUMBER = "point"
+# And how often its agent was interrupted, which is no fault of the point.
+_GIVEN_BACK = "given_back"
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A point that was tried, is being tried, or is about to be.
+
+    Attributes:
+        number: Its number, from 0.
+        parameters: Settings by dotted key.
+        state: RUNNING, COMPLETE, PRUNED or FAIL.
+        values: What the objectives came to, in their order; empty as long as that is not known.
+        reports: Values of the first objective that were reported, by step.
+        excess: By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
+        duration_s: Seconds from when it was taken to its end; None as long as it has none.
+        notes: What else was noted: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
+    """
+
+    number: int
+    parameters: dict[str, Any]
+    state: str
+    values: tuple[float, ...]
+    reports: dict[int, float]
+    excess: dict[str, float]
+    duration_s: float | None
+    notes: dict[str, Any]
+
+    @property
+    def is_feasible(self) -> bool:
+        """Whether it breaks no constraint."""
+        return all(excess <= 0 for excess in self.excess.values())
+
+    @property
+    def times_given_back(self) -> int:
+        """How many attempts were interrupted by somebody, rather than killed."""
+        return int(self.notes.get(_GIVEN_BACK, 0))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to be done for it."""
+        return self.state != "RUNNING"
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    Attributes:
+        num_taken: Points that were ever taken.
+        unfinished: Numbers of those that are not finished.
+        counts: How many have ended, by state.
+    """
+
+    num_taken: int
+    unfinished: frozenset[int]
+    counts: dict[str, int]
+
+
+class _Trials(Mapping[int, "FrozenTrial"]):
+    """Optuna's trials by the numbers of their points."""
+
+    def __init__(self, trials: list[FrozenTrial], indices: dict[int, int]) -> None:
+        self._trials, self._indices = trials, indices
+
+    def __getitem__(self, number: int) -> FrozenTrial:
+        return self._trials[self._indices[number]]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+
+class Study:
+    """The study of a sweep.
+
+    Args:
+        home: Where the sweep lives.
+        definition: What it is.
+        spec: Its spec.
+        is_read_only: Whether nothing is written, not even that it is opened.
+        storage: Where the study is; None for where the definition says.
+
+    Attributes:
+        optuna: Optuna's study.
+        prunes: Whether points are given up before their end.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        definition: Definition,
+        spec: Spec,
+        *,
+        is_read_only: bool = False,
+        storage: BaseStorage | str | None = None,
+    ) -> None:
+        with needing_extra("sweeps", "a sweep"):
+            import optuna
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._home, self._spec, self._seed = home, spec, definition.seed
+        if storage is None:
+            storage = shared_storage(definition.storage) if definition.storage else home.storage()
+        # A sweep that judges nothing has points all the same.
+        directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
+        common: dict[str, Any] = {
+            "storage": storage,
+            "study_name": definition.id,
+            "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
+            "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),
+        }
+        self.optuna: optuna.Study
+        if is_read_only:
+            try:
+                self.optuna = optuna.load_study(**common)
+            except KeyError as error:
+                raise SweepError(f"{home.where}: no agent has opened its study yet") from error
+        else:
+            self.optuna = optuna.create_study(**common, directions=directions, load_if_exists=True)
+        self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
+        # What was seen of the study: which trial a point has, by its index and its id, which are unfinished, how the
+        # others ended.
+        self._seen = 0
+        self._numbers: dict[int, int] = {}
+        self._ids: dict[int, int] = {}
+        self._unfinished: set[int] = set()
+        self._counts: collections.Counter[str] = collections.Counter()
+        self._complete: dict[str, int] = {}
+        # What was chosen for each point, and the points that have ended, which do not change.
+        self._chosen: dict[int, dict[str, Any]] = {}
+        self._ended: dict[int, Point] = {}
+
+    def points(self) -> dict[int, Point]:
+        """Return all points that were ever taken, by their numbers."""
+        self.expire()
+        return {number: self._point(trial) for number, trial in sorted(self._read().items())}
+
+    def expire(self) -> None:
+        """Let the next look see whatever other agents have written by now; else that may be a moment behind."""
+        self._home.expire()
+
+    def progress(self) -> Progress:
+        """Return how far the sweep is; this reads what other agents have written, for the methods below, too."""
+        self._read()
+        return Progress(len(self._numbers), frozenset(self._unfinished), dict(self._counts))
+
+    def has(self, number: int) -> bool:
+        """Tell whether a point was taken, as far as was read."""
+        return number in self._ids
+
+    @property
+    def end(self) -> int:
+        """The number behind the last point that was taken."""
+        return max(self._numbers, default=-1) + 1
+
+    def point(self, number: int) -> Point | None:
+        """Return a point as it is now; None if nobody had taken it, as far as was read."""
+        return self._point(self._trial(number)) if self.has(number) else None
+
+    def finished_as(self, point: Point) -> Point | None:
+        """Return a finished point with the same parameters; None if there is none, as far as was read."""
+        number = self._complete.get(_key(point.parameters))
+        return None if number is None or number == point.number else self.point(number)
+
+    def take(self, number: int) -> Point:
+        """Return a point with its parameters, which are chosen now if nobody has.
+
+        Its claim must be held, and what an agent did that had it earlier be read.
+        """
+        import optuna
+
+        if not self.has(number):
+            self._add(number)
+        trial = self._trial(number)
+        if self._parameters(trial) is None:
+            # A study of its own for each: Optuna's remembers what it has seen of the trials until its next `ask`.
+            sampler = make_sampler(self._spec, self._seed, number)
+            fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, sampler)
+            suggest(self._spec, optuna.trial.Trial(fresh, trial._trial_id))
+            trial = self._trial(number)
+        return self._point(trial)
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Note a value of the first objective, and return whether the point is to be given up."""
+        self.optuna._storage.set_trial_intermediate_value(self._ids[number], step, value)
+        return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
+
+    def finish_as(self, number: int, same: Point) -> None:
+        """Note that a point has the parameters of one that is complete, and so comes to the same."""
+        self._finish(number, "COMPLETE", same.values, same.excess, {"same_as": same.number})
+
+    def give_back(self, number: int) -> None:
+        """Note that the agent of a point was interrupted, so that this attempt is not counted as killed."""
+        from optuna.exceptions import UpdateFinishedTrialError
+
+        trial = self._trial(number)
+        with contextlib.suppress(UpdateFinishedTrialError):
+            times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
+            self.optuna._storage.set_trial_user_attr(trial._trial_id, _GIVEN_BACK, times)
+
+    def finish(
+        self,
+        number: int,
+        state: str,
+        values: Sequence[float] = (),
+        measured: Mapping[str, float] | None = None,
+        **notes: Any,
+    ) -> None:
+        """Note what came of a point; one that is finished stays as it is.
+
+        Args:
+            number: Its number.
+            state: COMPLETE, PRUNED or FAIL.
+            values: What the objectives came to.
+            measured: Metrics by name, for the constraints.
+            **notes: What else is to be noted.
+
+        Raises:
+            SweepError: If a metric that a constraint names was not measured.
+        """
+        excess = {} if measured is None else violations(self._spec.constraints, measured)
+        self._finish(number, state, values, excess, notes)
+
+    def _finish(
+        self, number: int, state: str, values: Sequence[float], excess: Mapping[str, float], notes: Mapping[str, Any]
+    ) -> None:
+        from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState
+
+        trial_id, storage = self._ids[number], self.optuna._storage
+        try:
+            for text, value in excess.items():
+                storage.set_trial_system_attr(trial_id, f"constraints:{text}", value)
+            for name, note in notes.items():
+                storage.set_trial_user_attr(trial_id, name, note)
+            told = list(values) or ([0.0] if state == "COMPLETE" else None)
+            storage.set_trial_state_values(trial_id, TrialState[state], told)
+        except UpdateFinishedTrialError:
+            return  # another agent saw it through
+
+    def _read(self) -> _Trials:
+        """Look at what is new in the study; return the trials by the numbers of their points."""
+        trials = self.optuna.get_trials(deepcopy=False)
+        for index in range(self._seen, len(trials)):
+            number = trials[index].user_attrs.get(_NUMBER)
+            if number is not None:
+                self._numbers[number] = index
+                self._ids[number] = trials[index]._trial_id
+                self._unfinished.add(number)
+        self._seen = len(trials)
+        for number in list(self._unfinished):
+            trial = trials[self._numbers[number]]
+            if trial.state.is_finished():
+                self._unfinished.remove(number)
+                self._counts[trial.state.name] += 1
+                if trial.state.name == "COMPLETE":
+                    self._complete.setdefault(_key(self._parameters(trial) or {}), number)
+        return _Trials(trials, self._numbers)
+
+    def _trial(self, number: int) -> FrozenTrial:
+        """Return the trial of a point as it is now."""
+        return self.optuna._storage.get_trial(self._ids[number])
+
+    def _add(self, number: int) -> None:
+        """Add a trial for a point, in one operation, so that none is left without its number."""
+        from optuna.trial import TrialState, create_trial
+
+        new = create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number})
+        self._ids[number] = self.optuna._storage.create_new_trial(self.optuna._study_id, template_trial=new)
+
+    def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
+        """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""
+        number = trial.user_attrs[_NUMBER]
+        if number not in self._chosen:
+            try:
+                self._chosen[number] = suggest(self._spec, trial)  # type: ignore[arg-type]  # which has what was chosen
+            except ValueError:
+                return None
+        return self._chosen[number]
+
+    def _point(self, trial: FrozenTrial) -> Point:
+        number = trial.user_attrs[_NUMBER]
+        if number in self._ended:
+            return self._ended[number]
+        point = Point(
+            number,
+            dict(self._parameters(trial) or {}),
+            trial.state.name,
+            tuple(trial.values) if trial.values is not None else (),
+            dict(trial.intermediate_values),
+            dict(trial.constraints),
+            trial.duration.total_seconds() if trial.duration is not None else None,
+            {name: value for name, value in trial.user_attrs.items() if name != _NUMBER},
+        )
+        if point.is_finished:
+            self._ended[number] = point
+        return point
+
+
+def _key(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)

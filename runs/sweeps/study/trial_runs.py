@@ -1,0 +1,122 @@
+"""The runs of a point: how they are started, what became of them, and what they say of the objectives."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from observers.record.identity import RECORD_TO_VARIABLE
+from runs.errors import LaunchError, StoreError
+from runs.rerun.launching import Launch
+from runs.rerun.resuming import resume_launch
+from runs.stores.run import Run
+from runs.stores.store import Store
+from runs.sweeps.spec.definition import Definition
+
+__all__ = ["base_metric", "earlier_run", "objective_value", "resumed", "setting_text", "trial_launch"]
+
+_STATISTICS = ("last", "min", "max", "mean")
+
+
+def trial_launch(
+    definition: Definition, settings: Mapping[str, Any], base: Path, options: Sequence[str], environment: dict[str, str]
+) -> Launch:
+    """Return how a run of a sweep is started.
+
+    Args:
+        definition: The sweep.
+        settings: Those of the point, by dotted key.
+        base: The folder to record below.
+        options: Further options of the experiment's command line.
+        environment: Variables to set.
+    """
+    how = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
+    words = [*definition.settings, *(f"{key}={setting_text(value)}" for key, value in settings.items())]
+    command = [sys.executable, *how, *(["with", *words] if words else []), *definition.options, *options]
+    variables = {RECORD_TO_VARIABLE: str(base.absolute()), **environment}
+    if definition.module:
+        variables["PYTHONPATH"] = definition.base
+    return Launch(tuple(command), Path(definition.cwd), variables, ())
+
+
+def setting_text(value: Any) -> str:
+    """Return a value as it is written on the command line, so that Sacred reads the same value back."""
+    if not isinstance(value, str):
+        return _literal(value)
+    if value != value.strip():
+        return repr(value)  # Sacred strips what is bare
+    try:
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    except (TypeError, MemoryError, RecursionError):
+        pass  # which Sacred would not survive either
+    return repr(value)  # a text that would be read as something else
+
+
+def _literal(value: Any) -> str:
+    """Return a value as Python's literals have it, which are without a word for infinity."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_literal(item)}' for key, item in value.items())}}}"
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(value)
+
+
+def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run | None:
+    """Return the newest run of a point, with a seed where it has several; None if there is none.
+
+    Raises:
+        StoreError: If the store cannot be read.
+    """
+    wanted: list[tuple[str, str, Any]] = [("meta.sweep.id", "=", sweep), ("meta.sweep.trial", "=", point)]
+    found: list[Run] = store.find(wanted)
+    if seed is not None:
+        found = [run for run in found if run["meta.sweep.parameters"].get("seed") == seed]
+    return found[0] if found else None
+
+
+def resumed(run: Run, definition: Definition) -> Launch | None:
+    """Return how the script of a sweep resumes a run from its newest state; None if none is kept on this machine."""
+    try:
+        if not list(run.checkpoints):
+            return None
+        return dataclasses.replace(resume_launch(run, script=definition.path), cwd=Path(definition.cwd))
+    except (LaunchError, StoreError):
+        return None
+
+
+def objective_value(run: Run, name: str) -> float | str:
+    """Return what a run came to in an objective; a text says why there is nothing.
+
+    Args:
+        run: A run that has ended.
+        name: `result`, `result.NAME`, a metric (its last value), or a metric and a statistic: `val/loss.min`.
+    """
+    if name == "result" or name.startswith("result."):
+        value = run.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"run {run.id} returned {value!r}, expected a number for the objective {name}"
+    else:
+        metric = base_metric(name)
+        statistic = name[len(metric) + 1 :] or "last"
+        if metric not in run.summary:
+            logged = ", ".join(sorted(run.summary)) or "nothing"
+            return f"run {run.id} logged no {metric}, which the sweep is about; it logged: {logged}"
+        value = run.summary[metric].get(statistic)
+    if value is None or not math.isfinite(value):
+        return f"{name} of run {run.id} is {value}"
+    return float(value)
+
+
+def base_metric(name: str) -> str:
+    """Return the metric that an objective is about: `val/loss` of `val/loss.min`."""
+    metric, dot, statistic = name.rpartition(".")
+    return metric if dot and statistic in _STATISTICS else name

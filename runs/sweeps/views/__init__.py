@@ -1,0 +1,1 @@
+"""A sweep as people see it: its status on the terminal, its pages, plots and pictures."""

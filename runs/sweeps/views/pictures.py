@@ -1,0 +1,373 @@
+"""The plots of a sweep as PNG, each as bytes: the same study gives the same picture, with the same matplotlib."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runs.drawing.pictures import COLORS, FORMATS, STYLE, printable
+from runs.sweeps.views.readable import Readable, most_important
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+__all__ = ["make_pictures"]
+
+_BLUE, _ORANGE = COLORS[:2]
+_GREY = "#BBBBBB"
+_WIDTH = 10.0
+
+
+def make_pictures(readable: Readable, title: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the name of each picture that can be drawn, and its content."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A letter that the font lacks shows as a box; that is no reason to speak.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        for name, (heading, draw) in _PICTURES.items():
+            figure = draw(readable)
+            if figure is None:
+                continue
+            figure.suptitle(printable(f"{title}: {heading}"), parse_math=False)
+            stream = io.BytesIO()
+            figure.savefig(stream, format="png", **FORMATS[".png"])
+            yield name, stream.getvalue()
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", dpi=130)
+
+
+# ---------------------------------------------------------------------- what is drawn
+
+
+def _history(readable: Readable) -> Any:
+    figure = _figure(_WIDTH, 3.6 * len(readable.metrics))
+    numbers = np.array([trial.number for trial in readable.complete])
+    feasible = np.array([_is_feasible(trial) for trial in readable.complete])
+    for place, axes in enumerate(figure.subplots(len(readable.metrics), squeeze=False)[:, 0]):
+        values = _values(readable, place)
+        axes.plot(numbers[feasible], values[feasible], "o", color=_BLUE, alpha=0.6, label="trial")
+        if not feasible.all():
+            axes.plot(numbers[~feasible], values[~feasible], "x", color=_GREY, label="breaks a constraint")
+        if feasible.any():
+            best = (np.maximum if _is_maximized(readable, place) else np.minimum).accumulate(values[feasible])
+            axes.step(numbers[feasible], best, where="post", color=_ORANGE, linewidth=1.8, label="best so far")
+        if values.min() > 0 and values.max() > 100 * values.min():
+            axes.set_yscale("log")
+        axes.set_ylabel(printable(readable.metrics[place]), parse_math=False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(loc="best")
+    axes.set_xlabel("trial")
+    return figure
+
+
+def _pareto(readable: Readable) -> Any:
+    if len(readable.metrics) < 2:
+        return None
+    front = {trial.number for trial in readable.study.best_trials}
+    is_front = np.array([trial.number in front for trial in readable.complete])
+    feasible = np.array([_is_feasible(trial) for trial in readable.complete])
+    groups = (
+        (~is_front & feasible, "o", _BLUE, "dominated"),
+        (~feasible, "x", _GREY, "breaks a constraint"),
+        (is_front, "o", _ORANGE, "Pareto front"),
+    )
+    pairs = list(itertools.combinations(range(len(readable.metrics)), 2))
+    figure = _figure(max(5.0 * len(pairs), 6.0), 4.5)
+    for (first, second), axes in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
+        x, y = _values(readable, first), _values(readable, second)
+        for wanted, mark, color, label in groups:
+            if wanted.any():
+                axes.plot(x[wanted], y[wanted], mark, color=color, label=label)
+        axes.set_xlabel(printable(readable.metrics[first]), parse_math=False)
+        axes.set_ylabel(printable(readable.metrics[second]), parse_math=False)
+        axes.legend(loc="best")
+    return figure
+
+
+def _parallel(readable: Readable) -> Any:
+    if not readable.parameters:
+        return None
+    from matplotlib.collections import LineCollection
+
+    scales = [_Scale(readable, name) for name in readable.parameters]
+    rows = np.array([[scale.place(trial) for scale in scales] for trial in readable.complete])
+    figure = _figure(max(_WIDTH, 1.8 * len(scales) + 3), 5.0)
+    axes = figure.subplots()
+    goals = _goodness(readable, 0)
+    # The best ones on top.
+    order = np.argsort(goals)
+    columns = np.arange(len(scales))
+    lines = LineCollection(
+        [np.column_stack([columns, row]) for row in rows[order]],
+        cmap=_color_map(readable, 0),
+        linewidths=1.2,
+        alpha=0.75,
+    )
+    lines.set_array(_values(readable, 0)[order])
+    axes.add_collection(lines)
+    # Where not all trials have a parameter a line has ends, and a trial with one parameter is a point.
+    axes.scatter(np.tile(columns, (len(rows), 1))[order], rows[order], s=8, color=_GREY, zorder=1)
+    for column, scale in zip(columns, scales, strict=True):
+        axes.axvline(column, color="#888888", linewidth=0.8, zorder=0)
+        for place, label in scale.ticks():
+            box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1}
+            axes.text(column + 0.03, place, printable(label), fontsize=8, va="center", parse_math=False, bbox=box)
+    names = [printable(name) for name in readable.parameters]
+    axes.set_xticks(columns, names, rotation=15, ha="right", parse_math=False)
+    axes.set_yticks([])
+    axes.set_xlim(-0.3, len(scales) - 0.5)
+    axes.set_ylim(-0.06, 1.06)
+    axes.grid(visible=False)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    figure.colorbar(lines, ax=axes, pad=0.02).set_label(printable(readable.metrics[0]), parse_math=False)
+    return figure
+
+
+def _importances(readable: Readable) -> Any:
+    shown = [place for place in range(len(readable.metrics)) if readable.importances[place]]
+    if not shown:
+        return None
+    figure = _figure(_WIDTH, (0.5 * len(readable.common) + 1.4) * len(shown))
+    for place, axes in zip(shown, figure.subplots(len(shown), squeeze=False)[:, 0], strict=True):
+        methods = readable.importances[place]
+        names = list(next(iter(methods.values())))[::-1]
+        for number, (method, of) in enumerate(methods.items()):
+            heights = np.arange(len(names)) + 0.2 - 0.4 * number
+            bars = axes.barh(heights, [of[name] for name in names], 0.4, color=COLORS[number], label=method)
+            axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+        axes.set_yticks(np.arange(len(names)), [printable(name) for name in names], parse_math=False)
+        axes.set_xlabel(printable(f"part in the variation of {readable.metrics[place]}"), parse_math=False)
+        axes.grid(visible=False, axis="y")
+        axes.margins(x=0.08)
+        axes.legend(loc="lower right")
+    return figure
+
+
+def _slices(readable: Readable) -> Any:
+    if not readable.parameters:
+        return None
+    columns = min(len(readable.parameters), 4)
+    rows = math.ceil(len(readable.parameters) / columns)
+    figure = _figure(max(3.2 * columns, 5.0), 3.0 * rows * len(readable.metrics))
+    cells = figure.subplots(rows * len(readable.metrics), columns, squeeze=False)
+    for place in range(len(readable.metrics)):
+        of_metric = cells[place * rows : (place + 1) * rows].flat
+        for axes, name in itertools.zip_longest(of_metric, readable.parameters):
+            if axes is not cells[place * rows, 0]:
+                axes.sharey(cells[place * rows, 0])
+            if name is None:
+                axes.set_axis_off()
+            else:
+                dots = _slice(axes, readable, place, name)
+    figure.colorbar(dots, ax=figure.axes, pad=0.01, aspect=40).set_label("trial")
+    return figure
+
+
+def _slice(axes: Any, readable: Readable, place: int, name: str) -> Any:
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    scale = _Scale(readable, name)
+    having = [number for number, trial in enumerate(readable.complete) if name in trial.params]
+    trials = np.array([trial.number for trial in readable.complete])
+    x = np.array([scale.number(trial) for trial in readable.complete])
+    pale_to_dark = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
+    dots = axes.scatter(
+        x[having],
+        _values(readable, place)[having],
+        c=trials[having],
+        cmap=pale_to_dark,
+        vmin=0,
+        vmax=max(trials[-1], 1),
+        s=18,
+        edgecolors="#666666",
+        linewidths=0.4,
+    )
+    scale.label(axes.xaxis)
+    axes.set_xlabel(printable(name), parse_math=False)
+    axes.set_ylabel(printable(readable.metrics[place]), parse_math=False)
+    return dots
+
+
+def _contours(readable: Readable) -> Any:
+    pairs = list(itertools.combinations(most_important(readable, 0), 2))
+    if not pairs:
+        return None
+    columns = min(len(pairs), 3)
+    rows = math.ceil(len(pairs) / columns)
+    figure = _figure(max(4.4 * columns, 6.0), 3.8 * rows)
+    for axes, pair in itertools.zip_longest(figure.subplots(rows, columns, squeeze=False).flat, pairs):
+        if pair is None:
+            axes.set_axis_off()
+        else:
+            dots = _contour(axes, readable, pair)
+    bar = figure.colorbar(dots, ax=figure.axes, pad=0.01, aspect=40)
+    bar.set_label(printable(readable.metrics[0]), parse_math=False)
+    return figure
+
+
+def _contour(axes: Any, readable: Readable, pair: Sequence[str]) -> Any:
+    first, second = (_Scale(readable, name) for name in pair)
+    x, y = (np.array([scale.number(trial) for trial in readable.complete]) for scale in (first, second))
+    first.label(axes.xaxis)
+    second.label(axes.yaxis)
+    axes.set_xlabel(printable(first.name), parse_math=False)
+    axes.set_ylabel(printable(second.name), parse_math=False)
+    values = _values(readable, 0)
+    colors = {"cmap": _color_map(readable, 0), "vmin": values.min(), "vmax": values.max()}
+    if first.is_ordered and second.is_ordered:  # there is nothing between adam and sgd
+        _fill(axes, (first, second), x, y, values, colors)
+    return axes.scatter(x, y, c=values, s=16, edgecolors="white", linewidths=0.6, zorder=3, **colors)
+
+
+def _fill(axes: Any, scales: Sequence[_Scale], x: np.ndarray, y: np.ndarray, values: np.ndarray, colors: Any) -> None:
+    """Fill between the points, by triangles on the scales that are seen; points on one line have none."""
+    from matplotlib.tri import Triangulation
+
+    seen = [np.log10(place) if scale.is_log else place for scale, place in zip(scales, (x, y), strict=True)]
+    axes.margins(0.06)
+    try:
+        triangles = Triangulation(*(_unit(place) for place in seen)).triangles
+        filled = axes.tricontourf(Triangulation(x, y, triangles), values, levels=12, alpha=0.55, **colors)
+        filled.sticky_edges.x.clear()
+        filled.sticky_edges.y.clear()
+    except (RuntimeError, ValueError):
+        return
+
+
+def _intermediate(readable: Readable) -> Any:
+    from optuna.trial import TrialState
+
+    trials = [trial for trial in readable.study.get_trials(deepcopy=False) if trial.intermediate_values]
+    if not trials or len(readable.metrics) > 1:
+        return None
+    figure = _figure(_WIDTH, 4.6)
+    axes = figure.subplots()
+    looks = {TrialState.COMPLETE: (_BLUE, "-", "complete"), TrialState.PRUNED: (_ORANGE, "--", "pruned")}
+    said = set()
+    for trial in trials:
+        color, dash, label = looks.get(trial.state, (_GREY, ":", "running or failed"))
+        steps = sorted(trial.intermediate_values)
+        values = np.array([trial.intermediate_values[step] for step in steps], float)
+        mark = "" if len(steps) > 1 else "o"
+        shown = np.where(np.isfinite(values), values, np.nan)
+        axes.plot(
+            steps,
+            shown,
+            dash,
+            marker=mark,
+            markersize=4,
+            color=color,
+            alpha=0.6,
+            linewidth=1.1,
+            label=None if label in said else label,
+        )
+        said.add(label)
+    axes.set_xlabel("step")
+    axes.set_ylabel(printable(readable.metrics[0]), parse_math=False)
+    axes.legend(loc="best")
+    return figure
+
+
+_PICTURES: dict[str, tuple[str, Callable[[Readable], Any]]] = {
+    "history": ("history", _history),
+    "pareto": ("Pareto front", _pareto),
+    "parallel": ("parallel coordinates", _parallel),
+    "importances": ("importances", _importances),
+    "slices": ("slices", _slices),
+    "contours": ("contours", _contours),
+    "intermediate": ("intermediate values", _intermediate),
+}
+
+
+# ---------------------------------------------------------------------- values and scales
+
+
+def _values(readable: Readable, place: int) -> np.ndarray:
+    return np.array([trial.values[place] for trial in readable.complete], float)
+
+
+def _is_maximized(readable: Readable, place: int) -> bool:
+    return readable.study.directions[place].name == "MAXIMIZE"
+
+
+def _color_map(readable: Readable, place: int) -> str:
+    """Return the map on which good values are dark."""
+    return "viridis_r" if _is_maximized(readable, place) else "viridis"
+
+
+def _goodness(readable: Readable, place: int) -> np.ndarray:
+    return _values(readable, place) * (1 if _is_maximized(readable, place) else -1)
+
+
+def _is_feasible(trial: FrozenTrial) -> bool:
+    return all(value <= 0 for value in trial.constraints.values())
+
+
+def _unit(values: np.ndarray) -> np.ndarray:
+    return (values - values.min()) / (np.ptp(values) or 1.0)
+
+
+class _Scale:
+    """The axis of a parameter: numbers, on a logarithm if the search was, or categories side by side."""
+
+    def __init__(self, readable: Readable, name: str) -> None:
+        from optuna.distributions import CategoricalDistribution
+
+        self.name = name
+        having = [trial for trial in readable.complete if name in trial.params]
+        distribution = having[0].distributions[name]
+        self.categories: list[Any] = []
+        if isinstance(distribution, CategoricalDistribution):
+            tried = [trial.params[name] for trial in having]
+            self.categories = [choice for choice in distribution.choices if choice in tried]
+        self.is_ordered = all(isinstance(value, int | float) for value in self.categories)
+        self.is_log = bool(getattr(distribution, "log", False))
+        numbers = [self.number(trial) for trial in having]
+        self._low, self._high = min(numbers), max(numbers)
+
+    def number(self, trial: FrozenTrial) -> float:
+        """Return a trial's place on the axis; NaN if it has no such parameter."""
+        if self.name not in trial.params:
+            return math.nan
+        value = trial.params[self.name]
+        return float(self.categories.index(value)) if self.categories else float(value)
+
+    def place(self, trial: FrozenTrial) -> float:
+        """Return a trial's place from 0 to 1."""
+        return self._unit(self.number(trial))
+
+    def _unit(self, number: float) -> float:
+        low, high = self._low, self._high
+        if math.isnan(number):
+            return number
+        if self.is_log:
+            low, high, number = math.log(low), math.log(high), math.log(number)
+        return (number - low) / (high - low) if high > low else 0.5
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return places from 0 to 1 with their labels."""
+        if self.categories:
+            return [(self._unit(number), str(value)) for number, value in enumerate(self.categories)]
+        middle = math.sqrt(self._low * self._high) if self.is_log else (self._low + self._high) / 2
+        return [(self._unit(number), f"{number:.3g}") for number in dict.fromkeys((self._low, middle, self._high))]
+
+    def label(self, axis: Any) -> None:
+        """Give an axis of matplotlib this scale."""
+        if self.categories:
+            axis.set_ticks(range(len(self.categories)), [printable(str(value)) for value in self.categories])
+        elif self.is_log:
+            getattr(axis.axes, f"set_{axis.axis_name}scale")("log")

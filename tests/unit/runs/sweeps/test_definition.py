@@ -1,0 +1,60 @@
+"""Definitions and files of a sweep: ids that can be typed, and one sentence where a file is damaged."""
+
+import dataclasses
+import json
+
+import pytest
+
+from runs.errors import SweepError
+from runs.sweeps.spec.definition import Definition
+from runs.sweeps.spec.spec import read_spec
+from runs.sweeps.study.home import Claim, FolderHome
+from runs.sweeps.study.study import Study
+
+SPEC = read_spec({"method": "grid", "parameters": {"x": {"values": [1, 2]}}})
+TINY = Definition("s", "tiny", SPEC.document, "tiny.py", "", "/", "/", (), (), 0, None, "", "")
+
+
+def test_an_id_is_no_number_and_changes_with_what_is_asked_alone():
+    ids = [Definition.id_of("tiny", SPEC.document, (), seed) for seed in range(200)]
+    assert len(set(ids)) == 200
+    assert all(set(id) & set("abcdf") for id in ids)
+    assert Definition.id_of("tiny", {**SPEC.document, "run_cap": 3, "name": "n"}, (), 0) == ids[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{broken", "cannot be read"),
+        ("3", "got 3, expected a sweep"),
+        (json.dumps({**TINY.document(), "settings": 3}), "got 3 as 'settings'"),
+        (json.dumps({**TINY.document(), "spec": None}), "got None as 'spec'"),
+    ],
+)
+def test_a_damaged_definition_is_refused(tmp_path, text, message):
+    home = FolderHome(tmp_path, "s")
+    assert home.create(TINY)
+    (home.folder / "sweep.json").write_text(text)
+    with pytest.raises(SweepError, match=message):
+        home.definition()
+
+
+def test_a_damaged_journal_is_refused_and_a_damaged_claim_is_nobodys(tmp_path):
+    home = FolderHome(tmp_path, "s")
+    home.create(TINY)
+    Study(home, TINY, SPEC).take(0)
+    path = home.folder / "study.journal"
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, "garbage{\n", *others]))
+    with pytest.raises(SweepError, match=r"study\.journal: a line cannot be read"):
+        Study(home, TINY, SPEC)
+    assert home.claim(Claim(0, 0, "a"))
+    (home.folder / "claims" / "000000.0").write_bytes(b"\xff\xfe")
+    assert home.last_claims([0])[0].agent not in home.living_agents()
+
+
+def test_a_definition_is_read_back(tmp_path):
+    home = FolderHome(tmp_path, "s")
+    assert home.create(TINY)
+    assert not home.create(dataclasses.replace(TINY, seed=1))
+    assert home.definition() == TINY
