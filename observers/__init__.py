@@ -2,8 +2,8 @@
 
     from observers import FileObserver, Image, MongoObserver
 
-`FileObserver` and `MongoObserver` are subclasses of Sacred's FileStorageObserver and MongoObserver. `Image`, `Figure`,
-`Histogram`, `Table`, `Text`, `Audio`, `Video`, `PointCloud` and `Html` are what a run can log beside numbers.
+`FileObserver` and `MongoObserver` are subclasses of Sacred's FileStorageObserver and MongoObserver. `Image`,
+`Table` and so on, listed in `observers.media`, are what a run can log beside numbers.
 `ArtifactStore` has the artifacts of a folder of runs. `read_metrics`, `read_media` and `read_table` read a run's folder
 back. The protocols say what an observer of your own may implement beyond Sacred's events. Every error is an
 `ObserversError`; `observers.errors` draws the tree.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from observers import media
 from observers.errors import (
     ArtifactDamagedError,
     ArtifactError,
@@ -37,17 +38,11 @@ __all__ = [
     "ArtifactNotFoundError",
     "ArtifactStore",
     "ArtifactVersion",
-    "Audio",
     "BufferedObserver",
     "DestinationError",
-    "Figure",
     "FileObserver",
     "GraphObserver",
-    "Histogram",
-    "Html",
-    "Image",
     "Lineage",
-    "Media",
     "MediaEntry",
     "MediaError",
     "MediaObserver",
@@ -55,17 +50,13 @@ __all__ = [
     "MissingExtraError",
     "MongoObserver",
     "ObserversError",
-    "PointCloud",
     "RecordError",
     "ReservedNameError",
     "ResumeError",
     "RewindableObserver",
     "SealError",
     "Series",
-    "Table",
     "TensorBoardObserver",
-    "Text",
-    "Video",
     "file_observer",
     "read_media",
     "read_metrics",
@@ -73,51 +64,40 @@ __all__ = [
     "run_folder",
 ]
 
+__all__ += media.__all__
+
 if TYPE_CHECKING:
     from observers.artifacts.store import ArtifactStore, Lineage
     from observers.artifacts.version import ArtifactFile, ArtifactVersion
     from observers.file.attaching import file_observer, run_folder
     from observers.file.observer import FileObserver
-    from observers.media.audio import Audio
-    from observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
-    from observers.media.point_clouds import PointCloud
-    from observers.media.table import Table
-    from observers.media.video import Video
+    from observers.media import *  # noqa: F403  # the kinds of media, listed there
     from observers.mongo.observer import MongoObserver
     from observers.record.media_entry import MediaEntry
     from observers.record.media_record import MediaRecord, read_media, read_table
-    from observers.record.points import Series, read_metrics
+    from observers.record.points.points import Series, read_metrics
     from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
     from observers.tensorboard.observer import TensorBoardObserver
 else:
     _HOMES = {
+        **media.HOMES,
         "ArtifactFile": "observers.artifacts.version",
         "ArtifactStore": "observers.artifacts.store",
         "ArtifactVersion": "observers.artifacts.version",
-        "Audio": "observers.media.audio",
         "BufferedObserver": "observers.record.protocols",
-        "Figure": "observers.media.kinds",
         "FileObserver": "observers.file.observer",
         "GraphObserver": "observers.record.protocols",
-        "Histogram": "observers.media.kinds",
-        "Html": "observers.media.kinds",
-        "Image": "observers.media.kinds",
         "Lineage": "observers.artifacts.store",
-        "Media": "observers.media.kinds",
         "MediaEntry": "observers.record.media_entry",
         "MediaObserver": "observers.record.protocols",
         "MediaRecord": "observers.record.media_record",
         "MongoObserver": "observers.mongo.observer",
-        "PointCloud": "observers.media.point_clouds",
         "RewindableObserver": "observers.record.protocols",
-        "Series": "observers.record.points",
-        "Table": "observers.media.table",
+        "Series": "observers.record.points.points",
         "TensorBoardObserver": "observers.tensorboard.observer",
-        "Text": "observers.media.kinds",
-        "Video": "observers.media.video",
         "file_observer": "observers.file.attaching",
         "read_media": "observers.record.media_record",
-        "read_metrics": "observers.record.points",
+        "read_metrics": "observers.record.points.points",
         "read_table": "observers.record.media_record",
         "run_folder": "observers.file.attaching",
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments.running.logged_values import as_name, as_step, check_countable, located
 from observers.errors import MediaError, MetricError
+from observers.media import __all__ as KINDS
 from observers.media.kinds import Media
 from observers.record import run_clock
 from observers.record.media_entry import Content, MediaEntry
@@ -49,10 +50,8 @@ class MediaBuffer:
         try:
             name, step = as_name(name), as_step(step)
             if not isinstance(media, Media):
-                raise MetricError(
-                    f"got a {type(media).__name__}, expected an Image, Figure, Histogram, Text, Table, Audio, Video, "
-                    "PointCloud or Html of the package observers"
-                )
+                kinds = ", ".join(sorted({*KINDS} - {"Media"}))
+                raise MetricError(f"got a {type(media).__name__}, expected one of {kinds} of the package observers")
             if step is None:
                 last = self._next_step.get(name, -1)
                 check_countable(last)

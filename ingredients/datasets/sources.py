@@ -7,6 +7,7 @@ memory, or a map-style dataset (`len`, `[index] -> (input, target)`), which is r
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import gzip
 import importlib.util
@@ -33,18 +34,114 @@ from ingredients.errors import DataError
 __all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load_source", "read_bundled", "read_digits"]
 
 BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
-FILES = ("npz", "csv", "idx", "image_folder", "tar", "parquet", "text")
-# Settings that only some kinds of data read.
-_READ = {
-    "npz": ("path", "dtype", "weights"),
-    "csv": ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "dtype", "weights"),
-    "text": ("path", "target", "columns", "options"),
-    "idx": ("path", "dtype"),
-    "image_folder": ("path", "image_size"),
-    "tar": ("path", "columns", "target", "dtype", "collate", "weights"),
-    "parquet": ("path", "columns", "target", "dtype", "collate", "weights"),
-    "huggingface": ("path", "columns", "target", "dtype", "collate", "weights", "options"),
+
+
+@dataclasses.dataclass(frozen=True)
+class _Asked:
+    """What is asked of a kind of file; see `load_source`."""
+
+    target: str | Sequence[str] | None
+    image_size: int | None
+    options: Mapping[str, Any]
+    trained: Preparation | None
+    columns: str | Sequence[str] | None
+    categorical: str | Sequence[str] | None
+    encoding: str
+    missing: str
+    na_values: Sequence[str]
+    dtype: str
+    task: str
+    collate: Callable[[list], Any] | None
+    weights: str | None
+    needs_targets: bool
+
+    @property
+    def key(self) -> str | None:
+        """The name of the target, where there is one."""
+        return self.target if isinstance(self.target, str) else None
+
+    @property
+    def of_items(self) -> dict[str, Any]:
+        """What sources of items take beside their columns and dtype."""
+        return {"task": self.task, "target": self.key, "collate": self.collate, "weights": self.weights}
+
+
+@dataclasses.dataclass(frozen=True)
+class FileKind:
+    """A kind of file that data come from.
+
+    Attributes:
+        read: Reads one, by its path; a text may be without.
+        settings: Those that it reads, beside `data.name`; others are refused.
+        suffix: The ending of its files, from which `data.name` follows; None if `kind_of` tells it otherwise.
+    """
+
+    read: Callable[[Any, _Asked], Source]
+    settings: tuple[str, ...]
+    suffix: str | None = None
+
+
+def _read_npz(path: Path, asked: _Asked) -> Source:
+    return read_npz(path, needs_targets=asked.needs_targets, dtype=asked.dtype, weights=asked.weights)
+
+
+def _read_csv(path: Path, asked: _Asked) -> Source:
+    return read_csv(
+        path,
+        asked.target,
+        asked.trained,
+        columns=asked.columns,
+        categorical=asked.categorical,
+        encoding=asked.encoding,
+        missing=asked.missing,
+        na_values=asked.na_values,
+        dtype=asked.dtype,
+        weights=asked.weights,
+        needs_targets=asked.needs_targets,
+    )
+
+
+def _read_text(path: Path | None, asked: _Asked) -> Source:
+    columns = asked.columns
+    column = columns if isinstance(columns, str | None) else next(iter(columns), None)
+    return read_texts(path, asked.key, column, asked.options, asked.trained, needs_targets=asked.needs_targets)
+
+
+def _read_idx(path: Path, asked: _Asked) -> Source:
+    return read_idx(path, needs_targets=asked.needs_targets, dtype=asked.dtype)
+
+
+def _read_image_folder(path: Path, asked: _Asked) -> Source:
+    return read_image_folder(path, asked.image_size, asked.trained, needs_targets=asked.needs_targets)
+
+
+def _read_tar(path: Path, asked: _Asked) -> Source:
+    shards = by_name(read_tar(path, asked.columns))
+    return from_factory(shards, f"data.path={path}", asked.dtype, **asked.of_items)
+
+
+def _read_parquet(path: Path, asked: _Asked) -> Source:
+    parts = read_parquet(path)
+    return from_tables(parts, f"data.path={path}", columns=asked.columns, dtype=asked.dtype, **asked.of_items)
+
+
+_OF_ITEMS = ("path", "columns", "target", "dtype", "collate", "weights")
+# Each kind of file, by its `data.name`. A new one is a row here.
+FILES = {
+    "npz": FileKind(_read_npz, ("path", "dtype", "weights"), ".npz"),
+    "csv": FileKind(
+        _read_csv,
+        ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "dtype", "weights"),
+        ".csv",
+    ),
+    "text": FileKind(_read_text, ("path", "target", "columns", "options"), ".jsonl"),
+    "idx": FileKind(_read_idx, ("path", "dtype")),
+    "image_folder": FileKind(_read_image_folder, ("path", "image_size")),
+    "tar": FileKind(_read_tar, _OF_ITEMS, ".tar"),
+    "parquet": FileKind(_read_parquet, _OF_ITEMS, ".parquet"),
 }
+# Settings that each kind of data reads; those of code are in `_READ_OF_CODE`.
+_READ = {name: kind.settings for name, kind in FILES.items()} | {"huggingface": (*_OF_ITEMS, "options")}
 _OF_CODE = ["torchvision:NAME", "package.module:factory"]
 _READ_OF_CODE = dict.fromkeys(("options", "dtype", "collate"), _OF_CODE)
 _READ_OF_CODE |= {"path": _OF_CODE[:1], "target": _OF_CODE[1:], "weights": _OF_CODE[1:]}
@@ -69,9 +166,8 @@ def kind_of(path: str | None) -> str:
         if any((where / name).exists() for name in ("dataset_dict.json", "state.json")):
             return "huggingface"
         return "tar" if any(where.glob("*.tar")) or any(where.glob("*/*.tar")) else "image_folder"
-    return {".npz": "npz", ".csv": "csv", ".tar": "tar", ".parquet": "parquet", ".jsonl": "text"}.get(
-        where.suffix.lower(), "digits"
-    )
+    suffix = where.suffix.lower()
+    return next((name for name, kind in FILES.items() if kind.suffix == suffix), "digits")
 
 
 def check_options(name: str, **given: Any) -> None:
@@ -144,46 +240,33 @@ def load_source(
     check_source(name, path)
     if trained is not None:
         dtype, task = trained.dtype, trained.task
-    key = target if isinstance(target, str) else None
-    how: dict[str, Any] = {"task": task, "target": key, "collate": collate, "weights": weights}
+    where = None if path is None else Path(path).expanduser()
+    asked = _Asked(
+        target=target,
+        image_size=image_size,
+        options=options,
+        trained=trained,
+        columns=columns,
+        categorical=categorical,
+        encoding=encoding,
+        missing=missing,
+        na_values=na_values,
+        dtype=dtype,
+        task=task,
+        collate=collate,
+        weights=weights,
+        needs_targets=needs_targets,
+    )
     if name in FILES:
-        where = Path(str(path)).expanduser()
-        column = columns if isinstance(columns, str | None) else next(iter(columns), None)
-        readers: dict[str, Callable[[], Source]] = {
-            "npz": lambda: read_npz(where, needs_targets=needs_targets, dtype=dtype, weights=weights),
-            "csv": lambda: read_csv(
-                where,
-                target,
-                trained,
-                columns=columns,
-                categorical=categorical,
-                encoding=encoding,
-                missing=missing,
-                na_values=na_values,
-                dtype=dtype,
-                weights=weights,
-                needs_targets=needs_targets,
-            ),
-            "idx": lambda: read_idx(where, needs_targets=needs_targets, dtype=dtype),
-            "parquet": lambda: from_tables(
-                read_parquet(where), f"data.path={path}", columns=columns, dtype=dtype, **how
-            ),
-            "tar": lambda: from_factory(by_name(read_tar(where, columns)), f"data.path={path}", dtype, **how),
-            "text": lambda: read_texts(
-                None if path is None else where, key, column, options, trained, needs_targets=needs_targets
-            ),
-            "image_folder": lambda: read_image_folder(where, image_size, trained, needs_targets=needs_targets),
-        }
-        return readers[name]()
+        return FILES[name].read(where, asked)
     if name.partition(":")[0] == "huggingface":
-        folder = None if path is None else Path(path).expanduser()
-        parts = read_hugging_face(name.partition(":")[2] or None, folder, options)
-        return from_tables(parts, f"data.name={name}", columns=columns, dtype=dtype, **how)
+        parts = read_hugging_face(name.partition(":")[2] or None, where, options)
+        return from_tables(parts, f"data.name={name}", columns=columns, dtype=dtype, **asked.of_items)
     if name.startswith("torchvision:"):
         return from_torchvision(name.partition(":")[2], path, options, dtype, task=task, collate=collate)
     with global_stream(seed, "factory"):
         made = build(import_object(name, "data.name"), options, "data.options", DataError)
-    return from_factory(made, f"data.name={name}", dtype, **how)
+    return from_factory(made, f"data.name={name}", dtype, **asked.of_items)
 
 
 def check_source(name: str, path: str | None) -> None:

@@ -19,11 +19,10 @@ from ingredients.datasets.fitted import Preparation
 from ingredients.errors import LossError
 from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
 from ingredients.losses.measures import Measures
-from ingredients.losses.modules import BinaryCrossEntropy, BinaryFocalLoss, FocalLoss, WeightedLosses
+from ingredients.losses.modules import LOSSES, WeightedLosses
 from ingredients.models.tuned import uncompiled
 
 __all__ = [
-    "LOSSES",
     "Loss",
     "build_loss",
     "build_losses",
@@ -32,20 +31,6 @@ __all__ = [
 ]
 
 
-# name -> (class, tasks it fits, names of its options that are tensors)
-LOSSES: dict[str, tuple[type[nn.Module], tuple[str, ...], tuple[str, ...]]] = {
-    "cross_entropy": (nn.CrossEntropyLoss, ("classification", "segmentation"), ("weight",)),
-    "focal": (FocalLoss, ("classification",), ("weight",)),
-    "nll": (nn.NLLLoss, ("classification", "segmentation"), ("weight",)),
-    "bce": (BinaryCrossEntropy, ("classification", "multilabel"), ("pos_weight", "weight")),
-    "binary_focal": (BinaryFocalLoss, ("classification", "multilabel"), ()),
-    "mse": (nn.MSELoss, ("regression",), ()),
-    "l1": (nn.L1Loss, ("regression",), ()),
-    "smooth_l1": (nn.SmoothL1Loss, ("regression",), ()),
-}
-
-# Of these a classifier of two classes has one output.
-_BINARY = ("bce", "binary_focal")
 _DEFAULTS = {
     "classification": "cross_entropy",
     "segmentation": "cross_entropy",
@@ -204,13 +189,14 @@ def build_loss(
             "your own, or let the data be pairs of inputs and targets"
         )
     if name in LOSSES:
-        cls, tasks, tensors = LOSSES[name]
-        if data.task not in tasks:
-            fitting = ", ".join(other for other, (_, fits, _) in LOSSES.items() if data.task in fits)
+        known = LOSSES[name]
+        cls, tensors = known.make, known.tensors
+        if data.task not in known.tasks:
+            fitting = ", ".join(other for other, loss in LOSSES.items() if data.task in loss.tasks)
             raise LossError(
-                f"loss.name: {name} is for {' or '.join(tasks)}, but the data are for {data.task}; use {fitting}"
+                f"loss.name: {name} is for {' or '.join(known.tasks)}, but the data are for {data.task}; use {fitting}"
             )
-        if name in _BINARY and data.task == "classification" and data.num_targets != 2:
+        if known.is_binary and data.task == "classification" and data.num_targets != 2:
             raise LossError(
                 f"loss.name: {name} needs two classes, but the data have {data.num_targets}; use cross_entropy"
             )
@@ -254,7 +240,7 @@ def reading(name: str | None, data: Data | Preparation) -> tuple[str, int]:
         return "values", data.num_targets
     if data.task == "multilabel":
         return "labels", data.num_targets
-    return ("binary", 1) if name in _BINARY else ("classes", data.num_targets)
+    return ("binary", 1) if name in LOSSES and LOSSES[name].is_binary else ("classes", data.num_targets)
 
 
 def _weights(
@@ -262,7 +248,8 @@ def _weights(
 ) -> dict[str, Any]:
     if class_weights is None:
         return {}
-    if data.task not in ("classification", "segmentation") or name in _BINARY or "weight" not in tensors:
+    is_binary = name in LOSSES and LOSSES[name].is_binary
+    if data.task not in ("classification", "segmentation") or is_binary or "weight" not in tensors:
         raise LossError(f"loss.class_weights: {name} takes none; use cross_entropy, focal or nll, or bce's pos_weight")
     if "weight" in options:
         raise LossError("loss: got class_weights and options.weight, which are one thing; give one of them")

@@ -1,14 +1,18 @@
-"""Losses as modules: what torch does not have, or has in another form. Shapes: B batch, K classes or labels."""
+"""The losses of `loss.name`, and those among them that torch lacks or has in another form.
+
+`LOSSES` at the end lists them; a new one is a row there. Shapes: B batch, K classes or labels.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["BinaryCrossEntropy", "BinaryFocalLoss", "FocalLoss", "WeightedLosses"]
+__all__ = ["LOSSES", "BinaryCrossEntropy", "BinaryFocalLoss", "FocalLoss", "KnownLoss", "WeightedLosses"]
 
 
 class FocalLoss(nn.Module):
@@ -99,3 +103,33 @@ class WeightedLosses(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.terms(outputs, targets)["loss"]
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownLoss:
+    """What is known of a loss that has a name.
+
+    Attributes:
+        make: Its class.
+        tasks: The tasks that it fits.
+        tensors: Names of its options that are tensors.
+        is_binary: Whether a classifier of two classes has one output with it.
+    """
+
+    make: type[nn.Module]
+    tasks: tuple[str, ...]
+    tensors: tuple[str, ...] = ()
+    is_binary: bool = False
+
+
+_OF_PLACES, _OF_LABELS = ("classification", "segmentation"), ("classification", "multilabel")
+LOSSES = {
+    "cross_entropy": KnownLoss(nn.CrossEntropyLoss, _OF_PLACES, ("weight",)),
+    "focal": KnownLoss(FocalLoss, ("classification",), ("weight",)),
+    "nll": KnownLoss(nn.NLLLoss, _OF_PLACES, ("weight",)),
+    "bce": KnownLoss(BinaryCrossEntropy, _OF_LABELS, ("pos_weight", "weight"), is_binary=True),
+    "binary_focal": KnownLoss(BinaryFocalLoss, _OF_LABELS, is_binary=True),
+    "mse": KnownLoss(nn.MSELoss, ("regression",)),
+    "l1": KnownLoss(nn.L1Loss, ("regression",)),
+    "smooth_l1": KnownLoss(nn.SmoothL1Loss, ("regression",)),
+}

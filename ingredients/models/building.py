@@ -15,11 +15,9 @@ from ingredients.config.seed import global_stream
 from ingredients.datasets.fitted import Preparation
 from ingredients.errors import ModelError
 from ingredients.models.initialising import initialize
-from ingredients.models.networks import CNN, MLP, ViT
+from ingredients.models.networks import NETWORKS
 
-__all__ = ["NETWORKS", "build_model", "check_model"]
-
-NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
+__all__ = ["build_model", "check_model"]
 
 
 def build_model(

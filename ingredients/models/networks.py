@@ -1,6 +1,7 @@
 """The networks that ship with the lab. Shapes: B batch, C channels, H height, W width, D width of a layer, N tokens.
 
-All take inputs of any dtype that autocast chooses and return raw scores (B, num_outputs), without a softmax.
+All take inputs of any dtype that autocast chooses and return raw scores (B, num_outputs), without a softmax. `NETWORKS`
+at the end lists them by `model.name`; a new one is a row there, and its options in `ingredients/model.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from einops.layers.torch import Rearrange, Reduce
 from torch import Tensor, nn
 
-__all__ = ["ACTIVATIONS", "CNN", "MLP", "ViT"]
+__all__ = ["ACTIVATIONS", "CNN", "MLP", "NETWORKS", "ViT"]
 
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
@@ -241,3 +242,6 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.encoder(self.embed(images) + self.positions))
+
+
+NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}

@@ -45,7 +45,7 @@ class Media:
     """What can be logged beside numbers.
 
     Attributes:
-        kind: image, figure, histogram, text, table, audio, video, point_cloud or html.
+        kind: Its name in the record, such as `image`.
         num_bytes: Memory it takes until its file is made.
     """
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
+import wave
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,6 +25,7 @@ from tensorboard.plugins.mesh.plugin_data_pb2 import MeshPluginData
 from tensorboard.plugins.text import metadata as text_metadata
 
 from observers.media.ply import read_header, read_points
+from observers.media.png import png_size
 from observers.record.media_entry import Content, MediaEntry
 from observers.record.redaction import hide_passwords
 
@@ -37,6 +40,8 @@ __all__ = [
     "session_end",
     "session_start",
 ]
+
+_log = logging.getLogger(__name__)
 
 # The greatest that TensorBoard has.
 LAST_STEP = 2**63 - 1
@@ -81,15 +86,21 @@ def graph_event(graph: bytes, time: float) -> bytes:
 def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[bytes]:
     """Yield the events of a medium: one; for a table one more for each column with images, for points with colours two.
 
-    Media that TensorBoard does not show have none: HTML, videos that are not animated images, and unknown kinds.
+    Media that TensorBoard does not show have none: HTML, videos that are not animated images, other content types.
 
     Args:
         tag: The tag to use in the place of the entry's name.
         entry: The entry.
         content: Its content.
     """
-    values = _VALUES.get(entry.kind)
-    for value in [] if values is None else values(tag, content):
+    mime = content.content_type.partition(";")[0]
+    values_of = _BY_KIND.get(entry.kind) or _BY_TYPE.get(mime)
+    try:
+        values = [] if values_of is None else values_of(tag, content)
+    except (ValueError, EOFError, wave.Error) as error:  # of a medium of the user's own
+        _log.warning("%s: TensorBoard cannot show this %s as %s: %s", entry.name, entry.kind, mime, error)
+        return
+    for value in values:
         yield _event(value, entry.step, entry.time)
 
 
@@ -99,9 +110,7 @@ def _event(value: Summary.Value, step: Any, time: float) -> bytes:
 
 def _image(tag: str, content: Content) -> list[Summary.Value]:
     """Return an image, animated or not."""
-    if content.content_type != "image/png":
-        return []
-    width, height = content.meta["width"], content.meta["height"]
+    width, height = png_size(content.data)
     image = Summary.Image(
         width=width, height=height, colorspace=content.meta.get("channels", 4), encoded_image_string=content.data
     )
@@ -109,10 +118,12 @@ def _image(tag: str, content: Content) -> list[Summary.Value]:
 
 
 def _audio(tag: str, content: Content) -> list[Summary.Value]:
+    with wave.open(io.BytesIO(content.data)) as file:
+        rate, channels, length = file.getframerate(), file.getnchannels(), file.getnframes()
     audio = Summary.Audio(
-        sample_rate=content.meta["sample_rate"],
-        num_channels=content.meta["channels"],
-        length_frames=content.meta["num_samples"],
+        sample_rate=rate,
+        num_channels=channels,
+        length_frames=length,
         encoded_audio_string=content.data,
         content_type=content.content_type,
     )
@@ -194,15 +205,16 @@ def _images(tag: str, images: list[Content]) -> Summary.Value:
     return Summary.Value(tag=tag, tensor=tensor, metadata=image_metadata.create_summary_metadata(None, None))
 
 
-_VALUES: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
-    "image": _image,
-    "figure": _image,
-    "video": _image,
-    "audio": _audio,
-    "point_cloud": _point_cloud,
+# Of kinds whose file says more than its content type; the others are shown by that.
+_BY_KIND: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
     "histogram": _histogram,
-    "text": lambda tag, content: [_text(tag, content.data)],
+    "point_cloud": _point_cloud,
     "table": _table,
+}
+_BY_TYPE: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
+    "audio/wav": _audio,
+    "image/png": _image,
+    "text/plain": lambda tag, content: [_text(tag, content.data)],
 }
 
 

@@ -153,6 +153,29 @@ class Unknown(Media):
         return Content(b"\0", ".bin", "application/octet-stream", {})
 
 
+class Mislabelled(Media):
+    kind = "spectrogram"
+
+    def __init__(self, content_type):
+        self._content_type = content_type
+
+    def encode(self):
+        return Content(b"no such file", ".bin", self._content_type, {})
+
+
+@pytest.mark.parametrize("content_type", ["image/png", "audio/wav"])
+def test_medium_that_is_not_what_its_content_type_says_is_left_out_and_named(tmp_path, caplog, content_type):
+    def main(_run):
+        _run.log_media("odd", Mislabelled(content_type), 1)
+        _run.log_media("note", Text("fine"), 1)
+
+    record(main, FileObserver(tmp_path / "runs"), TensorBoardObserver())
+    tags = read(tmp_path / "runs" / "1" / "tensorboard").Tags()
+    assert "note" in tags["tensors"]
+    assert tags["images"] == tags["audio"] == []
+    assert f"odd: TensorBoard cannot show this spectrogram as {content_type}" in caplog.text
+
+
 def test_sounds_videos_and_points_come_back_and_other_kinds_are_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("observers.tensorboard.events._MAX_POINTS", 3)
     points, colors = np.arange(15).reshape(5, 3), np.arange(15, dtype=np.uint8).reshape(5, 3)

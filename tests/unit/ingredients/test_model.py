@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from ingredients.model import OPTIONS, config
-from ingredients.models.building import NETWORKS
+from ingredients.models.networks import NETWORKS
 
 
 def as_written(value):

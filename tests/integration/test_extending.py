@@ -1,0 +1,198 @@
+"""The rows of "Where a new thing goes" in docs/architecture.md: each is done here, in a copy of the lab."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from runs import open_store
+from runs.board.app import create_app
+from tests.processes import run
+
+LAB = Path(__file__).parents[2]
+PACKAGES = ("configs", "experiments", "ingredients", "observers", "runs")
+
+# What each addition does to which file: a text stands for a new file, a pair for what is replaced by what.
+ADDITIONS = {
+    "a command of `runs`": {
+        "runs/commands/count.py": '''
+"""`count`: how many runs there are."""
+
+import argparse
+
+from runs.commands.terminal.arguments import open_given
+from runs.commands.terminal.text import print_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add none."""
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Print the number."""
+    with open_given(arguments) as store:
+        print_text(f"{len(store)} runs")
+    return 0
+''',
+        "runs/commands/__init__.py": ("COMMANDS = {\n", 'COMMANDS = {\n    "count": "count runs",\n'),
+    },
+    "a kind of medium": {
+        "observers/media/spectrograms.py": '''
+"""Spectrograms, as images."""
+
+import numpy as np
+
+from observers.media.kinds import Media
+from observers.media.png import png_bytes
+from observers.record.media_entry import Content
+
+
+class Spectrogram(Media):
+    """The strength of each frequency over time."""
+
+    kind = "spectrogram"
+
+    def __init__(self, powers):
+        self._powers = np.asarray(powers)
+        self.num_bytes = self._powers.nbytes
+
+    def encode(self):
+        """Make the PNG file."""
+        return Content(png_bytes(np.uint8(255 * self._powers)[..., None]), ".png", "image/png", {})
+''',
+        "observers/media/__init__.py": (
+            "HOMES = {\n",
+            'HOMES = {\n    "Spectrogram": "observers.media.spectrograms",\n',
+        ),
+    },
+    "a loss": {
+        "ingredients/losses/modules.py": (
+            "LOSSES = {\n",
+            'LOSSES = {\n    "huber": KnownLoss(nn.HuberLoss, ("regression",)),\n',
+        ),
+        "ingredients/loss.py": ("smooth_l1, or", "smooth_l1, huber, or"),
+    },
+    "a model": {
+        "ingredients/models/networks.py": (
+            "NETWORKS = {",
+            '''class Linear(nn.Linear):
+    """A linear model of features."""
+
+    def __init__(self, input_shape, num_outputs, bias=True):
+        super().__init__(input_shape[0], num_outputs, bias)
+
+
+NETWORKS = {"linear": Linear, ''',
+        ),
+        "ingredients/model.py": (
+            "OPTIONS: dict[str, dict[str, Any]] = {\n",
+            'OPTIONS: dict[str, dict[str, Any]] = {\n    "linear": {"bias": True},\n',
+        ),
+    },
+    "a source of data": {
+        "ingredients/datasets/sources.py": (
+            "FILES = {\n",
+            """def _read_tsv(path: Path, asked: _Asked) -> Source:
+    table = np.loadtxt(path, delimiter="\\t", dtype=np.float32)
+    return Source(table[:, :-1], table[:, -1:])
+
+
+FILES = {
+    "tsv": FileKind(_read_tsv, ("path",), ".tsv"),
+""",
+        ),
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A copy of the lab with all of the additions."""
+    folder = tmp_path_factory.mktemp("lab")
+    for package in PACKAGES:
+        shutil.copytree(LAB / package, folder / package)
+    shutil.copy(LAB / "exp.py", folder)
+    for files in ADDITIONS.values():
+        for name, change in files.items():
+            path = folder / name
+            if isinstance(change, str):
+                path.write_text(change.lstrip(), encoding="utf-8")
+                continue
+            text = path.read_text(encoding="utf-8")
+            assert text.count(change[0]) == 1, name
+            path.write_text(text.replace(*change), encoding="utf-8")
+    rows = [[x / 10, 1 - x / 10, x / 5 + 0.5] for x in range(40)]
+    (folder / "line.tsv").write_text("".join("\t".join(map(str, row)) + "\n" for row in rows))
+    return folder
+
+
+def python(lab, *words, code=0):
+    environment = {**os.environ, "PYTHONPATH": str(lab)}
+    done = run([sys.executable, *words], cwd=lab, env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_each_addition_touches_three_files_at_most_the_test_included():
+    page = (LAB / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| (an? [^|]+?) \| (.+?) \|$", page.partition("## Where a new thing goes")[2], re.M))
+    for name, files in ADDITIONS.items():
+        assert len(files) <= 2
+        for path, change in files.items():
+            where = str(Path(path).parent) if isinstance(change, str) else path
+            assert where in rows[name]
+
+
+def test_command_is_listed_and_runs(lab):
+    assert re.search(r"^ +count +count runs$", python(lab, "-m", "runs", "--help"), re.M)
+    (lab / "none").mkdir(exist_ok=True)
+    assert python(lab, "-m", "runs", "--store", "none", "count") == "0 runs\n"
+    assert "did you mean" in python(lab, "-m", "runs", "cuont", code=2)
+
+
+def test_medium_is_recorded_delivered_read_and_shown(lab, mongo_url):
+    script = """
+import numpy as np
+from experiments import Experiment
+from observers import FileObserver, Image, MongoObserver, Spectrogram, TensorBoardObserver
+
+ex = Experiment("sound", record_to=None, save_git_info=False)
+
+@ex.main
+def main(_run):
+    _run.log_media("whistle", Spectrogram(np.eye(8)), 3)
+
+for observer in (FileObserver("sounds"), TensorBoardObserver("events"), MongoObserver(URL, "sounds")):
+    ex.observers.append(observer)
+ex.run()
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+events = EventAccumulator(str(next(__import__("pathlib").Path("events").rglob("*tfevents*")))).Reload()
+assert [(image.step, image.width, image.height) for image in events.Images("whistle")] == [(3, 8, 8)]
+"""
+    (lab / "sound.py").write_text(script.replace("URL", repr(mongo_url)))
+    python(lab, "sound.py")
+    # The lab that reads it does not know the kind.
+    for where in (lab / "sounds", f"{mongo_url}/sounds"):
+        with open_store(str(where)) as store:
+            [medium] = store.get("latest").media
+            assert (medium.name, medium.kind, medium.step) == ("whistle", "spectrogram", 3)
+            assert medium.content.read().startswith(b"\x89PNG")
+    with TestClient(create_app(lambda: open_store(lab / "sounds")), base_url="http://127.0.0.1") as client:
+        assert '<img class="preview' in client.get("/medium?run=1&number=0").text
+
+
+def test_loss_model_and_source_are_trained_with(lab):
+    words = ["exp.py", "with", "loss.name=huber", "model.name=linear", "data.path=line.tsv", "epochs=3", "lr=0.1"]
+    python(lab, *words)
+    config = json.loads((lab / "my_runs" / "1" / "config.json").read_text())
+    assert (config["loss"]["name"], config["model"]["name"], config["data"]["name"]) == ("huber", "linear", "tsv")
+    assert config["model"]["options"] == {"bias": True}
+    assert "did you mean linear" in python(lab, "exp.py", "with", "model.name=liner", code=1)
+    assert "which data.name=tsv does not read" in python(lab, *words, "data.weights=w", code=1)
