@@ -3,7 +3,7 @@
 python benchmarks/memory_and_speed.py [--device cuda] [--batch N] [--size N] [--steps N] [--no-compile]
 
 On images of `--size` by `--size` pixels: a residual network and a vision transformer, with each setting alone, against
-none of them; the same table as the command `training.check` prints.
+none of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ingredients.models.networks import CNN, ViT
 from ingredients.models.tuned import tune
 from ingredients.optimizer import build_optimizer
 from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.step_cost import measure, print_costs
+from benchmarks.step_cost import measure, print_costs
 
 
 def tuned(network: nn.Module, implementation: str | None = None, **settings):

@@ -11,10 +11,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-import ingredients  # noqa: F401 - first, because it imports sacred without its warning
-from experiments.experiment import Experiment
-from experiments.running.lab_run import LabRun
-from experiments.running.signals import Terminated
+from configs import collection
+
+collection.pause()
+try:
+    import ingredients  # noqa: F401 - first, because it imports sacred without its warning
+    from experiments.experiment import Experiment
+    from experiments.running.lab_run import LabRun
+    from experiments.running.signals import Terminated
+finally:
+    collection.resume()
 
 __all__ = [
     "Callback",

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,12 +19,12 @@ from sacred.arg_parser import get_config_updates
 from sacred.commandline_options import enforce_clean_option
 from sacred.dependencies import gather_sources_and_dependencies
 
-from configs import to_plain
+from configs import collection, to_plain
 from configs.printing import OutputError, checked_output
 from configs.standard_streams import open_standard_streams
 from experiments.running import commands, strictness
 from experiments.running.aliases import Aliases
-from experiments.running.command_line import beat_interval_s, check_command_line
+from experiments.running.command_line import beat_interval_s, check_command_line, split_shown_command
 from experiments.running.failures import format_failure
 from experiments.running.lab_run import LabRun
 from experiments.running.main_file import base_dir_of, module_of
@@ -146,7 +146,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         options.setdefault("save_git_info", False)
         self._module = module_of(caller)
         options.setdefault("base_dir", base_dir_of(mainfile, self._module))
-        ours = (tensorboard_option, environment_option, reads_option, commands.origin_option)
+        ours = (tensorboard_option, environment_option, reads_option)
         options["additional_cli_options"] = [*(options.get("additional_cli_options") or ()), *ours]
         guard_sacred()
         look_once_at_sources()
@@ -154,6 +154,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._aliases = Aliases()
         self._always: tuple[str, ...] = ()
         self._on_command_line = False
+        self._shown_command: str | None = None
         self._world = World()
         self._record_to = record_to
         self._system_metrics_s = check_interval(system_metrics_s)
@@ -231,6 +232,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 its observers.
         """
         open_standard_streams()
+        collection.pause()  # until the main function begins
         try:
             with only_run(self):
                 return super().run(*args, **kwargs)
@@ -261,6 +263,8 @@ class Experiment(LabFunctions, sacred.Experiment):
                 _show(format_failure(error))
                 sys.exit(1)
             raise
+        finally:
+            collection.resume()
 
     def run_commandline(self, argv: Any = None) -> Any:
         """Run the command line, and return its `LabRun`; see `sacred.Experiment.run_commandline`.
@@ -274,7 +278,9 @@ class Experiment(LabFunctions, sacred.Experiment):
         self._on_command_line = True
         try:
             with checked_output():
-                check_command_line(sys.argv if argv is None else argv, self.all_cli_options)
+                argv = sys.argv if argv is None else argv
+                check_command_line(argv, self.all_cli_options)
+                argv, self._shown_command = split_shown_command(argv, self.all_cli_options)
                 return super().run_commandline(argv)
         except LabError as error:
             self._leave(str(error), 1)
@@ -282,7 +288,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             error.tell()
             sys.exit(error.code)
         finally:
-            self._on_command_line = False
+            self._on_command_line, self._shown_command = False, None
 
     def _leave(self, message: str, code: int) -> NoReturn:
         which = f"rank {self._world.rank}: " if self._world.rank else ""
@@ -300,6 +306,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         return f"{said}; resume with: python -m runs --store {folder.parent} resume {folder.name}"
 
     def _check_command(self, cmd_name: str | None) -> str | None:
+        if self._shown_command is not None and self._shown_command != cmd_name:
+            self._check_command(self._shown_command)
         known = dict(self.gather_commands())
         if cmd_name is None or cmd_name in known:
             return super()._check_command(cmd_name)
@@ -361,17 +369,23 @@ class Experiment(LabFunctions, sacred.Experiment):
         run.meta_info["config_updates"] = config_updates or {}
         strictness.check_depth(run.config)
         self._check_config(run, given_updates, named_configs)
+        reader = self._shown_command or command_name or self.default_command or ""
+        unread = commands.unread_tools(self, reader)
+        if not force:
+            strictness.check_read(run, given_updates, unread, reader)
         self._attach_observers(run, ours)
         check_nested(run)
         if notices is not None:
             run.meta_info["ranks"] = self._world.note
-        folder = self._folder_to_resume(run)
+        folder = self._folder_to_resume(run, unread)
+        whole, run.config = run.config, strictness.without_unread(run, unread)
         adopted = LabRun.adopt(run, interval_s, self._system_metrics_s, folder, trial)
         adopted.notices = notices
         if notices is not None and not self._world.rank:
-            publish_config(notices, run.config)
+            publish_config(notices, whole)
         adopted.launch_options, adopted.recorders = ours, tuple(run.observers)
         adopted.check_settings = self._check_settings
+        adopted.ingredients = {part.path: part for part, _ in self.traverse_ingredients() if part is not self}
         return adopted
 
     def _options_of_rank(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,7 +423,8 @@ class Experiment(LabFunctions, sacred.Experiment):
         if not run.force:
             strictness.check_known(self, run)
         self._aliases.mark(run.config_modifications)
-        found = origins(self, run.config, given_updates, named_configs, self._aliases.targets)
+        changes = run.config_modifications
+        found = origins(self, run.config, changes, given_updates, named_configs, self._aliases.targets)
         run.meta_info["origins"] = grouped(found)
         if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
             strictness.check_settings(self, run.config)
@@ -428,7 +443,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             except (ValueError, RuntimeError) as error:
                 raise ConfigError(str(error)) from error
 
-    def _folder_to_resume(self, run: Any) -> Path | None:
+    def _folder_to_resume(self, run: Any, unread: Collection[str]) -> Path | None:
         """Return the folder of the run to resume; None for a new run, and for one that was queued."""
         queued = folder_to_start()
         if queued is not None:
@@ -442,6 +457,7 @@ class Experiment(LabFunctions, sacred.Experiment):
             self._aliases.targets,
             self.default_command,
             own=[part.path for part in parts if getattr(part, "is_of_lab", False)],
+            unread=unread,
             has_ingredient="checkpoint" in [part.path for part in parts],
             world=self._world,
         )

@@ -1,10 +1,10 @@
-"""The composition that `exp.py` writes out, for ready experiments on inputs and targets: `compose` adds it to one.
+"""A supervised training, composed of ingredients: `exp.py`, and ready experiments that differ in data and model alone.
 
     ex = Experiment("mine", ingredients=supervised.ingredients())
     supervised.compose(ex)
 
-`exp.py` is the text to read and to start one's own experiment from; here it is one call, for experiments that differ in
-their data, model and defaults alone. `train` is what all of them share, whatever their task.
+`main` is the text to read first: each of its lines calls one ingredient. `train` is what all experiments share that
+train one network, whatever their task.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def compose(ex: Experiment) -> None:
     ex.observers.append(file_observer("my_runs"))
     ex.config(_config)
     ex.command(evaluate)
-    ex.command(predict)
-    ex.command(export)
+    ex.command(predict, needs=["export"])
+    ex.command(export, needs=["export"])
     ex.main(main)
 
 
@@ -160,7 +160,8 @@ def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
     criterion, network, precision = _build(batches, where, seed, _config)
     checkpoint.load_model(network, _config, loss=criterion)
-    measured = loop.evaluate(network, batches.test, criterion, precision)
+    with results.measured_speed(_run, batches.test):
+        measured = loop.evaluate(network, batches.test, criterion, precision)
     return results.report_test(_run, measured, criterion)
 
 

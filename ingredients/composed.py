@@ -1,11 +1,12 @@
-"""The parts of a supervised training as they are configured, for commands of ingredients that try something out."""
+"""The parts of a supervised training as they are configured, for commands of ingredients that try something out.
+
+An ingredient imports no other one: a command takes those that its experiment is composed of, by their names.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import TYPE_CHECKING, Any
-
-from ingredients import data, device, loss, model
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NEEDED", "Parts", "make_parts"]
 
 # What a command that calls `make_parts` needs.
-NEEDED = (data.ingredient, device.ingredient, loss.ingredient, model.ingredient)
+NEEDED = ("data", "device", "loss", "model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +39,11 @@ def make_parts(run: Any, *, pretrained: bool = False, tuned: bool = True) -> Par
         pretrained: Whether to load `model.weights`.
         tuned: Whether the model's settings of memory and speed count.
     """
-    seed = run.config["seed"]
-    where = device.make_device(seed)
-    source = data.make_data(seed, where)
-    criterion = loss.make_loss(source, device=where)
+    seed, parts = run.config["seed"], run.ingredients
+    where = parts["device"].make_device(seed)
+    source = parts["data"].make_data(seed, where)
+    criterion = parts["loss"].make_loss(source, device=where)
     told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation, "pretrained": pretrained}
     told["tuned"] = tuned
-    network = model.make_model(source.input_shape, criterion.num_outputs, seed, **told).to(where)
+    network = parts["model"].make_model(source.input_shape, criterion.num_outputs, seed, **told).to(where)
     return Parts(where, source, criterion, network)

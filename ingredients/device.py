@@ -19,12 +19,9 @@ from ingredients.ranks.world import World
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["SPEED", "check_gpus", "choose_device", "gpu_of", "ingredient", "make_device", "set_speed"]
+__all__ = ["check_gpus", "choose_device", "gpu_of", "ingredient", "make_device"]
 
 _log = logging.getLogger(__name__)
-
-# Settings that make steps quicker: the arguments of `set_speed`.
-SPEED = ("cudnn_benchmark", "matmul_precision")
 
 ingredient = Ingredient("device")
 
@@ -183,14 +180,6 @@ def _num_threads(wanted: int | None, device: torch.device) -> int | None:
         torch.get_num_threads(),
     )
     return 1
-
-
-def set_speed(cudnn_benchmark: bool = False, matmul_precision: str = "highest") -> None:
-    """Apply the settings that make steps quicker, without logging; one that is left out gets torch's default."""
-    import torch
-
-    torch.backends.cudnn.benchmark = cudnn_benchmark
-    torch.set_float32_matmul_precision(matmul_precision)
 
 
 def _set_matmul_precision(precision: str) -> None:

@@ -23,7 +23,7 @@ __all__ = ["export_model", "ingredient"]
 
 _log = logging.getLogger(__name__)
 
-ingredient = Ingredient("export")
+ingredient = Ingredient("export", is_tool=True)
 
 
 @ingredient.config

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients import data, loss
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.pictures import print_drawn
 from ingredients.errors import ModelError
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from ingredients.datasets.fitted import Preparation
     from ingredients.models.freezing import Freezing
 
-__all__ = ["OPTIONS", "TUNED", "ingredient", "make_model"]
+__all__ = ["OPTIONS", "ingredient", "make_model"]
 
 _log = logging.getLogger(__name__)
 
-ingredient = Ingredient("model", ingredients=[data.ingredient, loss.ingredient])
+ingredient = Ingredient("model")
 
 # Settings that change the memory and the speed of a model, and nothing else; see `ingredients.models.tuned.tune`.
-TUNED = ("gradient_checkpointing", "channels_last", "compile", "compile_options")
+_TUNED = ("gradient_checkpointing", "channels_last", "compile", "compile_options")
 
 # The options of the networks that ship with the lab, so that they can be seen and checked without torch.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -179,7 +178,7 @@ def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
         raise ModelError(
             f"model.channels_last: inputs have {num_dims} dimensions, expected images (channels, height, width)"
         )
-    tune(model, **{name: config[name] for name in TUNED})
+    tune(model, **{name: config[name] for name in _TUNED})
 
 
 def _freezing(model: nn.Module, config: Map) -> Freezing:
@@ -207,22 +206,22 @@ def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
         run.info["weights"] = [*others, told]
 
 
-@ingredient.command(unobserved=True)
+@ingredient.command(unobserved=True, needs=("data", "loss"))
 def summary(_config: Map, _run: Any) -> None:
-    """Show per layer output shape, parameters, operations, memory and receptive field, and the totals."""
+    """Show per layer output shape, parameters, operations and memory, and the totals."""
     import torch
 
     from ingredients.models.summarizing import summarize
 
     seed = _run.config["seed"]
-    source = data.make_data(seed, torch.device("cpu"))
-    num_outputs = loss.make_loss(source).num_outputs
+    source = _run.ingredients["data"].make_data(seed, torch.device("cpu"))
+    num_outputs = _run.ingredients["loss"].make_loss(source).num_outputs
     told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
     model = make_model(source.input_shape, num_outputs, seed, pretrained=False, tuned=False, **told)
     print_summary(summarize(model, source.input_shape, source.input_dtype))
 
 
-@ingredient.command(unobserved=True)
+@ingredient.command(unobserved=True, needs=("data", "loss"))
 def probe(_config: Map, _run: Any) -> None:
     """Show what goes through the layers with one training batch, forward and back, and draw it as probe.png."""
     import torch
@@ -231,8 +230,8 @@ def probe(_config: Map, _run: Any) -> None:
     from ingredients.inspection.one_batch import draw, look, print_seen
 
     seed = _run.config["seed"]
-    source = data.make_data(seed, torch.device("cpu"))
-    criterion = loss.make_loss(source)
+    source = _run.ingredients["data"].make_data(seed, torch.device("cpu"))
+    criterion = _run.ingredients["loss"].make_loss(source)
     told: dict[str, Any] = {"dtype": source.input_dtype, "preparation": source.preparation}
     network = make_model(source.input_shape, criterion.num_outputs, seed, **told)
     modules = _run.config.get("probe", {}).get("modules", [])
@@ -255,11 +254,10 @@ def print_summary(found: dict) -> None:
             row["parameters"],
             row["operations"],
             f"{row['output_bytes'] / 1024:.1f}",
-            _times(row["receptive_field"]) or "-",
         ]
         for row in found["layers"]
     ]
-    print_table(["layer", "type", "output", "parameters", "FLOPs", "output KiB", "receptive field"], rows)
+    print_table(["layer", "type", "output", "parameters", "FLOPs", "output KiB"], rows)
     print(f"parameters: {found['parameters']:,} ({found['trainable']:,} trainable)")
     print(f"operations per sample, forward: {found['operations']:,} FLOPs")
     parameters, outputs = found["parameter_bytes"] / 2**20, found["output_bytes"] / 2**20

@@ -42,7 +42,7 @@ _NOT_FOR_TRIALS = {
 
 _JUDGES_NOTHING = "it judges nothing, so no trial is the best; give it a metric"
 
-ingredient = Ingredient("sweep")
+ingredient = Ingredient("sweep", is_tool=True)
 
 
 @ingredient.config

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from configs import Map
-from ingredients import amp, composed, device, model, optimizer
+from ingredients import composed
 from ingredients.config.ingredient import Ingredient
 from ingredients.config.pictures import print_drawn
 from ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
-    from torch import nn
 
     from ingredients.precision.mixed_precision import MixedPrecision
 
@@ -27,7 +22,7 @@ __all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
 # What `loop.fit` measures; a loop of one's own may measure more.
 _MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
 # What the commands need that take steps of a training.
-_NEEDED = (*composed.NEEDED, optimizer.ingredient, amp.ingredient)
+_NEEDED = (*composed.NEEDED, "optimizer", "amp")
 
 ingredient = Ingredient("training")
 
@@ -138,67 +133,11 @@ def find_batch_size(_run: Any) -> None:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 
 
-@ingredient.command(unobserved=True, needs=_NEEDED)
-def check(_run: Any) -> None:
-    """Show time and memory of a step with each setting of memory and speed that is set, against none."""
-    from ingredients.models.tuned import tune
-    from ingredients.tuning.step_cost import Tuned, describe_copies, measure, measure_validation, print_costs
-
-    parts = composed.make_parts(_run, pretrained=True, tuned=False)
-    settings, how = _run.config["model"], _run.config["optimizer"]
-    chosen = {name: settings[name] for name in model.TUNED if settings[name] and name != "compile_options"}
-
-    flags = {name: _run.config["device"][name] for name in device.SPEED if _run.config["device"][name]}
-    is_inference, implementation = _run.config["training"]["inference_mode"], how["implementation"]
-    # Those of bitsandbytes come in twos: Adam8bit is Adam with states of 8 bits.
-    plain = how["name"]
-    if plain.startswith("bitsandbytes."):
-        plain = plain.removesuffix("8bit")
-
-    def variant(
-        names: Sequence[str] = (),
-        implementation: str | None = None,
-        flags: Mapping[str, Any] = MappingProxyType({}),
-        name: str = plain,
-    ) -> Tuned:
-        def tuned(network: nn.Module) -> tuple[nn.Module, torch.optim.Optimizer]:
-            device.set_speed(**flags)
-            options = {"compile_options": settings["compile_options"]} if "compile" in names else {}
-            tune(network, **{name: chosen[name] for name in names}, **options)
-            return network, optimizer.build_optimizer(
-                network, **{**how, "name": name, "implementation": implementation}, loss=parts.loss
-            )
-
-        return tuned
-
-    variants = {"none": variant()} | {f"model.{name}": variant([name]) for name in chosen}
-    if plain != how["name"]:
-        variants["optimizer.name"] = variant(name=how["name"])
-    if implementation is not None:
-        variants["optimizer.implementation"] = variant(implementation=implementation)
-    variants |= {f"device.{name}": variant(flags={name: value}) for name, value in flags.items()}
-    if len(variants) > 2:
-        variants["all of them"] = variant([*chosen], implementation, flags, how["name"])
-    if len(variants) == 1 and not is_inference:
-        print(
-            "none is set; try model.gradient_checkpointing, channels_last or compile, optimizer.implementation, "
-            "an optimizer of 8 bits, device.matmul_precision or cudnn_benchmark, or training.inference_mode"
-        )
-    precision = amp.make_amp(parts.device)
-    try:
-        print_costs(measure(variants, parts.model, parts.loss, parts.data, precision))
-    finally:
-        device.set_speed(**flags)
-    if is_inference:
-        print_costs(measure_validation(parts.model, parts.data, precision))
-    if _run.config["data"]["pin_memory"]:
-        print(describe_copies(parts.data, parts.device))
-
-
 def _to_train(run: Any) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:
     """Return the parts of a training with its optimizer and precision."""
     parts = composed.make_parts(run, pretrained=True)
-    return parts, optimizer.make_optimizer(parts.model, parts.loss), amp.make_amp(parts.device)
+    opt = run.ingredients["optimizer"].make_optimizer(parts.model, parts.loss)
+    return parts, opt, run.ingredients["amp"].make_amp(parts.device)
 
 
 @ingredient.named_config

@@ -15,7 +15,10 @@ from sacred.utils import iter_prefixes
 from ingredients.config.nearest import nearest
 from ingredients.errors import ConfigError
 
-__all__ = ["beat_interval_s", "check_command_line"]
+__all__ = ["beat_interval_s", "check_command_line", "split_shown_command"]
+
+# Commands that may name another one, whose settings they show.
+_SHOWS_SETTINGS = ("print_config", "save_config")
 
 
 def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
@@ -33,6 +36,24 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
     plain_words = list(_check_options(iter(words[1:]), options))
     _check_assignments(words)
     _check_command(plain_words)
+
+
+def split_shown_command(
+    argv: str | Sequence[str], options: Sequence[CLIOption]
+) -> tuple[str | Sequence[str], str | None]:
+    """Return the command line without the command that stands behind print_config or save_config, and that command.
+
+    Args:
+        argv: Words that `check_command_line` has let pass.
+        options: The options that there are.
+    """
+    words = shlex.split(argv) if isinstance(argv, str) else list(argv)
+    plain_words = _check_options(iter(words[1:]), options)
+    before = list(itertools.takewhile(lambda word: word != "with", plain_words))
+    if len(before) != 2 or before[0] not in _SHOWS_SETTINGS:
+        return argv, None
+    words.pop(words.index(before[1], words.index(before[0]) + 1))
+    return words, before[1]
 
 
 def beat_interval_s(options: Mapping[str, Any]) -> float | None:
@@ -82,11 +103,14 @@ def _check_options(words: Iterator[str], options: Sequence[CLIOption]) -> Iterat
 
 
 def _check_command(words: Sequence[str]) -> None:
-    """Refuse words, options left out, that are not `[COMMAND] [with UPDATE...]` or `help [COMMAND]`."""
+    """Refuse words, options left out, that are not `[COMMAND] [with UPDATE...]`.
+
+    A second command may stand behind `help`, `print_config` and `save_config`.
+    """
     before = list(itertools.takewhile(lambda word: word != "with", words))
     if words and words[-1] == "with" and len(before) == len(words) - 1:
         raise ConfigError("with: got nothing after it, expected settings or named configs; write with NAME=VALUE")
-    if len(before) <= (2 if before[:1] == ["help"] else 1):
+    if len(before) <= (2 if before[:1] and before[0] in ("help", *_SHOWS_SETTINGS) else 1):
         return
     mistyped = next((word for word in before if nearest(word, ["with"])), None)
     if mistyped is not None and len(before) == len(words):

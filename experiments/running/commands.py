@@ -11,51 +11,56 @@ from pathlib import Path
 from typing import Any
 
 import sacred
-from sacred.commandline_options import cli_option
 from sacred.utils import PATHCHANGE, iterate_flattened_separately
 
-from configs import Map
-from experiments.running.origins import DEFAULT
 from experiments.running.replaying import Replayed, replaying
 from ingredients.config.files import write_config_file
 from ingredients.errors import ConfigError
 from observers.record.object_names import named, object_name
 
-__all__ = ["lacking", "make_print_named_configs", "make_replay", "origin_option", "print_config", "save_config"]
+__all__ = ["lacking", "make_print_named_configs", "make_replay", "print_config", "save_config", "unread_tools"]
 
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
 
 
 def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str]:
     """Return the names of the ingredients that a command needs and an experiment does not have."""
-    own = [ingredient for ingredient, _ in experiment.traverse_ingredients()]
-    return [needed.path for needed in getattr(command, "needs", ()) if needed not in own]
+    own = [ingredient.path for ingredient, _ in experiment.traverse_ingredients()]
+    return [needed for needed in getattr(command, "needs", ()) if needed not in own]
+
+
+def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[str]]:
+    """Return the tools whose settings a command does not read, each with the commands that do.
+
+    A tool that no command reads, as far as it is known, is not among them: the experiment's own functions may.
+    """
+    known = list(experiment.gather_commands())
+    found: dict[str, list[str]] = {}
+    for tool in [part for part, _ in experiment.traverse_ingredients() if getattr(part, "is_tool", False)]:
+        own = f"{tool.path}."
+        readers = [name for name, each in known if name.startswith(own) or tool.path in getattr(each, "needs", ())]
+        if readers and command not in readers:
+            found[tool.path] = readers
+    return found
 
 
 def print_config(_run: Any) -> None:
-    """Print every setting with its value and meaning, and exit.
+    """Print every setting with its value and meaning, and exit; `print_config COMMAND` prints those of a command.
 
-    Blue: changed from its default; green: added with --force; red: its type changed with --force. With --origin, each
-    value comes with what has set it.
+    What set a value that is not the default stands in brackets. Blue: changed from its default; green: added with
+    --force; red: its type changed with --force.
     """
     colours = (
         _COLOURS
         if getattr(sys.stdout, "isatty", bool)() and "NO_COLOR" not in os.environ
         else dict.fromkeys(_COLOURS, "")
     )
-    origins = None
-    if _run.meta_info.get("options", {}).get("--origin"):
-        origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
+    origins = {entry: group["origin"] for group in _run.meta_info["origins"] for entry in group["entries"]}
     print("\n".join(format_config(_run.config, _run.config_modifications, colours, origins)))
 
 
-@cli_option("-O", "--origin", is_flag=True)
-def origin_option(args: bool, run: Any) -> None:
-    """Let print_config say what has set each value."""
-
-
 def format_config(
-    config: dict, changes: Any, colours: dict[str, str], origins: Mapping[str, str] | None = None
+    config: Mapping[str, Any], changes: Any, colours: dict[str, str], origins: Mapping[str, str] = {}
 ) -> list[str]:
     """Return the lines of `print_config`.
 
@@ -63,20 +68,20 @@ def format_config(
         config: The whole config.
         changes: Sacred's summary of what was added, modified and documented.
         colours: Escape sequences by kind; empty strings for none.
-        origins: What has set the entries that are not at their defaults, by dotted name; None to leave that out.
+        origins: What has set the entries that are not at their defaults, by dotted name.
     """
     entries = list(iterate_flattened_separately(config))
     rows = []
     for path, value in entries:
         key = "  " * path.count(".") + path.rpartition(".")[2]
-        origin = "" if origins is None else f"  ({origins.get(path, DEFAULT)})"
-        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}{origin}"))
+        rows.append((path, f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"))
     width = min(44, max((len(text) for _, text in rows), default=0))
     lines = []
     for path, text in rows:
         kind = "type" if path in changes.typechanged else "added" if path in changes.added else ""
         kind = kind or ("changed" if path in changes.modified else "")
-        doc = changes.docs.get(path, "")
+        origin = f"[{origins[path]}]" if path in origins else ""
+        doc = " ".join(filter(None, (origin, changes.docs.get(path, ""))))
         end = "\033[0m" if colours["doc"] else ""
         shown = f"{colours[kind]}{text}{end}" if kind else text
         padding = " " * max(2, width + 2 - len(text))
@@ -106,9 +111,9 @@ def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None
     return print_named_configs
 
 
-def save_config(_config: Map, config_filename: str = "config.json") -> None:
+def save_config(_run: Any, config_filename: str = "config.json") -> None:
     """Write the config to a file for `with FILE` (config_filename=NAME.json or NAME.yaml), and exit."""
-    entries = named(_config)
+    entries = named(_run.config)
     entries.pop("config_filename", None)
     write_config_file(entries, config_filename)
     logging.getLogger(__name__).info("saved the config to %s", config_filename)

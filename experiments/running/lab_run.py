@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import wrapt
 from sacred.run import Run
 
+from configs import collection
 from experiments.running import artifacts as run_artifacts
 from experiments.running.captured_output import capturing_in_order
 from experiments.running.forking import ending_children
@@ -24,6 +25,7 @@ from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from ingredients.checkpoints.record import TrainingRecord
+from ingredients.config.ingredient import Ingredient
 from ingredients.errors import LabError, RankError, TrainingError
 from ingredients.ranks.group import leave
 from ingredients.ranks.notices import Notices
@@ -53,6 +55,7 @@ class LabRun(RecordedRun):
         recorders: The observers that a recorded run would have; those of commands that are not recorded go away.
         check_settings: Refuses settings that a run of the experiment's main function could not have: takes words as
             behind `with`, and further settings by dotted key; raises a LabError.
+        ingredients: Those that the experiment is composed of, by name.
         notices: What the ranks of the run tell each other, if it is one of several processes.
     """
 
@@ -61,6 +64,7 @@ class LabRun(RecordedRun):
     launch_options: dict[str, Any]
     recorders: tuple[Any, ...]
     check_settings: Callable[[Sequence[str], Mapping[str, Any]], None]
+    ingredients: Mapping[str, Ingredient]
     notices: Notices | None
     _print_to_record: Callable[[], None]
     _signals: Signals
@@ -95,6 +99,7 @@ class LabRun(RecordedRun):
         adopted.is_resumed = resumed is not None
         adopted.expected_data = None
         adopted.launch_options, adopted.recorders, adopted.notices = {}, (), None
+        adopted.ingredients = {}
         if resumed is not None:
             adopted.meta_info["resume"] = str(resumed)
             adopted.expected_data = recorded_data(resumed)
@@ -295,6 +300,7 @@ class LabRun(RecordedRun):
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
+            collection.resume()
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
@@ -358,6 +364,7 @@ class LabRun(RecordedRun):
         super()._emit_resource_added(filename)
 
     def _execute_pre_run_hooks(self) -> None:
+        collection.resume()
         hooks = ending_together(self.notices, super()._execute_pre_run_hooks)
         self._signals.interruptible(ending_children(hooks))()
 

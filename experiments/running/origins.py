@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sacred
 from sacred.config import ConfigDict
-from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
+from sacred.utils import get_by_dotted_path, iter_prefixes, iterate_flattened, join_paths
 
 from ingredients.config.files import read_config_file
 from ingredients.config.hooks import ConfigHook
@@ -24,27 +24,32 @@ _DRAWN = "drawn"
 def origins(
     experiment: sacred.Experiment,
     config: Mapping[str, Any],
+    changes: Any,
     updates: Mapping[str, Any],
     named_configs: Sequence[str],
     aliases: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the origin of each entry that is not at its default, by dotted name.
+    """Return the origin of each entry that is not at its default, or was typed, by dotted name.
 
     Called when the config was computed, because scopes and hooks know what they set when they were last called.
 
     Args:
         experiment: The experiment.
         config: The whole config.
+        changes: Sacred's summary of what was added, modified and documented.
         updates: What was given by the call or on the command line, nested.
         named_configs: Named configs and files, in the order that they were given in.
         aliases: Entries at the root, and the entries that they stand for.
     """
     found: dict[str, str] = {}
     known = dict(experiment.gather_named_configs())
+    parts = [part for part, _ in list(experiment.traverse_ingredients())]
+    at_default = _AtDefault(changes, {part.path for part in parts if part is not experiment})
     for name in named_configs:
         path = "" if name not in known else name.rpartition(".")[0]
-        found |= {join_paths(path, entry): name for entry in _entries(name, known)}
-    for part, _ in list(experiment.traverse_ingredients()):
+        entries = [join_paths(path, entry) for entry in _entries(name, known)]
+        found |= {entry: name for entry in entries if not at_default(entry)}
+    for part in parts:
         for hook in part.config_hooks:
             if isinstance(hook, ConfigHook):
                 found |= dict.fromkeys(hook.changed, f"hook {hook.function.__name__}")
@@ -59,6 +64,30 @@ def origins(
         for entry, origin in found.items()
         if origin != DEFAULT and get_by_dotted_path(config, entry, missing) is not missing
     }
+
+
+class _AtDefault:
+    """Tells whether an entry that a named config or a file has set is at its default all the same.
+
+    Args:
+        changes: Sacred's summary of what was added, modified and documented.
+        parts: Dotted paths of the ingredients.
+    """
+
+    def __init__(self, changes: Any, parts: Collection[str]) -> None:
+        self._changed = {*changes.added, *changes.modified, *changes.typechanged}
+        self._documented, self._parts = changes.docs, parts
+
+    def __call__(self, entry: str) -> bool:
+        # Within a dict whose keys are free, the dict itself is what has changed.
+        for name in reversed(list(iter_prefixes(entry))):
+            if name in self._parts:
+                break
+            if name in self._changed:
+                return False
+            if name in self._documented:
+                break
+        return True
 
 
 def grouped(by_entry: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -71,6 +71,7 @@ def folder_to_resume(
     default_command: str | None,
     *,
     own: Collection[str] = (),
+    unread: Collection[str] = (),
     has_ingredient: bool = True,
     world: World | None = None,
 ) -> Path | None:
@@ -89,6 +90,7 @@ def folder_to_resume(
         aliases: Entries at the root by name, and what they stand for.
         default_command: Name of the experiment's main function.
         own: Names of the ingredients that are the lab's own.
+        unread: Names of the tools that the run does not read; earlier versions recorded them.
         has_ingredient: Whether states are those of the ingredient `checkpoint`, which can be looked at.
         world: The ranks of the run.
 
@@ -101,7 +103,8 @@ def folder_to_resume(
         return _folder_of_run(RESUME_VARIABLE, named)
     wanted = get_by_dotted_path(run.config, _SETTING)
     folders = [Path(observer.basedir) for observer in run.observers if isinstance(observer, ResumableObserver)]
-    criteria = _Criteria(run, {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}, own)
+    ignored = {_SETTING, *(name for name, target in aliases.items() if target == _SETTING)}
+    criteria = _Criteria(run, ignored, own, {*_LATER, *unread})
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
         if _command(run) != default_command:
             return None
@@ -137,12 +140,13 @@ class _Criteria:
         run: The new run, which has not started.
         ignored: Dotted names of entries of the config that do not count.
         own: Names of the ingredients that are the lab's own.
+        optional: Names of those whose whole group a record may lack.
     """
 
-    def __init__(self, run: Any, ignored: Collection[str], own: Collection[str]) -> None:
+    def __init__(self, run: Any, ignored: Collection[str], own: Collection[str], optional: Collection[str]) -> None:
         parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
         self.identity = (run.experiment_info["name"], _command(run), parent)
-        self._ignored, self._own = ignored, own
+        self._ignored, self._own, self._optional = ignored, own, optional
         self._changed = {entry for group in run.meta_info["origins"] for entry in group["entries"]} - set(ignored)
         config = json.loads(json.dumps(plain(run.config)))
         self._config = _with(config, ignored, None)
@@ -181,8 +185,8 @@ class _Criteria:
     def _may_lack(self, name: str) -> bool:
         """Tell whether a recorded config may lack an entry or a group of them, which are at their defaults here."""
         group, dot, _ = name.partition(".")
-        is_own = group in self._own if dot else group in _LATER
-        return is_own and not any(entry == name or entry.startswith(f"{name}.") for entry in self._changed)
+        may = group in self._own or group in self._optional if dot else group in self._optional
+        return may and not any(entry == name or entry.startswith(f"{name}.") for entry in self._changed)
 
 
 def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> Iterator[Path]:

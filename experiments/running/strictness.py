@@ -8,7 +8,7 @@ such an entry, such an ingredient, such a named config?
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,16 @@ from ingredients.config.scope import Scope, misfit
 from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
 
-__all__ = ["check_known", "check_scopes", "check_settings", "check_updates", "nested"]
+__all__ = [
+    "check_depth",
+    "check_known",
+    "check_read",
+    "check_scopes",
+    "check_settings",
+    "check_updates",
+    "nested",
+    "without_unread",
+]
 
 _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
@@ -88,6 +97,40 @@ def check_depth(config: Mapping[str, Any]) -> None:
             )
 
 
+def check_read(run: Any, updates: Mapping[str, Any], unread: Mapping[str, Sequence[str]], command: str) -> None:
+    """Refuse settings that were given by name for a command that does not read them.
+
+    Args:
+        run: Sacred's run.
+        updates: What was given by the call or on the command line, nested.
+        unread: The tools that it does not read, each with the commands that do.
+        command: The command.
+
+    Raises:
+        ConfigError: If one is given another value than its default.
+    """
+    for path, readers in unread.items():
+        given = iterate_flattened(get_by_dotted_path(updates, path, {}))
+        for name, value in ((join_paths(path, entry), value) for entry, value in given):
+            if name in _changed(run):
+                raise ConfigError(
+                    f"{name}: got {value!r}, but {command} does not read it; leave it out, or run a command that does: "
+                    f"{', '.join(readers)}"
+                )
+
+
+def without_unread(run: Any, unread: Iterable[str]) -> dict[str, Any]:
+    """Return the config of a run without the tools that its command does not read, unless a file has set them."""
+    changed = _changed(run)
+    left_out = {path for path in unread if not any(is_prefix(path, name) for name in changed)}
+    return {name: value for name, value in run.config.items() if name not in left_out}
+
+
+def _changed(run: Any) -> set[str]:
+    changes = run.config_modifications
+    return {*changes.added, *changes.modified, *changes.typechanged}
+
+
 def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> None:
     """Let each ingredient check its part of the config; see `Ingredient.check`.
 
@@ -96,9 +139,11 @@ def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> 
     """
     # As a list: Sacred takes what is not traversed to its end for a circle.
     for ingredient, _ in list(experiment.traverse_ingredients()):
-        own = get_by_dotted_path(config, ingredient.path, {}) if ingredient is not experiment else config
+        own = get_by_dotted_path(config, ingredient.path) if ingredient is not experiment else config
+        if own is None and getattr(ingredient, "is_tool", False):
+            continue  # the command does not read it
         for check in getattr(ingredient, "checks", ()):
-            check(freeze(own))
+            check(freeze({} if own is None else own))
 
 
 def _paths(experiment: sacred.Experiment) -> list[str]:

@@ -145,7 +145,7 @@ class LabFunctions(sacred.Ingredient):
         function: Callable | None = None,
         prefix: str | None = None,
         unobserved: bool = False,
-        needs: Sequence[sacred.Ingredient] = (),
+        needs: Sequence[str] = (),
     ) -> Any:
         """Add a command, as Sacred does.
 
@@ -153,7 +153,9 @@ class LabFunctions(sacred.Ingredient):
             function: The command, where the decorator has no arguments of its own.
             prefix: Part of the config that it sees.
             unobserved: Whether its runs are not recorded.
-            needs: Ingredients that it uses; experiments that lack one of them do not offer it.
+            needs: Names of other ingredients that it uses, found in `_run.ingredients`. An experiment that lacks one
+                does not offer the command. Settings of a tool are recorded and printed for commands that need it, and
+                for its own.
         """
         if function is None:
             return functools.partial(self.command, prefix=prefix, unobserved=unobserved, needs=needs)
@@ -222,6 +224,8 @@ class Ingredient(LabFunctions):
     Args:
         path: Its name.
         ingredients: Ingredients that it builds on itself.
+        is_tool: Whether only some commands read its settings: its own, and those that name it in `needs`. Of other
+            runs the settings are neither printed nor recorded, and to type one is an error.
         **options: Further arguments of `sacred.Ingredient`.
 
     Example:
@@ -241,8 +245,11 @@ class Ingredient(LabFunctions):
         ex.run(config_updates={"noise.level": 0.0})
     """
 
-    def __init__(self, path: str, ingredients: Sequence[sacred.Ingredient] = (), **options: Any) -> None:
+    def __init__(
+        self, path: str, ingredients: Sequence[sacred.Ingredient] = (), *, is_tool: bool = False, **options: Any
+    ) -> None:
         caller = sys._getframe(1).f_globals
+        self.is_tool = is_tool
         look_once_at_sources()
         options.setdefault("save_git_info", False)
         self._globals = options.pop("_caller_globals", caller)
@@ -261,7 +268,9 @@ class Ingredient(LabFunctions):
             critic_optimizer = optimizer.ingredient.twin("critic_optimizer")
             critic_optimizer.make_optimizer(critic)
         """
-        twin = type(self)(path, self.ingredients, _caller_globals=self._globals, base_dir=self.base_dir)
+        twin = type(self)(
+            path, self.ingredients, is_tool=self.is_tool, _caller_globals=self._globals, base_dir=self.base_dir
+        )
         twin.configurations = [scope.at(path) for scope in self.configurations]
         twin.named_configs = {name: config.at(path) for name, config in self.named_configs.items()}
         twin.config_hooks = [hook.at(twin, path) for hook in self.config_hooks]

@@ -1,4 +1,4 @@
-"""What a model is made of: shapes, parameters, operations, memory and receptive fields, layer by layer."""
+"""What a model is made of: shapes, parameters, operations and memory, layer by layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from ingredients.datasets.structure import tensors_of
-from ingredients.models.receptive_field import receptive_fields
 
 __all__ = ["summarize"]
 
@@ -23,10 +22,10 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
     Returns:
         `layers`: of each module that is a leaf, or has parameters or operations of its own beside those of its
         children: name, type, output shape without the batch, and its own parameters (of shared ones, once),
-        `operations` and `output_bytes` of one sample, and `receptive_field`, see `receptive_fields`, [] where it is not
-        defined; `parameters` and `trainable`: totals; `operations`: floating-point operations of one sample forward, as
-        `torch.utils.flop_counter` counts them (a multiply and an add are two); `parameter_bytes`, with buffers;
-        `output_bytes`: of all leaf modules, which is about what a training keeps of a sample for the pass backward.
+        `operations` and `output_bytes` of one sample; `parameters` and `trainable`: totals; `operations`:
+        floating-point operations of one sample forward, as `torch.utils.flop_counter` counts them (a multiply and an
+        add are two); `parameter_bytes`, with buffers; `output_bytes`: of all leaf modules, which is about what a
+        training keeps of a sample for the backward pass.
     """
     shapes: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
@@ -41,14 +40,13 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
     try:
         with torch.no_grad(), _countable(model), FlopCounterMode(display=False) as counter:
             model(inputs)
-        fields = receptive_fields(model, inputs)
     finally:
         model.train(training)
         for handle in handles:
             handle.remove()
     kept = [*model.parameters(), *model.buffers()]
     return {
-        "layers": _layers(model, shapes, sizes, counter, fields),
+        "layers": _layers(model, shapes, sizes, counter),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
         "operations": counter.get_total_flops(),
@@ -90,7 +88,6 @@ def _layers(
     shapes: dict[str, list[int]],
     sizes: dict[str, int],
     counter: FlopCounterMode,
-    fields: dict[str, list[int]],
 ) -> list[dict[str, Any]]:
     operations = _own_operations(counter, type(model).__name__, shapes)
     seen: set[int] = set()
@@ -106,7 +103,6 @@ def _layers(
                 "parameters": sum(parameter.numel() for parameter in own),
                 "operations": operations.get(name, 0),
                 "output_bytes": sizes.get(name, 0),
-                "receptive_field": fields.get(name, []),
             }
             layers.append(row)
     return layers

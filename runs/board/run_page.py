@@ -20,6 +20,7 @@ from runs.errors import RunNotFoundError, StoreError
 from runs.query.flattening import dotted
 from runs.stores.content import Content
 from runs.stores.run import Run
+from runs.stores.settings import origins
 
 __all__ = ["ROUTES", "TABS"]
 
@@ -73,10 +74,9 @@ def _tried(problems: list[str], read: Callable[[], Any], otherwise: Any) -> Any:
 
 def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     config = _tried(problems, lambda: dotted(run.config), {})
-    updates = _tried(problems, lambda: run.get("meta.config_updates"), None)
-    changed = set(dotted(updates)) if isinstance(updates, Mapping) else set()
-    entries = [(name, config[name], name in changed) for name in config]
-    entries.sort(key=lambda entry: not entry[2])
+    set_by = _tried(problems, lambda: origins(run), {})
+    entries = [(name, config[name], set_by[name]) for name in set_by if name in config]
+    defaults = [(name, value) for name, value in config.items() if name not in set_by]
     summary = _tried(problems, lambda: run.summary, {})
     names = sorted(name for name in summary if not name.startswith("system/"))
     rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
@@ -85,7 +85,8 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "facts": list(_facts(run, problems)),
         "relations": _tried(problems, lambda: _relations(run), dict.fromkeys(_RELATIONS)),
         "config": entries[:_MAX_ENTRIES],
-        "num_config": len(entries),
+        "defaults": defaults[: max(0, _MAX_ENTRIES - len(entries))],
+        "num_config": len(config),
         "statistics": _STATISTICS,
         "summary": rows[:_MAX_ENTRIES],
         "result": _tried(problems, lambda: run.result, None),

@@ -26,6 +26,7 @@ _STATISTICS = ("count", "last", "min", "max")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_run(parser)
+    parser.add_argument("--config", action="store_true", help="show the settings at their defaults, too")
     add_json(parser)
 
 
@@ -39,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
         _print_head(run)
         _print_ranks(run)
         _print_sessions(run)
-        _print_config(run)
+        _print_config(run, is_whole=arguments.config)
         _print_metrics(run)
         _print_failure(run)
     return 0
@@ -197,22 +198,26 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:_MAX_LINES]) + more
 
 
-def _print_config(run: Run) -> None:
+def _print_config(run: Run, *, is_whole: bool) -> None:
+    """Print the entries that something has set, with what that was; the others, too, if they are asked for."""
     from runs.query.flattening import dotted
+    from runs.stores.settings import origins
 
     config = dotted(run.config)
     if not config:
         return
-    updates = run["meta.config_updates"]
-    changed = {name for name in dotted(updates if isinstance(updates, dict) else {}) if name in config}
-    print_text("config" + (", what the command line changed first (*)" if changed else ""), "bold")
-    names = [name for name in config if name in changed] + [name for name in config if name not in changed]
+    set_by = {name: origin for name, origin in origins(run).items() if name in config}
+    others = [name for name in config if name not in set_by]
+    shown = [*set_by, *(others if is_whole or not set_by else ())]
+    print_text("config", "bold")
     rows = []
-    for name in names:
-        style = "yellow" if name in changed else ""
+    for name in shown:
         text = "None" if config[name] is None else value_text(config[name], exact=True)
-        rows.append([Cell(("* " if name in changed else "  ") + name, style), Cell(text, style)])
-    print_table([Column(is_kept=True), Column()], rows)
+        style = "yellow" if name in set_by else ""
+        rows.append([Cell(f"  {name}", style), Cell(text, style), Cell(set_by.get(name, ""), "dim")])
+    print_table([Column(is_kept=True), Column(), Column()], rows)
+    if len(shown) < len(config):
+        print_text(f"  {len(others)} more at their defaults: python -m runs show {run.id} --config", "dim")
 
 
 def _print_metrics(run: Run) -> None:

@@ -15,7 +15,17 @@ from runs.query.names import SWEEP, full_name, short_name
 from runs.stores.prefetching import prefetch
 from runs.stores.run import Run
 
-__all__ = ["differing", "fingerprint", "identity", "parameters", "run_labels", "settings", "show", "telling_settings"]
+__all__ = [
+    "differing",
+    "fingerprint",
+    "identity",
+    "origins",
+    "parameters",
+    "run_labels",
+    "settings",
+    "show",
+    "telling_settings",
+]
 
 _MAX_SHOWN = 60
 _MAX_LABEL, _MAX_NAMES = 60, 4
@@ -26,6 +36,7 @@ _MAX_SETTINGS = 4
 # Entries of a config that people know a run by; a larger one would take minutes to compare with those of many runs.
 _MAX_TELLING = 2_000
 _PARAMETERS = "meta.sweep.parameters"
+_TYPED = "command line"
 # What `settings` reads of each run.
 _TOLD_BY = ("config", SWEEP, _PARAMETERS)
 _PLAIN = re.compile(r"[^\W\d][\w./:+-]*")
@@ -144,6 +155,21 @@ def settings(runs: Sequence[Run]) -> list[str]:
             found.append(short_name(f"config.{name}"))
     found.sort(key=lambda name: (name.count("."), name))
     return [*found, "seed"] if _are_different([row["seed"] for row in rows if "seed" in row]) else found
+
+
+def origins(run: Run) -> dict[str, str]:
+    """Return what has set each entry of a config that is not at its default, by dotted name, those typed first.
+
+    Of a run whose record does not say, such as one of stock Sacred, these are the entries that were typed.
+    """
+    groups = run.get("meta.origins")
+    found: dict[str, str] = {}
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, Mapping) and isinstance(group.get("entries"), list):
+            found |= dict.fromkeys(map(str, group["entries"]), str(group.get("origin")))
+    updates = run.get("meta.config_updates")
+    typed = dict.fromkeys(dotted(updates), _TYPED) if isinstance(updates, Mapping) else {}
+    return {name: found.get(name, origin) for name, origin in typed.items()} | found
 
 
 def telling_settings(runs: Sequence[Run]) -> list[str]:

@@ -17,11 +17,11 @@ SCRIPT = """
 import contextlib, io, json, os, sys
 sys.path.insert(0, {lab!r})
 from experiments import Experiment
-from ingredients import data, device, model
+from ingredients import data, device, loss, model
 from observers import file_observer
 from runs.__main__ import main
 
-ex = Experiment("printed", ingredients=[part.ingredient for part in (device, data, model)], save_git_info=False)
+ex = Experiment("printed", ingredients=[part.ingredient for part in (device, data, loss, model)], save_git_info=False)
 ex.observers.append(file_observer("my_runs"))
 
 @ex.config

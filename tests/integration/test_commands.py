@@ -218,9 +218,18 @@ def test_show_has_all_that_matters(where, runs):
     for part in ("COMPLETED", "0.99", "plain", "weights.txt", "good", "a note", "train/loss", where.rpartition("/")[2]):
         assert part in text
     assert "system/" not in text
-    config = text[text.index("config, what") :].splitlines()[1:]
-    assert [line.split() for line in config[:2]] == [["*", "lr", "0.01"], ["*", "model.name", "cnn"]]
     assert "RuntimeError: no luck" in runs("show", "3").splitlines()[-1]
+
+
+def test_show_lists_the_settings_that_are_not_at_their_defaults_and_all_when_asked(where, runs):
+    rows = [line.split() for line in runs("show", "2").partition("config\n")[2].splitlines()]
+    assert rows[0] == ["lr", "0.01", "command", "line"]
+    assert rows[1] == ["model.name", "cnn", "command", "line"] or rows[1][0] == "seed"
+    assert any("more at their defaults: python -m runs show 2 --config" in " ".join(row) for row in rows)
+    every = runs("show", "2", "--config").partition("config\n")[2]
+    assert every.startswith("  lr ")
+    assert "at their defaults" not in every
+    assert all(f"  {name} " in every for name in ("model.name", "seed", "fail"))
 
 
 def test_show_json(documents):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from importlib.util import find_spec
 
 import pytest
@@ -167,44 +166,3 @@ def flags():
     yield
     torch.set_float32_matmul_precision(before[0])
     torch.backends.cudnn.benchmark = before[1]
-
-
-@pytest.mark.usefixtures("flags")
-def test_check_tells_what_each_setting_changes(train, capsys):
-    settings = {"model.gradient_checkpointing": ["[3-5].body"], "optimizer.implementation": "fused"}
-    settings |= {"device.matmul_precision": "high", "device.cudnn_benchmark": True, "training.inference_mode": True}
-    settings |= {"data.limit": 400, "data.batch_size": 200, "model.name": "cnn"}
-    settings |= {"model.options": {"widths": [8], "blocks": 3}}
-    exp.ex.run("training.check", config_updates=settings)
-    printed, _, validating = capsys.readouterr().out.partition("validating on 200 samples:")
-    rows = {line.split("  ")[0]: line.split() for line in printed.splitlines() if line}
-    names = ["none", "model.gradient_checkpointing", "optimizer.implementation"]
-    assert {"device.matmul_precision", "device.cudnn_benchmark", *names, "all of them"} <= rows.keys()
-    assert rows["none"][2] == "1.00x"
-    memory = {name: float(rows[name][3]) for name in names}
-    assert memory["model.gradient_checkpointing"] < 0.8 * memory["none"]
-    assert [rows[name][-1] for name in names] == ["0.0e+00"] * 3
-    rows = {line.split("  ")[0]: line.split() for line in validating.splitlines() if line}
-    assert [rows[name][-1] for name in ("none", "training.inference_mode")] == ["0.0e+00"] * 2
-    assert (
-        "data.pin_memory changes nothing: page-locked memory speeds up copies to a GPU, and this is cpu" in validating
-    )
-    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark) == ("high", True)
-
-
-@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs the extra bitsandbytes")
-def test_check_tells_what_states_of_8_bits_take_and_cost(train, capsys):
-    settings = WINE | {"model.options.hidden": [512, 512], "optimizer.name": "bitsandbytes.optim.AdamW8bit"}
-    exp.ex.run("training.check", config_updates=settings)
-    rows = {line.split("  ")[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
-    states = {name: float(rows[name][4]) for name in ("none", "optimizer.name")}
-    assert states["none"] == pytest.approx(2 * 4 * (13 * 512 + 512 * 512 + 512 * 3) / 2**20, rel=0.02)
-    assert states["optimizer.name"] < 0.3 * states["none"]
-    assert rows["none"][2] == "1.00x"
-    assert rows["optimizer.name"][2].endswith("x")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_check_times_copies_from_page_locked_memory(train, capsys):
-    exp.ex.run("training.check", config_updates=DIGITS | {"data.in_memory": False})
-    assert re.search(r"data.pin_memory: copying a batch \(\S+ MiB\) to cuda\S* takes \S+ ms", capsys.readouterr().out)

@@ -1,8 +1,9 @@
-"""Where each value came from: shown by `print_config --origin`, and kept in the record."""
+"""Where each value came from: shown by `print_config`, and kept in the record."""
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,15 @@ def ex(tmp_path, monkeypatch):
 
 
 def shown(ex, capsys, *words):
-    """Return the origin of each entry, as `print_config` shows it."""
+    """Return the origin that `print_config` shows of each entry; "default" where it shows none."""
     capsys.readouterr()
-    ex.run_commandline(["origins.py", "print_config", "--origin", *words])
+    ex.run_commandline(["origins.py", "print_config", *words])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines() if " = " in line]
-    return {line.partition(" = ")[0]: line.rpartition("(")[2].partition(")")[0] for line in lines}
+    origins = [re.search(r"  # \[(.*?)\]", line) for line in lines]
+    return {
+        line.partition(" = ")[0]: origin[1] if origin else "default"
+        for line, origin in zip(lines, origins, strict=True)
+    }
 
 
 def test_origin_of_what_nobody_set_is_the_default(ex, capsys):
@@ -129,3 +134,9 @@ def test_print_config_marks_an_alias_and_its_entry_alike(ex, word):
 
 def test_print_config_marks_no_alias_that_was_not_changed(ex):
     assert not {"rate", "part.rate"} & ex.run("print_config").config_modifications.modified
+
+
+def test_entry_that_a_file_sets_to_its_default_is_at_its_default(ex, capsys, tmp_path):
+    (tmp_path / "as_it_is.yaml").write_text("part: {width: 1, options: {a: 2}}\nsteps: 10\nrate: 0.5\n")
+    found = shown(ex, capsys, "with", "as_it_is.yaml")
+    assert {name for name, origin in found.items() if origin == "as_it_is.yaml"} == {"a", "rate"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import Experiment, finetune, gan, language_model, segment, tabular, text
-from ingredients import CheckpointError, ConfigError, DataError, amp, device, model
+from ingredients import CheckpointError, ConfigError, DataError, amp, data, device, loss, model
 from ingredients.checkpoints.files import load_checkpoint
 from observers import read_media, read_metrics
 from tests.processes import PIPE, Process, run
@@ -172,7 +172,7 @@ def test_recipe_and_fast_go_together(train, kind, named):
     assert train(kind, named=chosen).status == "COMPLETED"
 
 
-CHECKS = ["amp.check", "training.find_lr", "training.find_batch_size", "training.check"]
+CHECKS = ["amp.check", "training.find_lr", "training.find_batch_size"]
 
 
 def offered(ex):
@@ -193,7 +193,8 @@ def test_command_that_needs_other_ingredients_is_refused_and_not_offered(train, 
 def test_twin_offers_its_commands_under_the_same_condition():
     twin = amp.ingredient.twin("half")
     assert "half.check" not in offered(Experiment("small", [twin], interactive=True))
-    with_all = Experiment("whole", [device.ingredient, model.ingredient, twin], interactive=True)
+    parts = [part.ingredient for part in (data, device, loss, model)]
+    with_all = Experiment("whole", [*parts, twin], interactive=True)
     assert "half.check" in offered(with_all)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from configs.map import to_plain
 from experiments import Experiment
-from ingredients import checkpoint, data, distributed, probe, training
+from ingredients import Ingredient, checkpoint, data, distributed, probe, training
 from ingredients.checkpoints.files import save_checkpoint
 from ingredients.errors import ConfigError, LabError
 from observers import FileObserver
@@ -23,7 +23,10 @@ def run(tmp_path):
     """Run an experiment, which fails if it is told to, and return the number of its run."""
 
     def start(command="main", *, fail=False, resume="auto", meta={}, **settings):
-        ingredients = [checkpoint.ingredient, distributed.ingredient, probe.ingredient]
+        drill = Ingredient("drill", is_tool=True, base_dir=Path(__file__).parent)
+        drill.add_config(speed=3)
+        drill.command(lambda: None)
+        ingredients = [checkpoint.ingredient, distributed.ingredient, probe.ingredient, drill]
         ex = Experiment("chosen", ingredients, base_dir=Path(__file__).parent, system_metrics_s=None)
         ex.observers.append(FileObserver(tmp_path))
         ex.add_config({"seed": 0, "lr": 0.1})
@@ -177,6 +180,16 @@ def test_fork_that_cannot_start_is_refused_before_there_is_a_run(tmp_path, setti
 
 def config_of(ex, updates):
     return ex.run("print_config", config_updates=updates).config
+
+
+def test_run_of_an_earlier_version_which_recorded_the_settings_of_tools_is_continued(run, tmp_path):
+    assert run(fail=True) == 1
+    config = json.loads((tmp_path / "1" / "config.json").read_text())
+    assert "drill" not in config
+    edit(tmp_path / "1" / "config.json", drill={"speed": 3})
+    assert run(fail=True) == 1
+    edit(tmp_path / "1" / "config.json", drill={"speed": 4})
+    assert run(fail=True) == 2
 
 
 def test_command_that_is_not_the_experiments_main_passes_over_the_setting(run):

@@ -315,13 +315,13 @@ def test_print_config_shows_value_and_meaning_of_every_entry(shown):
         "part:\n"
         "  height = 6    # how high; twice the width\n"
         "  options = {}  # anything\n"
-        "  width = 3     # how wide\n"
+        "  width = 3     # [command line] how wide\n"
     )
 
 
 def test_print_config_of_an_experiment_without_entries_shows_the_seed(capsys):
     Experiment("empty").run("print_config", {"seed": 3})
-    assert capsys.readouterr().out == "seed = 3\n"
+    assert capsys.readouterr().out == "seed = 3  # [command line]\n"
 
 
 def test_print_config_option_shows_it_before_the_run(shown, experiment):

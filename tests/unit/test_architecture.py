@@ -25,7 +25,7 @@ MAY_IMPORT = {
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "configs.map configs.standard_streams configs.yaml_text",
+    "configs.collection configs.map configs.standard_streams configs.yaml_text",
     "configs.printing configs.sending",
     "configs.importing",
     "configs",
@@ -63,12 +63,10 @@ FLOORS = [
     "ingredients.deployment",
     "ingredients.precision",
     "ingredients.tuning",
-    "ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed ingredients.exporting"
-    " ingredients.loss ingredients.metrics ingredients.optimizer ingredients.probe ingredients.scheduler",
-    "ingredients.model ingredients.sweep",
     "ingredients.composed",
-    "ingredients.amp",
-    "ingredients.training",
+    "ingredients.amp ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed"
+    " ingredients.exporting ingredients.loss ingredients.metrics ingredients.model ingredients.optimizer"
+    " ingredients.probe ingredients.scheduler ingredients.sweep ingredients.training",
     "ingredients",
     "experiments.new experiments.running",
     "experiments.experiment experiments.training",
@@ -288,13 +286,14 @@ def experiment():
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "vit"])
 def test_every_entry_has_a_description(experiment, capsys, model):
-    experiment.run("print_config", {"model.name": model})
+    for command in ("main", "sweep.run", "export"):
+        experiment.run_commandline(["exp.py", "print_config", command, "with", f"model.name={model}"])
     lines = capsys.readouterr().out.splitlines()
     heads = [f"{part.path}:" for part, depth in experiment.traverse_ingredients() if depth]
     assert set(heads) <= set(lines)
-    assert [line for line in lines if line not in heads and not re.search(r"  # \w", line)] == []
+    assert [line for line in lines if line not in heads and not re.search(r"  # (\[|\w)", line)] == []
     # One that is cut begins or ends within a sentence.
-    docs = [line.partition("  # ")[2] for line in lines if line not in heads]
+    docs = [re.sub(r"^\[.*?\] ", "", line.partition("  # ")[2]) for line in lines if line not in heads]
     cut = re.compile(r"^[^({\[]*[)}\]]|[({\[][^)}\]]*$|(,|:|;| a| an| the| of| or| and)$")
     assert [doc for doc in docs if cut.search(doc)] == []
 

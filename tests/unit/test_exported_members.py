@@ -133,9 +133,13 @@ def imports_of(package):
     """Return what `package/__init__.py` imports at its top or for editors, by name: the module that it is from."""
     tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
     for_editors = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
-    nodes = [*tree.body, *(node for block in for_editors for node in block.body)]
-    found = [(node, alias) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
-    return {alias.asname or alias.name: (node.module, alias.name) for node, alias in found}
+    guarded = [node for node in tree.body if isinstance(node, ast.Try)]
+    nodes = [*tree.body, *(node for block in (*for_editors, *guarded) for node in block.body)]
+    found = [(node.module, alias) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    named = {alias.asname or alias.name: (module, alias.name) for module, alias in found}
+    for module in [module for module, alias in found if alias.name == "*"]:
+        named |= {name: (module, name) for name in importlib.import_module(module).__all__}
+    return named
 
 
 @pytest.mark.parametrize("package", EXPORTED)

@@ -8,6 +8,7 @@ export function sieve(field) {
     const text = (row.dataset.metric ?? row.textContent).toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
   }
+  for (const fold of place.querySelectorAll("details")) fold.open ||= field.value !== "";
 }
 document.addEventListener("input", (event) => event.target.matches(".sieve") && sieve(event.target));
 

@@ -56,9 +56,9 @@ class Hyperband(BasePruner):
     def _history_of(self, trial: FrozenTrial, sign: float) -> list[float]:
         if not trial.state.is_finished():
             return _history(trial, sign)
-        if trial._trial_id not in self._ended:
-            self._ended[trial._trial_id] = _history(trial, sign)
-        return self._ended[trial._trial_id]
+        if trial.number not in self._ended:
+            self._ended[trial.number] = _history(trial, sign)
+        return self._ended[trial.number]
 
 
 def _history(trial: FrozenTrial, sign: float) -> list[float]:

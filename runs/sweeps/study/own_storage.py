@@ -31,13 +31,13 @@ def shared_storage(url: str) -> BaseStorage:
         SweepError: If it cannot be opened.
     """
     from optuna.exceptions import OptunaError
-    from optuna.storages import RDBStorage, get_storage
+    from optuna.storages import RDBStorage
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 
     is_file = url.startswith("sqlite") and not url.endswith((":memory:", "://"))
     try:
-        return RDBStorage(url, {"poolclass": NullPool}) if is_file else get_storage(url)
+        return RDBStorage(url, {"poolclass": NullPool} if is_file else None)
     except (OptunaError, SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
         cause = error.__cause__ or error
         why = str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,7 +132,7 @@ class Study:
         spec: Spec,
         *,
         is_read_only: bool = False,
-        storage: BaseStorage | str | None = None,
+        storage: BaseStorage | None = None,
     ) -> None:
         with needing_extra("sweeps", "a sweep"):
             import optuna
@@ -139,10 +140,11 @@ class Study:
         self._home, self._spec, self._seed = home, spec, definition.seed
         if storage is None:
             storage = shared_storage(definition.storage) if definition.storage else home.storage()
+        self._storage = storage
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
         common: dict[str, Any] = {
-            "storage": storage,
+            "storage": self._storage,
             "study_name": definition.id,
             "sampler": optuna.samplers.RandomSampler(0),  # the right one is made for each point
             "pruner": make_pruner(spec) or optuna.pruners.NopPruner(),
@@ -155,9 +157,10 @@ class Study:
                 raise SweepError(f"{home.where}: no agent has opened its study yet") from error
         else:
             self.optuna = optuna.create_study(**common, directions=directions, load_if_exists=True)
+        self._study_id = self._storage.get_study_id_from_name(definition.id)
         self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
-        # What was seen of the study: which trial a point has, by its index and its id, which are unfinished, how the
-        # others ended.
+        # What was seen of the study: which trial a point has, by its index and, once it was asked for, by its id; which
+        # are unfinished, how the others ended.
         self._seen = 0
         self._numbers: dict[int, int] = {}
         self._ids: dict[int, int] = {}
@@ -184,7 +187,7 @@ class Study:
 
     def has(self, number: int) -> bool:
         """Tell whether a point was taken, as far as was read."""
-        return number in self._ids
+        return number in self._numbers
 
     @property
     def end(self) -> int:
@@ -211,16 +214,16 @@ class Study:
             self._add(number)
         trial = self._trial(number)
         if self._parameters(trial) is None:
-            # A study of its own for each: Optuna's remembers what it has seen of the trials until its next `ask`.
-            sampler = make_sampler(self._spec, self._seed, number)
-            fresh = optuna.Study(self.optuna.study_name, self.optuna._storage, sampler)
-            suggest(self._spec, optuna.trial.Trial(fresh, trial._trial_id))
+            # A copy for each: a study remembers what it has seen of the trials until its next `ask`, its copy does not.
+            fresh = copy.copy(self.optuna)
+            fresh.sampler = make_sampler(self._spec, self._seed, number)
+            suggest(self._spec, optuna.trial.Trial(fresh, self._id(number)))
             trial = self._trial(number)
         return self._point(trial)
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Note a value of the first objective, and return whether the point is to be given up."""
-        self.optuna._storage.set_trial_intermediate_value(self._ids[number], step, value)
+        self._storage.set_trial_intermediate_value(self._id(number), step, value)
         return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
 
     def finish_as(self, number: int, same: Point) -> None:
@@ -234,7 +237,7 @@ class Study:
         trial = self._trial(number)
         with contextlib.suppress(UpdateFinishedTrialError):
             times = int(trial.user_attrs.get(_GIVEN_BACK, 0)) + 1
-            self.optuna._storage.set_trial_user_attr(trial._trial_id, _GIVEN_BACK, times)
+            self._storage.set_trial_user_attr(self._id(number), _GIVEN_BACK, times)
 
     def finish(
         self,
@@ -265,14 +268,14 @@ class Study:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        trial_id, storage = self._ids[number], self.optuna._storage
+        trial_id = self._id(number)
         try:
             for text, value in excess.items():
-                storage.set_trial_system_attr(trial_id, f"constraints:{text}", value)
+                self._storage.set_trial_system_attr(trial_id, f"constraints:{text}", value)
             for name, note in notes.items():
-                storage.set_trial_user_attr(trial_id, name, note)
+                self._storage.set_trial_user_attr(trial_id, name, note)
             told = list(values) or ([0.0] if state == "COMPLETE" else None)
-            storage.set_trial_state_values(trial_id, TrialState[state], told)
+            self._storage.set_trial_state_values(trial_id, TrialState[state], told)
         except UpdateFinishedTrialError:
             return  # another agent saw it through
 
@@ -283,7 +286,6 @@ class Study:
             number = trials[index].user_attrs.get(_NUMBER)
             if number is not None:
                 self._numbers[number] = index
-                self._ids[number] = trials[index]._trial_id
                 self._unfinished.add(number)
         self._seen = len(trials)
         for number in list(self._unfinished):
@@ -297,14 +299,22 @@ class Study:
 
     def _trial(self, number: int) -> FrozenTrial:
         """Return the trial of a point as it is now."""
-        return self.optuna._storage.get_trial(self._ids[number])
+        return self._storage.get_trial(self._id(number))
+
+    def _id(self, number: int) -> int:
+        """Return the id that the storage has for the trial of a point."""
+        if number not in self._ids:
+            # Trials come in the order of Optuna's numbers.
+            index = self._numbers[number]
+            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, index)
+        return self._ids[number]
 
     def _add(self, number: int) -> None:
         """Add a trial for a point, in one operation, so that none is left without its number."""
         from optuna.trial import TrialState, create_trial
 
-        new = create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number})
-        self._ids[number] = self.optuna._storage.create_new_trial(self.optuna._study_id, template_trial=new)
+        self.optuna.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}))
+        self._read()
 
     def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
         """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""

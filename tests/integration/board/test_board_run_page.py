@@ -507,6 +507,13 @@ def test_note_is_written_and_table_is_searched(watched, serve, recorded, tmp_pat
     page.wait_for_selector("#note-state:text('note written')")
     page.fill("[data-sieve=config]", "lr")
     assert page.locator("#config tbody tr:visible").count() == 1
+    page.fill("[data-sieve=config]", "")
+    set_by_nobody = page.locator("#config details tbody tr")
+    assert set_by_nobody.locator("visible=true").count() == set_by_nobody.count() > 1  # the search has opened them
+    page.reload()
+    assert set_by_nobody.locator("visible=true").count() == 0
+    page.click("#config summary:has-text('at their defaults')")
+    assert set_by_nobody.locator("visible=true").count() == set_by_nobody.count()
     with open_store(store) as runs:
         assert runs.get("1").note == "good <b>"
 

@@ -227,7 +227,6 @@ def test_summary_of_a_linear_layer_counts_two_operations_a_weight():
                 "parameters": 30 * 7 + 7,
                 "operations": 2 * 30 * 7,
                 "output_bytes": 4 * 7,
-                "receptive_field": [],
             }
         ],
         "parameters": 30 * 7 + 7,
@@ -288,4 +287,3 @@ def test_summary_says_of_each_layer_what_it_computes_and_keeps():
     assert [row["operations"] for row in found["layers"]] == [2 * 9 * 2 * 4, 0, 0, 2 * 8 * 3]
     assert sum(row["operations"] for row in found["layers"]) == found["operations"]
     assert [row["output_bytes"] for row in found["layers"]] == [32, 32, 32, 12]
-    assert [row["receptive_field"] for row in found["layers"]] == [[3, 3], [3, 3], [], []]
