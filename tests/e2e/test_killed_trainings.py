@@ -85,7 +85,7 @@ TRAININGS = {
 }
 
 # When a process is killed, but for random milliseconds:
-#   launch      it was just started, and has perhaps not taken up the run yet
+#   launch      it was just started, and has not taken up the run yet, or only just
 #   begin       its session has begun: before data, model and state are there
 #   step        it has logged so many points
 #   saving      a checkpoint is being written
@@ -148,7 +148,10 @@ class Killing:
         process = self.start()
         where = self._wait(process, kind, before, kills_left)
         delay_ms = self.chance.uniform(0, MOST_MS[kind])
-        time.sleep(delay_ms / 1000)
+        killed_at = time.monotonic() + delay_ms / 1000
+        # On a fast machine a whole training ends in the milliseconds in which it only starts on a slow one.
+        while time.monotonic() < killed_at and not (kind == "launch" and len(self.judge.sessions(self.run)) > before):
+            time.sleep(min(0.005, max(0.0, killed_at - time.monotonic())))
         saving = self._temporary()
         with contextlib.suppress(ProcessLookupError):  # it was quicker
             os.killpg(process.pid, signal.SIGKILL)
