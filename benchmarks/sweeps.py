@@ -334,7 +334,7 @@ def ask_and_tell(destination: Destination, asked: Any, told: Any) -> None:
 
 
 def scale(url: str, agents: int, trials: int) -> None:
-    """Print how long agents wait for one study in MongoDB, and how large its journal is."""
+    """Print how long agents wait for one study in MongoDB, and how large it is."""
     import optuna  # noqa: F401, once for all agents, which are forked
     import pymongo
 
@@ -354,17 +354,15 @@ def scale(url: str, agents: int, trials: int) -> None:
         process.join()
     took = time.perf_counter() - start
     with pymongo.MongoClient(url) as client:
-        stats = client[name].command("collStats", "sweep_journal")
+        stats = client[name].command("collStats", "sweep_trials")
         count, size = stats["count"], stats["size"]
         client.drop_database(name)
-    print(
-        f"{agents} agents, {trials} trials in {took:.0f} s; a second: {trials / took:.0f}, {count / took:.0f} entries"
-    )
+    print(f"{agents} agents, {trials} trials in {took:.0f} s, {trials / took:.0f} a second")
     for what, found in zip(("ask", "tell"), times, strict=True):
         ordered = sorted(found)
         middle, high = (ordered[int(len(ordered) * share)] * 1e3 for share in (0.5, 0.95))
         print(f"{what:<5} median {middle:.1f} ms, 95 % {high:.1f} ms")
-    print(f"journal: {count:,} entries, {size / 2**20:.1f} MiB")
+    print(f"trials: {count:,} documents, {size / 2**20:.1f} MiB")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
     metrics_chunks    points beyond that cap
     media             one document per logged medium: an image, a sound, a table and so on
     artifacts         one document per version of an artifact
-    sweeps, sweep_... sweeps: what they are, who has which trial, which agents there are, and the journals of studies
+    sweeps, sweep_... sweeps: what they are, who has which trial, which agents there are, and the trials
     removed           uids of runs that were removed, so that nobody delivers them again, and contents about to go
     fs.files, .chunks contents of files, in GridFS
 
@@ -37,6 +37,7 @@ _RESERVED = (
     "sweeps",
     "sweep_claims",
     "sweep_agents",
+    "sweep_trials",
     "sweep_journal",
     "_properties",
     "search_space",
@@ -56,7 +57,8 @@ class Collections:
 
     Attributes:
         runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
-        sweeps, sweep_claims, sweep_agents, sweep_journal: Those of sweeps.
+        sweeps, sweep_claims, sweep_agents, sweep_trials: Those of sweeps.
+        sweep_journal: Trials of sweeps of earlier versions.
         files, file_chunks: Those of GridFS.
     """
 
@@ -74,6 +76,7 @@ class Collections:
         self.sweeps: Collection[Document] = database[f"{start}sweeps"]
         self.sweep_claims: Collection[Document] = database[f"{start}sweep_claims"]
         self.sweep_agents: Collection[Document] = database[f"{start}sweep_agents"]
+        self.sweep_trials: Collection[Document] = database[f"{start}sweep_trials"]
         self.sweep_journal: Collection[Document] = database[f"{start}sweep_journal"]
         self.files: Collection[Document] = database.fs.files
         self.file_chunks: Collection[Document] = database.fs.chunks

@@ -28,8 +28,7 @@ from runs.sweeps.spec.definition import Definition
 from runs.sweeps.spec.spec import read_spec
 from runs.sweeps.study.continuing import take_up
 from runs.sweeps.study.home import Claim
-from runs.sweeps.study.journals import MongoJournal
-from runs.sweeps.study.outages import Outages
+from runs.sweeps.study.mongo_storage import MongoStorage
 from runs.sweeps.study.place import Place
 from runs.sweeps.study.study import Study
 from runs.sweeps.views.status import Watcher
@@ -65,6 +64,8 @@ GRID = {
     "metric": {"name": "loss", "goal": "minimize"},
     "parameters": {"x": {"values": [0.0, 1.0, 2.0, 3.0]}},
 }
+
+RANDOM = {**GRID, "method": "random", "parameters": {"x": {"min": 0.0, "max": 3.0}}}
 
 
 @pytest.fixture(scope="module")
@@ -712,17 +713,64 @@ def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, cap
         study.finish(0, "COMPLETE", [1.0])
 
 
-def test_an_entry_of_the_journal_that_was_sent_twice_is_there_once(database, monkeypatch):
-    monkeypatch.setattr("runs.sweeps.study.journals._PATIENCE_S", 0)  # two numbers are without an entry
+def test_a_server_that_is_slow_to_answer_at_first_is_waited_for(sweep, mongod, monkeypatch, caplog):
+    monkeypatch.setattr("runs.sweeps.study.mongo_home._ANSWER_MS", 100)
+    mongod.start()
+    grid = sweep(destination=Destination(mongod.url, "lab"))
+    os.kill(mongod.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor() as pool, contextlib.closing(grid.place.home("s")) as other:
+        asked = pool.submit(other.definition)
+        try:
+            while "cannot be reached; waiting for it" not in caplog.text:
+                assert not asked.done(), asked.result()
+        finally:
+            os.kill(mongod.pid, signal.SIGCONT)
+        assert asked.result(60) == grid.definition
 
-    class LosesAnswers(Outages):
-        def ask(self, question):
-            super().ask(question)
-            return super().ask(question)
 
-    journal = MongoJournal(database.sweep_journal, "a", LosesAnswers("db"))
-    journal.append_logs([{"op_code": 1}, {"op_code": 2}])
-    assert [log["op_code"] for log in journal.read_logs(0) if log["op_code"] != 10] == [1, 2]
+def on(kind, request):
+    if kind == "folder":
+        return None
+    return Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name)
+
+
+@pytest.mark.parametrize("kind", ["folder", "database"])
+def test_points_of_agents_that_died_before_they_claimed_or_took_them_are_tried(request, sweep, kind):
+    one = sweep({**RANDOM, "run_cap": 4}, destination=on(kind, request))
+    assert one.home.next_number(0, 4) == 0  # and is killed
+    assert one.home.next_number(0, 4) == 1
+    assert one.home.claim(Claim(1, 0, "dead"))
+    assert one.agent().run() == 4
+    points = one.points()
+    assert [point.state for point in points.values()] == ["COMPLETE"] * 4
+    again = sweep({**RANDOM, "run_cap": 4}, id="again")
+    assert again.agent().run() == 4
+    assert [point.parameters for point in again.points().values()] == [points[n].parameters for n in range(4)]
+
+
+def test_an_agent_that_draws_alone_reads_no_trial_of_others(request, sweep, monkeypatch):
+    one = sweep({**RANDOM, "run_cap": 50}, destination=on("database", request))
+    first, second = one.agent(), one.agent()
+    for _ in range(20):
+        point, _ = first.next()
+        first.study.finish(point.number, "COMPLETE", [1.0])
+    monkeypatch.setattr(MongoStorage, "_read", lambda _: pytest.fail("it reads all trials"))
+    point, attempt = second.next()
+    assert (point.number, attempt, len(second.study._storage._trials)) == (20, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["folder", "database"])
+def test_a_sweep_without_a_counter_goes_on_behind_its_last_point(request, sweep, kind):
+    """As one of an earlier version, or after a power cut."""
+    one = sweep({**RANDOM, "run_cap": 6}, destination=on(kind, request))
+    agent = one.agent()
+    for _ in range(4):
+        agent.study.finish(agent.next()[0].number, "COMPLETE", [1.0])
+    if kind == "folder":
+        (one.home.folder / "next").write_bytes(b"")
+    else:
+        request.getfixturevalue("database").sweeps.update_one({}, {"$unset": {"next": 1}})
+    assert one.agent().next()[0].number == 4
 
 
 def test_points_whose_agents_are_interrupted_are_not_given_up(sweep, monkeypatch):

@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import math
 import os
-import random
 import socket
 import statistics
 import time
@@ -34,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 # How often what other agents have left undone is looked for, in seconds.
 _LOOK_S = 5.0
-# Attempts to claim a point somewhere ahead, until all are tried in their order, and how far ahead it may be.
-_TRIES, _MOST_SPREAD = 20, 1024
+# Each of more agents than these looks less often, as one look in a while is enough for all.
+_FEW_AGENTS = 20
 # Points that may fail, before any has come to its end, until the sweep is given up.
 _FIRST_FAILURES = 3
 
@@ -74,8 +73,7 @@ class Agent:
             beat=self._beat,
         )
         self._first_free = 0
-        # Among so many points the next one is chosen: more where others were quicker, so that a crowd spreads out.
-        self._spread = 1
+        self._look_s = _LOOK_S
         self._last_beat = self._last_look = -math.inf
 
     def run(self) -> int:
@@ -116,25 +114,34 @@ class Agent:
         """Return the next point and which attempt at it this is; None if there is nothing left to take."""
         while not self._home.is_stopped and not self._is_late:
             self._beat()
-            progress = self.study.progress()
-            if time.monotonic() - self._last_look > _LOOK_S or progress.num_taken >= self._limit:
+            if not self.study.draws_alone:
+                self.study.progress()
+            if time.monotonic() - self._last_look > self._look_s:
                 self._last_look = time.monotonic()
-                left = self._abandoned([*progress.unfinished, *self._missing(self.study.end)])
+                left = self._abandoned(self._in_progress())
                 if left is not None:
                     return left
             new = self._new()
             if new is None:
-                # An agent may have died before it took what it claimed.
-                left = self._abandoned(self._missing(int(self._limit)))
+                left = self._abandoned(self._in_progress())
+                if left is None and self.study.num_taken() < self._limit:
+                    # An agent may have died before it took what it claimed.
+                    left = self._abandoned(self._missing(int(self._limit)))
                 if left is None and self._has_grown():
                     continue
                 return left
             point = self.study.take(new.trial)
-            same = None if self._means.repeat else self.study.finished_as(point)
+            same = None if self._means.repeat or self.study.draws_alone else self.study.finished_as(point)
             if same is None:
                 return point, new.attempt
             self.study.finish_as(new.trial, same)
         return None
+
+    def _in_progress(self) -> list[int]:
+        """Return the numbers of points that are unfinished or, where all are read, were claimed and not taken."""
+        if self.study.draws_alone:
+            return self.study.running()
+        return [*self.study.progress().unfinished, *self._missing(self.study.end)]
 
     def _has_grown(self) -> bool:
         """Tell whether the sweep may try more points by now than when this agent looked last."""
@@ -147,31 +154,26 @@ class Agent:
         return self._means.deadline is not None and time.time() >= self._means.deadline
 
     def _new(self) -> Claim | None:
-        """Claim a point that nobody has claimed: the first one, or, where many agents are at it, one soon behind it."""
-        while self.study.has(self._first_free):
-            self._first_free += 1
-        for _ in range(_TRIES):
-            number = self._first_free + random.randrange(self._spread)
-            if number >= self._limit:
-                break
-            if self.study.has(number):
-                continue
+        """Claim a point that nobody has claimed; return None if there is none."""
+        while (number := self._home.next_number(self._first_unread(), self._limit)) is not None:
             claim = Claim(number, 0, self.name)
             if self._home.claim(claim):
-                self._spread = max(1, self._spread * 3 // 4)
                 return claim
-            self._spread = min(2 * self._spread, _MOST_SPREAD)
-        start = self._first_free
-        while start < self._limit:
-            end = int(min(start + _MOST_SPREAD, self._limit))
-            free = [number for number in range(start, end) if not self.study.has(number)]
-            claimed = self._home.last_claims(free)
-            for number in free:
-                claim = Claim(number, 0, self.name)
-                if number not in claimed and self._home.claim(claim):
-                    return claim
-            start = end
-        return None
+            self.study.progress()  # others have come farther than the counter, as in a sweep of an earlier version
+        if self.study.num_taken() >= self._limit:
+            return None
+        # An agent may have died between a number and its claim.
+        self.study.progress()
+        free = self._missing(int(self._limit))
+        claimed = self._home.last_claims(free)
+        claims = (Claim(number, 0, self.name) for number in free if number not in claimed)
+        return next(filter(self._home.claim, claims), None)
+
+    def _first_unread(self) -> int:
+        """Return the first number of a point that nobody has taken, as far as was read."""
+        while self.study.has(self._first_free):
+            self._first_free += 1
+        return self._first_free
 
     def _missing(self, end: int) -> list[int]:
         """Return the numbers below `end` of points that nobody has taken."""
@@ -181,6 +183,7 @@ class Agent:
         """Claim a point whose agent is dead, and return it with the number of the attempt."""
         claims = self._home.last_claims(sorted(numbers))
         living = self._home.living_agents() if claims else set()
+        self._look_s = _LOOK_S * max(1.0, len(living) / _FEW_AGENTS)
         lost = {number: last for number, last in claims.items() if last.agent not in living}
         if lost:  # an agent that has left may have seen it through
             self.study.expire()

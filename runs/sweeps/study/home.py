@@ -2,6 +2,7 @@
 
     sweep.json              the definition
     study.journal           Optuna's journal of the study
+    next                    the next point that an agent is to claim
     claims/000017.0         who took the trial 17, at the first attempt
     claims/000017.0.lease   the lease of the process that last began a run of that attempt
     agents/NAME.json        the lease of an agent
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from observers.record.atomic_file import make_folder, replacing, sync_file
 from observers.record.identity import is_alive, lease
 from observers.record.json_text import parse_json
+from observers.record.locking import claimed
 from observers.record.regular_file import read_regular
 from runs.errors import SweepError
 from runs.sweeps.spec.definition import Definition
@@ -84,13 +86,29 @@ class Home(abc.ABC):
         """Write another definition down, of a sweep that is there: one that tries more points, or elsewhere."""
 
     @abc.abstractmethod
-    def storage(self) -> BaseStorage:
-        """Return the journal of the study."""
+    def storage(self, *, is_read_only: bool = False) -> BaseStorage:
+        """Return Optuna's storage of the study.
+
+        Args:
+            is_read_only: Whether nothing may be written, not even a study of an earlier version in today's form.
+        """
 
     def expire(self) -> None:  # noqa: B027, as a file is read each time
         """Let the next look at the study see whatever others have written by now."""
 
     # ------------------------------------------------------------------ who does what
+
+    @abc.abstractmethod
+    def next_number(self, start: int, limit: float) -> int | None:
+        """Return a number of a point that nobody was given before, as a rule: whoever claims it first has it.
+
+        Args:
+            start: The least that it may be.
+            limit: The number behind the last one.
+
+        Returns:
+            None if all were given; whoever got one may have died before its claim.
+        """
 
     @abc.abstractmethod
     def claim(self, claim: Claim) -> bool:
@@ -174,6 +192,7 @@ class FolderHome(Home):
         self.folder = folder_of(base, id)
         self.where = str(self.folder)
         self._definition = self.folder / "sweep.json"
+        self._next = self.folder / "next"
         self._stopped = self.folder / "stopped"
 
     def create(self, definition: Definition) -> bool:
@@ -197,10 +216,21 @@ class FolderHome(Home):
             ) from error
         return Definition.of(document, str(self._definition))
 
-    def storage(self) -> BaseStorage:
+    def storage(self, *, is_read_only: bool = False) -> BaseStorage:
         from runs.sweeps.study.journals import file_storage
 
         return file_storage(self.folder / "study.journal")
+
+    def next_number(self, start: int, limit: float) -> int | None:
+        with claimed(self.folder):
+            # There is none in a sweep that begins or is of an earlier version; a power cut may have torn it.
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                start = max(start, int(read_regular(self._next)))
+            if start >= limit:
+                return None
+            with replacing(self._next, durable=False) as stream:
+                stream.write(b"%d" % (start + 1))
+        return start
 
     def claim(self, claim: Claim) -> bool:
         return _write_once(self._claim_path(claim.trial, claim.attempt), claim.agent.encode(), durable=False)

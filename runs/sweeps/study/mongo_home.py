@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from observers.mongo.destination import Destination
@@ -19,7 +20,7 @@ from runs.sweeps.study.outages import Outages, lasting
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-    from runs.sweeps.study.journals import MongoJournal
+    from runs.sweeps.study.mongo_storage import MongoStorage
 
 __all__ = ["MongoHome", "sweep_ids"]
 
@@ -28,7 +29,7 @@ _ANSWER_MS = 5_000
 
 
 class MongoHome(Home):
-    """A sweep in the collections `sweeps`, `sweep_claims`, `sweep_agents` and `sweep_journal` of a database.
+    """A sweep in the collections `sweeps`, `sweep_claims`, `sweep_agents` and `sweep_trials` of a database.
 
     Args:
         destination: The database.
@@ -44,11 +45,11 @@ class MongoHome(Home):
         self._place = destination.label
         self._outages = Outages(destination.label)
         try:
-            self._client = destination.connect(serverSelectionTimeoutMS=_ANSWER_MS)
+            self._client = destination.connect(serverSelectionTimeoutMS=_ANSWER_MS, connectTimeoutMS=_ANSWER_MS)
         except PyMongoError as error:
             raise self._outages.error(error) from error
         self._parts = Collections(self._client[destination.db_name], destination.prefix, destination.collection)
-        self._journal: MongoJournal | None = None
+        self._storage: MongoStorage | None = None
 
     def ids(self) -> list[str]:
         """Return the ids of all sweeps in the database."""
@@ -67,8 +68,7 @@ class MongoHome(Home):
         return is_new
 
     def replace(self, definition: Definition) -> None:
-        document = {"_id": self.id, **definition.document()}
-        self._outages.ask(lambda: self._parts.sweeps.replace_one({"_id": self.id}, document))
+        self._outages.ask(lambda: self._parts.sweeps.update_one({"_id": self.id}, {"$set": definition.document()}))
 
     def definition(self) -> Definition:
         document = self._outages.ask(lambda: self._parts.sweeps.find_one({"_id": self.id}))
@@ -77,17 +77,39 @@ class MongoHome(Home):
             raise SweepError(f"there is no sweep {self.id} in {self._place}; there are: {others}")
         return Definition.of(document, self.where)
 
-    def storage(self) -> BaseStorage:
-        from optuna.storages import JournalStorage
+    def storage(self, *, is_read_only: bool = False) -> BaseStorage:
+        from runs.sweeps.study.mongo_storage import MongoStorage, convert_journal, journal_storage
 
-        from runs.sweeps.study.journals import MongoJournal
-
-        self._journal = MongoJournal(self._parts.sweep_journal, self.id, self._outages)
-        return JournalStorage(self._journal)
+        storage = MongoStorage(self._parts.sweep_trials, self.id, self._outages)
+        if not storage.get_all_studies():
+            journal = journal_storage(self._parts.sweep_journal, self.id, self._outages)
+            if journal is not None and is_read_only:
+                return journal
+            if journal is not None:
+                convert_journal(journal, storage, self.id)
+        self._storage = storage
+        return storage
 
     def expire(self) -> None:
-        if self._journal is not None:
-            self._journal.expire()
+        if self._storage is not None:
+            self._storage.expire()
+
+    def next_number(self, start: int, limit: float) -> int | None:
+        if start >= limit:
+            return None
+        following = {"$add": [{"$max": [{"$ifNull": ["$next", 0]}, start]}, 1]}
+        below = {"$expr": {"$lt": [{"$ifNull": ["$next", 0]}, limit]}}
+
+        def count() -> Document | None:
+            return self._parts.sweeps.find_one_and_update(
+                {"_id": self.id, **below},
+                [{"$set": {"next": following}}],
+                projection={"next": 1},
+                return_document=ReturnDocument.AFTER,
+            )
+
+        counted = self._outages.ask(count)
+        return None if counted is None else int(counted["next"]) - 1
 
     def claim(self, claim: Claim) -> bool:
         entry = {"_id": f"{self.id}/{claim.trial}/{claim.attempt}", "sweep": self.id, **claim._asdict()}

@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _RETRY_S = 0.5
+_FIRST_ANSWER_S = 60.0
 
 
 def lasting(collection: Collection[dict[str, Any]]) -> Collection[dict[str, Any]]:
@@ -34,7 +35,8 @@ def lasting(collection: Collection[dict[str, Any]]) -> Collection[dict[str, Any]
 class Outages:
     """Asks a database, again and again while it cannot be reached.
 
-    One that has never answered is not waited for: its address is wrong, or its server was not started.
+    One that has never answered is not waited for: its address is wrong, or its server was not started. It has some
+    seconds only if it accepts connections, or seems to, as a server does that hundreds of agents ask at once.
 
     Args:
         place: What to call the database in messages, without its password.
@@ -53,11 +55,13 @@ class Outages:
             StoreError: If the server refuses, or has never answered.
         """
         is_away = False
+        patience = time.monotonic() + _FIRST_ANSWER_S
         while True:
             try:
                 answer = question()
             except ConnectionFailure as error:
-                if self._is_hurried or not self._has_answered:
+                may_be_slow = "timed out" in str(error) and time.monotonic() < patience
+                if self._is_hurried or not (self._has_answered or may_be_slow):
                     raise self.error(error) from error
                 if not is_away:
                     _log.warning("MongoDB at %s cannot be reached; waiting for it", self._place)

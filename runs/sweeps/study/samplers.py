@@ -7,7 +7,8 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runs.sweeps.spec.laws import Constant
+from runs.sweeps.spec.checking import identity
+from runs.sweeps.spec.laws import Choice, Constant, Reals
 from runs.sweeps.spec.spec import Spec
 from runs.sweeps.study.extras import needing_extra
 from runs.sweeps.study.points import choices, grid_point, listed, position_of
@@ -15,7 +16,7 @@ from runs.sweeps.study.points import choices, grid_point, listed, position_of
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-__all__ = ["make_sampler", "without_experimental_warnings"]
+__all__ = ["draws_alone", "make_sampler", "without_experimental_warnings"]
 
 
 @contextlib.contextmanager
@@ -37,6 +38,20 @@ def check_extra(spec: Spec) -> None:
     with needing_extra("sweeps", "a sweep"):
         import optuna  # noqa: F401
     make_sampler(spec, 0, 0)
+
+
+def draws_alone(spec: Spec) -> bool:
+    """Tell whether a point follows from the sweep's seed and its own number, and hardly comes twice.
+
+    Then an agent can choose its points without reading what became of the others.
+    """
+    parameters = spec.parameters.values()
+    if spec.grid is not None:
+        values = [one.law.values for one in parameters if isinstance(one.law, Choice)]
+        return all(len(set(map(identity, some))) == len(some) for some in values)
+    if spec.method not in ("random", "qmc"):
+        return False
+    return any(isinstance(one.law, Reals) and one.law.q is None and not one.when for one in parameters)
 
 
 def make_sampler(spec: Spec, seed: int, number: int) -> BaseSampler:

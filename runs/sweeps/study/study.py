@@ -12,7 +12,7 @@ import contextlib
 import copy
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from runs.errors import SweepError
@@ -24,7 +24,7 @@ from runs.sweeps.study.home import Home
 from runs.sweeps.study.own_storage import shared_storage
 from runs.sweeps.study.points import suggest
 from runs.sweeps.study.pruners import make_pruner
-from runs.sweeps.study.samplers import make_sampler
+from runs.sweeps.study.samplers import draws_alone, make_sampler
 
 if TYPE_CHECKING:
     import optuna
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Point", "Progress", "Study"]
 
-# What a trial in the study notes as the number of its point.
+# The attribute of a trial that holds the number of its point.
 _NUMBER = "point"
-# And how often its agent was interrupted, which is no fault of the point.
+# And the one that counts how often its agent was interrupted, which is no fault of the point.
 _GIVEN_BACK = "given_back"
 
 
@@ -94,22 +94,6 @@ class Progress:
     counts: dict[str, int]
 
 
-class _Trials(Mapping[int, "FrozenTrial"]):
-    """Optuna's trials by the numbers of their points."""
-
-    def __init__(self, trials: list[FrozenTrial], indices: dict[int, int]) -> None:
-        self._trials, self._indices = trials, indices
-
-    def __getitem__(self, number: int) -> FrozenTrial:
-        return self._trials[self._indices[number]]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._indices)
-
-    def __len__(self) -> int:
-        return len(self._indices)
-
-
 class Study:
     """The study of a sweep.
 
@@ -123,6 +107,7 @@ class Study:
     Attributes:
         optuna: Optuna's study.
         prunes: Whether points are given up before their end.
+        draws_alone: Whether points are chosen without reading others.
     """
 
     def __init__(
@@ -139,7 +124,8 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._home, self._spec, self._seed = home, spec, definition.seed
         if storage is None:
-            storage = shared_storage(definition.storage) if definition.storage else home.storage()
+            own = definition.storage
+            storage = shared_storage(own) if own else home.storage(is_read_only=is_read_only)
         self._storage = storage
         # A sweep that judges nothing has points all the same.
         directions: list[Any] = [objective.goal for objective in spec.objectives] or ["minimize"]
@@ -159,11 +145,12 @@ class Study:
             self.optuna = optuna.create_study(**common, directions=directions, load_if_exists=True)
         self._study_id = self._storage.get_study_id_from_name(definition.id)
         self.prunes = not isinstance(self.optuna.pruner, optuna.pruners.NopPruner)
-        # What was seen of the study: which trial a point has, by its index and, once it was asked for, by its id; which
-        # are unfinished, how the others ended.
-        self._seen = 0
+        self.draws_alone = draws_alone(spec)
+        # Optuna's number for each point that was read, and the storage's id for each that was created or asked for.
         self._numbers: dict[int, int] = {}
         self._ids: dict[int, int] = {}
+        # What was seen of the points: which are unfinished, and how the others ended.
+        self._read_numbers: set[int] = set()
         self._unfinished: set[int] = set()
         self._counts: collections.Counter[str] = collections.Counter()
         self._complete: dict[str, int] = {}
@@ -183,16 +170,29 @@ class Study:
     def progress(self) -> Progress:
         """Return how far the sweep is; this reads what other agents have written, for the methods below, too."""
         self._read()
-        return Progress(len(self._numbers), frozenset(self._unfinished), dict(self._counts))
+        return Progress(len(self._read_numbers), frozenset(self._unfinished), dict(self._counts))
+
+    def num_taken(self) -> int:
+        """Return how many points were ever taken, without reading them."""
+        return self._storage.get_n_trials(self._study_id)
+
+    def running(self) -> list[int]:
+        """Return the numbers of the points that are not finished, without reading the others."""
+        from optuna.trial import TrialState
+
+        trials = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        found = {trial.user_attrs[_NUMBER]: trial.number for trial in trials if _NUMBER in trial.user_attrs}
+        self._numbers |= found
+        return list(found)
 
     def has(self, number: int) -> bool:
         """Tell whether a point was taken, as far as was read."""
-        return number in self._numbers
+        return number in self._numbers or number in self._ids
 
     @property
     def end(self) -> int:
-        """The number behind the last point that was taken."""
-        return max(self._numbers, default=-1) + 1
+        """The number behind the last point that was taken, as far as was read."""
+        return max(self._read_numbers, default=-1) + 1
 
     def point(self, number: int) -> Point | None:
         """Return a point as it is now; None if nobody had taken it, as far as was read."""
@@ -279,23 +279,24 @@ class Study:
         except UpdateFinishedTrialError:
             return  # another agent saw it through
 
-    def _read(self) -> _Trials:
-        """Look at what is new in the study; return the trials by the numbers of their points."""
-        trials = self.optuna.get_trials(deepcopy=False)
-        for index in range(self._seen, len(trials)):
-            number = trials[index].user_attrs.get(_NUMBER)
+    def _read(self) -> dict[int, FrozenTrial]:
+        """Read what is new in the study; return the trials by the numbers of their points."""
+        trials = {}
+        for trial in self.optuna.get_trials(deepcopy=False):
+            number = trial.user_attrs.get(_NUMBER)
             if number is not None:
-                self._numbers[number] = index
-                self._unfinished.add(number)
-        self._seen = len(trials)
+                trials[number] = trial
+        self._unfinished |= trials.keys() - self._read_numbers
+        self._read_numbers |= trials.keys()
+        self._numbers |= {number: trials[number].number for number in trials.keys() - self._numbers.keys()}
         for number in list(self._unfinished):
-            trial = trials[self._numbers[number]]
+            trial = trials[number]
             if trial.state.is_finished():
                 self._unfinished.remove(number)
                 self._counts[trial.state.name] += 1
                 if trial.state.name == "COMPLETE":
                     self._complete.setdefault(_key(self._parameters(trial) or {}), number)
-        return _Trials(trials, self._numbers)
+        return trials
 
     def _trial(self, number: int) -> FrozenTrial:
         """Return the trial of a point as it is now."""
@@ -304,17 +305,26 @@ class Study:
     def _id(self, number: int) -> int:
         """Return the id that the storage has for the trial of a point."""
         if number not in self._ids:
-            # Trials come in the order of Optuna's numbers.
-            index = self._numbers[number]
-            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, index)
+            trial_number = self._numbers[number]
+            self._ids[number] = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, trial_number)
         return self._ids[number]
 
     def _add(self, number: int) -> None:
         """Add a trial for a point, in one operation, so that none is left without its number."""
         from optuna.trial import TrialState, create_trial
 
-        self.optuna.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}))
-        self._read()
+        drawn: dict[str, Any] = self._drawn(number) if self.draws_alone else {}
+        trial = create_trial(state=TrialState.RUNNING, user_attrs={_NUMBER: number}, **drawn)
+        self._ids[number] = self._storage.create_new_trial(self._study_id, trial)
+
+    def _drawn(self, number: int) -> dict[str, Any]:
+        """Return the parameters of a point, and their distributions, as the sampler chooses them in an empty study."""
+        import optuna
+
+        study = optuna.create_study(sampler=make_sampler(self._spec, self._seed, number))
+        suggest(self._spec, study.ask())
+        (trial,) = study.get_trials(deepcopy=False)
+        return {"params": trial.params, "distributions": trial.distributions}
 
     def _parameters(self, trial: FrozenTrial) -> dict[str, Any] | None:
         """Return the settings of a trial; None if they are not all chosen, because its agent died over that."""

@@ -10,10 +10,9 @@ from runs.errors import MissingExtraError
 from runs.sweeps.spec.constraints import violations
 from runs.sweeps.spec.methods import METHODS, STOPPING
 from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study import samplers
 from runs.sweeps.study.points import suggest
 from runs.sweeps.study.pruners import make_pruner
-from runs.sweeps.study.samplers import make_sampler
+from runs.sweeps.study.samplers import draws_alone, make_sampler
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
@@ -180,4 +179,19 @@ def test_no_warning_of_optuna_reaches_the_user():
         for method in METHODS:
             if method != "grid":
                 make_sampler(spec_of(method), 0, 0)
-    assert samplers.__all__[0] == "make_sampler"
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "expected"),
+    [
+        ("random", PARAMETERS, True),
+        ("qmc", PARAMETERS, True),
+        ("random", {"width": {"min": 8, "max": 64}}, False),
+        ("random", {"lr": {"distribution": "q_uniform", "min": 0.0, "max": 1.0, "q": 0.1}}, False),
+        ("tpe", PARAMETERS, False),
+        ("grid", {"x": {"values": [1, 2.5, True]}}, True),
+        ("grid", {"x": {"values": [1, 2, 1]}}, False),
+    ],
+)
+def test_points_are_drawn_without_others_where_none_comes_twice(method, parameters, expected):
+    assert draws_alone(spec_of(method, parameters=parameters)) is expected
