@@ -152,7 +152,7 @@ def note(name):
 note("interpreter")
 import experiments
 before("imports", experiments.Experiment, "run_commandline")
-before("config", experiments.Experiment, "_provenance")
+before("config", experiments.running.main_file.MainFile, "provenance")
 after("recording", experiments.running.lab_run.LabRun, "_execute_pre_run_hooks")
 sys.argv = ["exp.py"]
 runpy.run_path("exp.py", run_name="__main__")

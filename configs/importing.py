@@ -1,23 +1,26 @@
 """`import_sacred`: the guard through which every package of the lab imports Sacred 0.8.7.
 
-It does four things that Sacred leaves to its users:
+It does what Sacred leaves to its users:
 
 * It gives Sacred `pkgutil.find_loader`, which is deprecated since Python 3.12 and gone in 3.14.
-* It silences the deprecation warning of `pkg_resources`.
+* It gives Sacred a small `pkg_resources`, which setuptools 82 dropped, and which takes 70 ms to import where it is.
 * It lets PyYAML write a `Map` as the dict that it is.
-* It puts off the import of pandas, which takes as long as all the rest together. Sacred needs pandas only to teach
+* It puts off the import of pandas, which takes as long as everything else together. Sacred needs pandas only to teach
   jsonpickle about data frames and series, and that can wait until somebody else imports pandas.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import pkgutil
+import re
 import sys
-import warnings
 from collections.abc import Iterator
+from importlib import metadata, resources
 from types import ModuleType
+from typing import Any
 
 import wrapt
 
@@ -31,9 +34,7 @@ def import_sacred() -> None:
     """Import Sacred, unless it is imported already; a later import of pandas does what was put off."""
     if "sacred" in sys.modules:
         return
-    with warnings.catch_warnings(), _find_loader_given(), _pandas_put_off():
-        # Sacred imports pkg_resources, whose deprecation is no news to its users.
-        warnings.filterwarnings("ignore", message="pkg_resources is deprecated", category=UserWarning)
+    with _find_loader_given(), _pkg_resources_given(), _pandas_put_off():
         import sacred  # noqa: F401
     wrapt.register_post_import_hook(_write_maps_as_dicts, "yaml")
     wrapt.register_post_import_hook(send_maps_as_maps, "multiprocessing.reduction")
@@ -52,6 +53,55 @@ def _find_loader_given() -> Iterator[None]:
             del pkgutil.find_loader
         else:
             pkgutil.find_loader = given
+
+
+class _Distribution:
+    """An installed package, with what Sacred reads of a distribution of `pkg_resources`."""
+
+    def __init__(self, found: metadata.Distribution) -> None:
+        self._found = found
+        # Not by `found.metadata`, which parses all of it as an e-mail.
+        text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
+        fields = dict(re.findall("^(Name|Version): *(.*)$", text, re.MULTILINE))
+        self.project_name, self.version = fields.get("Name", ""), fields.get("Version", "")
+
+    def _get_metadata(self, name: str) -> list[str]:
+        return (self._found.read_text(name) or "").split()
+
+
+class _WorkingSet(list[_Distribution]):
+    """All installed packages."""
+
+    @property
+    def by_key(self) -> dict[str, _Distribution]:
+        return {each.project_name.lower(): each for each in reversed(self)}
+
+
+class _PkgResources(ModuleType):
+    """The part of `pkg_resources` that Sacred uses, by `importlib`."""
+
+    @functools.cached_property
+    def working_set(self) -> _WorkingSet:
+        return _WorkingSet(map(_Distribution, metadata.distributions()))
+
+    def resource_filename(self, package: str, name: str) -> str:
+        return str(resources.files(package) / name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def _pkg_resources_given() -> Iterator[None]:
+    """Let imports of `pkg_resources` give a stand-in meanwhile, unless it is imported already."""
+    if "pkg_resources" in sys.modules:
+        yield
+        return
+    sys.modules["pkg_resources"] = _PkgResources("pkg_resources")
+    try:
+        yield
+    finally:
+        del sys.modules["pkg_resources"]
 
 
 @contextlib.contextmanager

@@ -1,14 +1,13 @@
-"""`Aliases`: entries at the root of a config that stand for entries of ingredients, such as `lr` for `optimizer.lr`."""
+"""Aliases: entries at the root of a config that stand for an ingredient's entries, such as `lr` for `optimizer.lr`."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NoReturn
 
 from sacred.config.config_summary import ConfigSummary
-from sacred.run import Run
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
 from ingredients.errors import ConfigError
@@ -22,70 +21,85 @@ class Aliases:
     """The aliases of an experiment.
 
     Attributes:
-        targets: The dotted name of the entry that each stands for, by its own name.
+        targets: Dotted name of the entry that each alias stands for, by alias.
     """
 
     def __init__(self) -> None:
         self.targets: dict[str, str] = {}
 
     def mirror(self, updates: dict[str, Any]) -> None:
-        """Give both names of an entry the value that `updates`, nested, gives one of them.
+        """Set both names of an entry in `updates`, nested, where one of them is set.
 
         Raises:
-            ConfigError: If it gives them different ones.
+            ConfigError: If the two names are set to different values.
         """
-        for name, target in self.targets.items():
-            ours = updates.get(name, _UNSET)
-            theirs = get_by_dotted_path(updates, target, _UNSET)
-            if ours is not _UNSET and theirs is not _UNSET and ours != theirs:
-                _refuse(name, ours, target, theirs)
-            if ours is not _UNSET:
-                set_by_dotted_path(updates, target, ours)
-            elif theirs is not _UNSET:
-                updates[name] = theirs
+        for alias, target in self.targets.items():
+            at_root, at_target = updates.get(alias, _UNSET), get_by_dotted_path(updates, target, _UNSET)
+            if at_root is not _UNSET and at_target is not _UNSET and at_root != at_target:
+                _reject(alias, at_root, target, at_target)
+            if at_root is not _UNSET:
+                set_by_dotted_path(updates, target, at_root)
+            elif at_target is not _UNSET:
+                updates[alias] = at_target
 
-    def follow(self, run: Run, updates: dict[str, Any]) -> bool:
-        """Add to `updates` what a named config or file set at the root; return whether that was anything.
+    def carry(self, updates: dict[str, Any]) -> None:
+        """Set the entry of each alias that named configs and files set in `updates`, nested, at the root alone."""
+        for alias, target in self.targets.items():
+            if alias in updates and get_by_dotted_path(updates, target, _UNSET) is _UNSET:
+                set_by_dotted_path(updates, target, updates[alias])
+
+    def follow(self, config: Mapping[str, Any], changes: ConfigSummary, updates: dict[str, Any]) -> bool:
+        """Set both names in `updates` where a scope or hook of the experiment gave an alias a value of its own.
+
+        Args:
+            config: The computed config.
+            changes: Sacred's summary of its changes.
+            updates: Nested; changed in place.
+
+        Returns:
+            Whether anything was set, so that the config has to be computed again.
 
         Raises:
-            ConfigError: If it set both names, to different values; or if there is no such entry.
+            ConfigError: If both names were set, to different values, or one of them is no entry.
         """
-        changed = False
-        for name, target in self.targets.items():
-            ours, theirs = run.config.get(name, _UNSET), get_by_dotted_path(run.config, target, _UNSET)
-            if _UNSET in (ours, theirs):
-                entry = name if ours is _UNSET else target
-                raise ConfigError(f"{entry}: there is no such entry, so {name} cannot be an alias of {target}; add it")
-            if ours != theirs:
-                if target in run.config_modifications.modified:
-                    _refuse(name, ours, target, theirs)
-                set_by_dotted_path(updates, target, ours)
-                updates[name] = ours
-                changed = True
-        return changed
+        is_changed = False
+        for alias, target in self.targets.items():
+            at_root, at_target = config.get(alias, _UNSET), get_by_dotted_path(config, target, _UNSET)
+            if _UNSET in (at_root, at_target):
+                missing = alias if at_root is _UNSET else target
+                raise ConfigError(
+                    f"{missing}: there is no such entry, so {alias} cannot be an alias of {target}; add it"
+                )
+            if at_root != at_target:
+                if target in changes.modified:
+                    _reject(alias, at_root, target, at_target)
+                set_by_dotted_path(updates, target, at_root)
+                updates[alias] = at_root
+                is_changed = True
+        return is_changed
 
     def mark(self, changes: ConfigSummary) -> None:
-        """Let an alias be marked as changed where the entry that it stands for is."""
-        for name, target in self.targets.items():
+        """Mark each alias as changed in Sacred's summary where the entry it stands for is."""
+        for alias, target in self.targets.items():
             for marked in (changes.modified, changes.added):
-                marked |= {name} if target in marked else set()
+                marked |= {alias} if target in marked else set()
             if target in changes.typechanged:
-                changes.typechanged[name] = changes.typechanged[target]
+                changes.typechanged[alias] = changes.typechanged[target]
 
     @contextlib.contextmanager
     def named_as_typed(self, typed: Collection[str]) -> Iterator[None]:
-        """Let errors speak of an entry by its alias, where that is among the names that were typed."""
+        """Replace the names of entries in error messages with their aliases, where the alias is in `typed`."""
         try:
             yield
         except ConfigError as error:
             message = str(error)
-            for name in self.targets.keys() & set(typed):
-                message = re.sub(rf"\b{re.escape(self.targets[name])}\b", name, message)
+            for alias in self.targets.keys() & set(typed):
+                message = re.sub(rf"\b{re.escape(self.targets[alias])}\b", alias, message)
             error.args = (message,)
             raise
 
 
-def _refuse(name: str, ours: Any, target: str, theirs: Any) -> NoReturn:
+def _reject(alias: str, at_root: Any, target: str, at_target: Any) -> NoReturn:
     raise ConfigError(
-        f"{name} and {target} are one setting, but got {name}={ours} and {target}={theirs}; give one of them"
+        f"{alias} and {target} are one setting, but got {alias}={at_root} and {target}={at_target}; give one of them"
     )

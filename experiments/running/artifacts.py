@@ -1,4 +1,4 @@
-"""The artifacts of a run: where it keeps what it logs, and finds what it uses."""
+"""The artifacts of a run: files that it keeps, versions that it logs and uses."""
 
 from __future__ import annotations
 
@@ -7,18 +7,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.running.recorded_run import RecordedRun
+from sacred.run import Run
+
 from observers.artifacts.store import ArtifactStore
 from observers.artifacts.version import ArtifactVersion, parse_reference
 from observers.errors import ArtifactError, ArtifactNotFoundError
 from observers.file.recording import Recording, recordings_of
-from observers.record.protocols import ArtifactSource
+from observers.record.protocols import ArtifactObserver, ArtifactSource
 
-__all__ = ["log_artifact", "use_artifact"]
+__all__ = ["keep_artifact", "log_artifact", "use_artifact"]
+
+
+def keep_artifact(
+    run: Run, name: str, filename: str, metadata: dict[str, Any] | None, content_type: str | None
+) -> None:
+    """Give a file to all observers of a run; see Sacred's `Run.add_artifact`.
+
+    Args:
+        run: The run.
+        name: Name of the file in the record.
+        filename: Its path.
+        metadata: Facts about it, by name; None for none.
+        content_type: Its MIME type; None leaves it to the observers.
+
+    Raises:
+        ArtifactError: If an observer cannot keep it; the others have it.
+    """
+    errors = []
+    for observer in run.observers:
+        if not isinstance(observer, ArtifactObserver):
+            event = {"name": name, "filename": filename, "metadata": metadata, "content_type": content_type}
+            run._safe_call(observer, "artifact_event", **event)
+            continue
+        try:
+            observer.keep_artifact(name, filename, metadata, content_type)
+        except ArtifactError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def log_artifact(
-    run: RecordedRun, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
+    run: Run, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
 ) -> ArtifactVersion:
     """Log an artifact of `run` in every folder that it is recorded in; see `LabRun.log_artifact`."""
     versions = []
@@ -29,7 +59,7 @@ def log_artifact(
     return versions[0]
 
 
-def use_artifact(run: RecordedRun, reference: str) -> ArtifactVersion:
+def use_artifact(run: Run, reference: str) -> ArtifactVersion:
     """Return a version, and note that `run` used it; see `LabRun.use_artifact`."""
     recordings = _recordings(run)
     version = _find(run, reference, recordings)
@@ -39,7 +69,7 @@ def use_artifact(run: RecordedRun, reference: str) -> ArtifactVersion:
     return version
 
 
-def _recordings(run: RecordedRun) -> list[Recording]:
+def _recordings(run: Run) -> list[Recording]:
     """Return the recordings of `run` in folders; without one, that in the spool of a MongoObserver."""
     found = recordings_of(run.meta_info.get("uid"))
     if not found:
@@ -50,7 +80,7 @@ def _recordings(run: RecordedRun) -> list[Recording]:
     return found
 
 
-def _find(run: RecordedRun, reference: str, recordings: list[Recording]) -> ArtifactVersion:
+def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVersion:
     wanted = parse_reference(reference)
     stores = [_store(recording.base) for recording in recordings]
     sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]

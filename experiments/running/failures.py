@@ -1,4 +1,4 @@
-"""A failed run on the terminal: the user's lines, without those of the lab and of Sacred that lead to them."""
+"""How an error ends the command line: its message and exit code, or a traceback of the user's own lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 import sacred
 import wrapt
 
-__all__ = ["format_failure"]
+from configs.printing import OutputError
+from experiments.running.signals import Terminated
+from experiments.running.trial import Pruned
+from ingredients.errors import LabError
+from observers.errors import ObserversError
+
+__all__ = ["ending_of", "format_failure"]
 
 _LAB = Path(__file__).parents[2]
 # Not all of `experiments` and `ingredients`: people put files of their own beside ours.
@@ -22,10 +28,56 @@ _OURS = (
 _BEGINNINGS = tuple(str(path) if path.suffix else f"{path}{os.sep}" for path in _OURS)
 
 
-def format_failure(error: BaseException) -> str:
-    """Return a traceback without the lines of the lab and of Sacred, but for the last where the error was raised there.
+def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bool) -> tuple[str, int] | None:
+    """Return the message and the exit code with which an error ends the command line.
 
-    A last line says how many were left out.
+    Args:
+        error: The error.
+        folder: Folder of the run's record; None if it has none.
+        rank: Number of this process among those of its launch; the message names it from 1 on.
+        debug: Whether errors keep their whole traceback.
+
+    Returns:
+        The message, empty for none, and the code; None if Sacred shows the error, or nobody does.
+    """
+    which = f"rank {rank}: " if rank else ""
+    if isinstance(error, Terminated):
+        return f"{which}interrupted ({error.signal}){_way_on(error.step, folder)}", error.code
+    if isinstance(error, KeyboardInterrupt):
+        return f"{which}interrupted (Ctrl-C)", 130
+    if isinstance(error, Pruned):
+        return f"{which}{error}", 0
+    if isinstance(error, OutputError):
+        return "", error.code  # `Experiment.run_commandline` prints it
+    if debug or not isinstance(error, Exception):
+        return None
+    if isinstance(error, LabError | ObserversError):
+        return f"{which}error: {error}", 1
+    # Sacred's own errors say whether they are shown without a traceback.
+    if not getattr(error, "print_traceback", True) or getattr(error, "print_usage", False):
+        return None
+    return format_failure(error), 1
+
+
+def _way_on(step: int | None, folder: Path | None) -> str:
+    """Return how to resume from the state saved after `step`; nothing if none was saved."""
+    if step is None:
+        return ""
+    saved = f"; the state after step {step} is saved"
+    return (
+        saved
+        if folder is None
+        else f"{saved}; resume with: python -m runs --store {folder.parent} resume {folder.name}"
+    )
+
+
+def format_failure(error: BaseException) -> str:
+    """Return the traceback of an error without the lines of the lab and of Sacred.
+
+    The last line stays where the error was raised there. A line at the end counts those left out.
+
+    Args:
+        error: The error.
     """
     whole = traceback.TracebackException.from_exception(error)
     num_hidden = _hide(whole, set())
@@ -37,7 +89,7 @@ def format_failure(error: BaseException) -> str:
 
 
 def _hide(part: traceback.TracebackException | None, seen: set[int]) -> int:
-    """Take the lines of the lab out of a traceback, and of those that it came from; return how many there were."""
+    """Remove the lines of the lab from a traceback, and from those of its causes; return how many there were."""
     if part is None or id(part) in seen:
         return 0
     seen.add(id(part))

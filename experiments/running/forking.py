@@ -1,13 +1,14 @@
-"""Forked children of a run: what they log goes to their parent's record, which is nobody else's.
+"""Forked children of a run: they log metrics into their parent's record, and change nothing else of it.
 
-A child has a copy of all that its parent had: the run, its observers, files that are open, handlers of signals. In the
-child, a run lets go of all of that when it is forked; and where the child leaves what it was forked in, it ends.
+A child has a copy of everything its parent had: the run, its observers, open files, signal handlers. The run lets go of
+all that in the child. A child that returns from the function it was forked in ends there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import sys
 import traceback
@@ -15,27 +16,29 @@ import weakref
 from collections.abc import Callable
 from typing import NoReturn, ParamSpec, Protocol, TypeVar
 
-__all__ = ["Forked", "ending_children", "watch"]
+__all__ = ["Forked", "Owner", "ending_children", "watch"]
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Forked(Protocol):
-    """Is told when its process forks; neither method may raise."""
+    """A run, which reacts when its process forks; neither method may raise."""
 
     def before_fork(self) -> None:
         """Get ready for a child."""
 
     def after_fork_in_child(self) -> None:
-        """Let go of what is the parent's."""
+        """Let go of everything that belongs to the parent."""
 
 
 _watched: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(run: Forked) -> None:
-    """Tell `run` of forks for as long as it lives."""
+    """Call the methods of `run` at each fork, for as long as it lives."""
     _register()
     _watched.add(run)
 
@@ -56,10 +59,51 @@ def _in_child() -> None:
         run.after_fork_in_child()
 
 
-def ending_children(function: Callable[P, T]) -> Callable[P, T]:
-    """Return `function`, where a child that was forked in it ends instead of leaving it.
+class Owner:
+    """The process that started a run and owns its record.
 
-    What follows is the parent's: its captured output, the end of its record, its exit handlers.
+    Attributes:
+        is_child: Whether this process is a forked child of the owner.
+    """
+
+    def __init__(self) -> None:
+        self.is_child = False
+        self._has_warned = False
+
+    def check(self, action: str, error: type[Exception]) -> None:
+        """Reject an action that only the owner may take.
+
+        Args:
+            action: Verb and object, such as "rewind its record"; for the message.
+            error: Type of the error.
+
+        Raises:
+            Exception: Of type `error`, in a forked child.
+        """
+        if self.is_child:
+            raise error(f"process {os.getpid()} is a forked child of the run and cannot {action}; do it in the parent")
+
+    def leaves_out(self, item: str) -> bool:
+        """Return whether this is a forked child, in which `item` is not recorded; warn once if so.
+
+        Args:
+            item: Kind and name of what would be recorded, such as "the resource words.txt".
+        """
+        if self.is_child and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "process %d is a forked child of the run: %s is not recorded, nor is anything else of a child but "
+                "metrics; record it in the parent",
+                os.getpid(),
+                item,
+            )
+        return self.is_child
+
+
+def ending_children(function: Callable[P, T]) -> Callable[P, T]:
+    """Return `function` such that a child forked in it ends instead of returning.
+
+    The code after it belongs to the parent: its captured output, the end of its record, its exit handlers.
     """
 
     @functools.wraps(function)
@@ -79,7 +123,7 @@ def ending_children(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _end(error: BaseException | None) -> NoReturn:
-    """End this process as Python would, but for what was registered by its parent."""
+    """End this process as Python would, but without the exit handlers of its parent."""
     code: int = 0
     if isinstance(error, SystemExit):
         if error.code is not None and not isinstance(error.code, int):

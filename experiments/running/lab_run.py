@@ -1,4 +1,4 @@
-"""`LabRun`: the run that captured functions take as `_run`; signals end it truthfully, and it can be resumed."""
+"""`LabRun`: the run that captured functions receive as `_run`, composed of a recorder, signals, ranks and a trial."""
 
 from __future__ import annotations
 
@@ -8,26 +8,31 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import sacred
 import wrapt
+from sacred.host_info import get_host_info
+from sacred.observers import RunObserver
 from sacred.run import Run
+from sacred.utils import IntervalTimer
 
 from configs import collection
 from experiments.running import artifacts as run_artifacts
 from experiments.running.captured_output import capturing_in_order
-from experiments.running.forking import ending_children
-from experiments.running.ranks import ending_together, printing_to_record
-from experiments.running.recorded_run import RecordedRun, reported
+from experiments.running.computed_config import ComputedConfig
+from experiments.running.forking import Owner, ending_children, watch
+from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.ranks import ending_together, printing_to_record, reporting_end
+from experiments.running.recorder import Recorder, reported
 from experiments.running.resuming import check_resource, recorded_data
 from experiments.running.signals import Signals
 from experiments.running.trial import Pruned, ReportingBuffer, Trial
 from ingredients.checkpoints.record import TrainingRecord
 from ingredients.config.ingredient import Ingredient
 from ingredients.errors import LabError, RankError, TrainingError
-from ingredients.ranks.group import leave
 from ingredients.ranks.notices import Notices
 from observers.artifacts.version import ArtifactVersion
 from observers.errors import ArtifactError, MediaError, MetricError, ResumeError
@@ -36,76 +41,129 @@ from observers.file.sacred_form import plain
 from observers.media.kinds import Media
 from observers.record import run_clock
 from observers.record.directions import note_better
-from observers.record.protocols import GraphObserver, HasPlace, LeasedObserver, ResumableObserver
+from observers.record.points.rewinding import Position
+from observers.record.protocols import GraphObserver, HasFolder, HasPlace, LeasedObserver, ResumableObserver
 
 __all__ = ["LabRun"]
 
 _log = logging.getLogger(__name__)
 
+BEAT_INTERVAL_S = 1.0
 
-class LabRun(RecordedRun):
-    """A run of Sacred as the lab runs it, which captured functions take as `_run`.
 
-    Made from a `sacred.run.Run` by `LabRun.adopt`, because Sacred builds its runs itself.
+class LabRun(Run):
+    """A run of an `Experiment`, which captured functions receive as `_run`.
+
+    Sacred's `Run` calls the main function and its observers. The rest is in the parts that this one holds: a `Recorder`
+    carries logged values and output to the observers, `Signals` end the run truthfully, an `Owner` keeps forked
+    children away from the record, `Notices` join the ranks of a launch, a `Trial` reports to a sweep.
+
+    Args:
+        computed: The config to run with, seeds included.
+        experiment: The experiment that the run is of.
+        trial: The trial of a sweep, or the entry of a queue, that the run is; None if it is neither.
+        notices: Notices between the ranks of the run; None in a process alone.
 
     Attributes:
-        is_resumed: Whether the run was resumed: it is recorded with an earlier session.
-        expected_data: Fingerprint of the data that the earlier session was trained on, where it is known.
-        launch_options: Options of the command line as they were given, passwords included; they are never recorded.
-        recorders: The observers that a recorded run would have; those of commands that are not recorded go away.
-        check_settings: Refuses settings that a run of the experiment's main function could not have: takes words as
-            behind `with`, and further settings by dotted key; raises a LabError.
-        ingredients: Those that the experiment is composed of, by name.
-        notices: What the ranks of the run tell each other, if it is one of several processes.
+        config: The whole config.
+        info: Facts about the run, by name; JSON. Recorded with each heartbeat.
+        meta_info: Facts from outside of the run, such as its `uid`, its parent, a comment.
+        observers: The observers that record it; none in a forked child.
+        status: RUNNING, COMPLETED, INTERRUPTED, FAILED, ...; None before it starts.
+        start_time, stop_time: In UTC, without a time zone.
+        result: The return value of the command.
+        beat_interval: Seconds between two heartbeats; 0 for none.
+        system_metrics_s: Seconds between two samples of the machine's load; None for no samples.
+        is_resumed: Whether the run continues the record of an earlier session.
+        expected_data: Fingerprint of the earlier session's training data; None if it is not known.
+        launch_options: Options of the command line as they were typed, passwords included; never recorded.
+        recorders: The observers that a recorded run would have, also for commands that are not recorded.
+        check_settings: Function that rejects settings which a run of the experiment's main function cannot have. It
+            takes the words behind `with`, and further settings by dotted name, and raises a LabError.
+        ingredients: The ingredients of the experiment, by name.
+        notices: See above.
     """
 
-    is_resumed: bool
-    expected_data: str | None
-    launch_options: dict[str, Any]
-    recorders: tuple[Any, ...]
-    check_settings: Callable[[Sequence[str], Mapping[str, Any]], None]
-    ingredients: Mapping[str, Ingredient]
-    notices: Notices | None
-    _print_to_record: Callable[[], None]
-    _signals: Signals
-    _trial: Trial | None
-    _num_trainings: int
+    # Sacred's own, with the types that they have once a run is made.
+    config: dict[str, Any]
+    info: dict[str, Any]
+    meta_info: dict[str, Any]
+    observers: list[RunObserver]
+    status: str | None
+    start_time: datetime | None
+    stop_time: datetime | None
+    result: Any
+    beat_interval: float
+    _heartbeat: IntervalTimer | None
+    _metrics: MetricsBuffer  # type: ignore[assignment]  # replaces Sacred's, which is slow and cannot be rewound
 
-    @classmethod
-    def adopt(
-        cls,
-        run: Run,
-        beat_interval_s: float | None = None,
-        system_metrics_s: float | None = None,
-        resumed: Path | None = None,
+    check_settings: Callable[[Sequence[str], Mapping[str, Any]], None]
+
+    def __init__(
+        self,
+        computed: ComputedConfig,
+        experiment: sacred.Experiment,
+        *,
         trial: Trial | None = None,
-    ) -> LabRun:
-        """Turn Sacred's `run`, which has not started, into one of the lab's.
+        notices: Notices | None = None,
+    ) -> None:
+        self._owner = Owner()
+        self._recorder = Recorder(self, MetricsBuffer() if trial is None else ReportingBuffer(trial), self._owner)
+        self._signals = Signals()
+        super().__init__(
+            computed.values,
+            computed.changes,
+            computed.function,
+            list(experiment.observers),
+            computed.root_logger,
+            computed.run_logger,
+            experiment.get_experiment_info(),
+            get_host_info(experiment.additional_host_info),
+            computed.pre_run_hooks,
+            computed.post_run_hooks,
+            experiment.captured_out_filter,
+        )
+        self._metrics = self._recorder.metrics
+        self.unobserved = getattr(computed.function, "unobserved", False)
+        self.beat_interval = BEAT_INTERVAL_S
+        self.system_metrics_s: float | None = None
+        self.is_resumed = False
+        self.expected_data: str | None = None
+        self.launch_options: dict[str, Any] = {}
+        self.recorders: tuple[Any, ...] = ()
+        self.ingredients: Mapping[str, Ingredient] = {
+            part.path: part for part, _ in list(experiment.traverse_ingredients()) if part is not experiment
+        }
+        self.notices = notices
+        self._print_to_record: Callable[[], None] = lambda: None
+        self._num_trainings = 0
+        self._trial = trial
+        if trial is not None and trial.note is not None:
+            self.meta_info["sweep"] = trial.note
+            note_better(self.info, trial.goals)
+
+    def resume(self, folder: Path) -> None:
+        """Continue the record of an earlier session; to be called before the run starts.
 
         Args:
-            run: The run.
-            beat_interval_s: Time between two heartbeats; None is one second.
-            system_metrics_s: Time between two samples of the machine's load; None takes none.
-            resumed: Folder of the run that is to be resumed; None for a run of its own.
-            trial: The trial that it is of a sweep, or what waits for it to begin; None outside of any.
+            folder: The folder of that record.
         """
-        run.__class__ = cls
-        adopted = cast(LabRun, run)  # mypy does not follow an assignment to a class
-        adopted._set_up(beat_interval_s, system_metrics_s, None if trial is None else ReportingBuffer(trial))
-        adopted._trial = trial
-        if trial is not None and trial.note is not None:
-            adopted.meta_info["sweep"] = trial.note
-            note_better(adopted.info, trial.goals)
-        adopted.is_resumed = resumed is not None
-        adopted.expected_data = None
-        adopted.launch_options, adopted.recorders, adopted.notices = {}, (), None
-        adopted.ingredients = {}
-        if resumed is not None:
-            adopted.meta_info["resume"] = str(resumed)
-            adopted.expected_data = recorded_data(resumed)
-        adopted._signals = Signals()
-        adopted._num_trainings = 0
-        return adopted
+        self.is_resumed = True
+        self.meta_info["resume"] = str(folder)
+        self.expected_data = recorded_data(folder)
+
+    @property
+    def uid(self) -> str | None:
+        """Globally unique id; None before the run starts, and of a run that is not recorded."""
+        return self.meta_info.get("uid")
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of its record; None before it starts, and where no observer has one."""
+        folders = (observer.dir for observer in self.observers if isinstance(observer, HasFolder))
+        return next((Path(folder) for folder in folders if folder), None)
+
+    # ------------------------------------------------------------------ logging
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
         """Log many metrics, and media, at one step.
@@ -113,13 +171,13 @@ class LabRun(RecordedRun):
             _run.log({"train/loss": loss, "weights": Histogram(model.weight)}, step)
 
         Args:
-            values: By name; numbers, or scalars of numpy and torch; or media, see `log_media`.
-            step: The step of all; without one, each metric and each series of media counts by itself.
+            values: By name: numbers, scalars of numpy and torch, or media; see `log_media`.
+            step: The step of all values; None counts each metric and each series of media on from its last step.
 
         Raises:
-            MetricError: If some of it is no metric; the rest is logged.
-            MediaError: As `log_media`; the rest is logged.
-            Pruned: If the sweep that it is a trial of ends the run here; all is logged.
+            MetricError: If a value is no metric; the others are logged.
+            MediaError: As `log_media`; the others are logged.
+            Pruned: If the sweep of this trial ends the run here; all values are logged.
         """
         errors: list[MetricError | MediaError] = []
         pruned = None
@@ -141,44 +199,47 @@ class LabRun(RecordedRun):
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, a `Table`, a `Video` or another of the `Media` of the package `observers`.
 
-        Its file is made and written with the run's heartbeats. Media and metrics may have the same names.
+        The run's heartbeats encode and write its file. Media and metrics may have the same names.
 
         Args:
-            name: The series it belongs to.
-            media: What to log.
-            step: Its step; without one, one above the last of that name.
+            name: Name of the series that it belongs to.
+            media: The image, table, ...
+            step: Its step; None is one above the last step of that series.
 
         Raises:
-            MediaError: If it is something else, the name no string, or the step no number.
+            MediaError: If `media` is of another type, the name is no string, or the step no number.
         """
-        if not self._is_left_to_parent(f"the {type(media).__name__} {name!r}"):
-            self._media.add(name, media, step)
+        if not self._owner.leaves_out(f"the {type(media).__name__} {name!r}"):
+            self._recorder.media.add(name, media, step)
 
     def log_artifact(
         self, name: str, path: str | Path, type: str = "dataset", metadata: Mapping[str, Any] | None = None
     ) -> ArtifactVersion:
-        """Keep a file or folder as a version of an artifact, beside the runs; its files are copied by their content.
+        """Keep a file or folder as a version of an artifact, beside the runs.
 
-        The same content under the same name gives the version that is there. The work is done here, by the caller's
-        thread, before this returns; MongoDB gets it later. Other than what else is recorded, it raises when it cannot
-        be kept, as on a full disk, because its outcome matters; then nothing half-written stays.
+        Files are copied by their content, in the caller's thread, before this returns; MongoDB gets them later. Content
+        that is stored under the name already gives the version that has it. Unlike other logging, it raises where it
+        fails, as on a full disk, because its outcome matters; nothing half-written stays.
 
         Args:
-            name: Of the artifact: letters, digits, dots, underscores, hyphens.
-            path: The file or folder. Links that leave the folder are refused.
-            type: Such as dataset, model, code.
-            metadata: What JSON holds, by name.
+            name: Name of the artifact: letters, digits, dots, underscores, hyphens.
+            path: The file or folder. Links that leave the folder are rejected.
+            type: Its type, such as dataset, model, code.
+            metadata: Facts about it, by name; JSON.
+
+        Returns:
+            The version.
 
         Raises:
             ArtifactError: If the run is not recorded, or the artifact cannot be read or kept.
         """
-        self._refuse_in_child("log artifacts", ArtifactError)
+        self._owner.check("log artifacts", ArtifactError)
         return run_artifacts.log_artifact(self, name, path, type, metadata)
 
     def use_artifact(self, reference: str) -> ArtifactVersion:
         """Return a version of an artifact, and note that this run used it.
 
-        The folder of runs is looked into first, then MongoDB, from which contents are downloaded.
+        It is looked up in the folder of runs first, then in MongoDB, from which its contents are downloaded.
 
         Args:
             reference: `name` or `name:latest`, `name:v3`, or `name@` and the start of its digest.
@@ -186,11 +247,25 @@ class LabRun(RecordedRun):
         Raises:
             ArtifactError: If there is no such version, it is damaged, or the run is not recorded.
         """
-        self._refuse_in_child("use artifacts", ArtifactError)
+        self._owner.check("use artifacts", ArtifactError)
         return run_artifacts.use_artifact(self, reference)
 
+    def log_graph(self, model: Any, inputs: Any) -> None:
+        """Draw the graph of a model, where an observer such as `TensorBoardObserver` draws any.
+
+        A copy of the model takes one step forward in this call; the training is not changed by it.
+
+        Args:
+            model: A `torch.nn.Module`.
+            inputs: Arguments of its forward step: a tensor, or a tuple of them.
+        """
+        for observer in self.observers:
+            if isinstance(observer, GraphObserver):
+                with reported(observer, "graph_event"):
+                    observer.graph_event(model, inputs)
+
     def note_better(self, directions: Mapping[str, str]) -> None:
-        """Record which way metrics, or the run's `result`, are better, for those that compare runs.
+        """Record whether greater or smaller values of metrics, or of the run's `result`, are better.
 
             _run.note_better({"result": "max", "val/f1": "max"})
 
@@ -202,100 +277,146 @@ class LabRun(RecordedRun):
         """
         note_better(self.info, directions)
 
-    def log_graph(self, model: Any, inputs: Any) -> None:
-        """Give a model to the observers that draw its graph, such as a TensorBoardObserver; without any it is free.
+    def _emit_resource_added(self, filename: str) -> None:
+        check_resource(filename)
+        if not self._owner.leaves_out(f"the resource {filename}"):
+            super()._emit_resource_added(filename)
 
-        A copy of the model takes one step forward, here and now; the training is not touched by it.
+    def _emit_artifact_added(
+        self, name: str, filename: str, metadata: dict[str, Any] | None, content_type: str | None
+    ) -> None:
+        if not self._owner.leaves_out(f"the artifact {name!r}"):
+            run_artifacts.keep_artifact(self, name, filename, metadata, content_type)
+
+    # ------------------------------------------------------------------ the record
+
+    def position(self) -> Position:
+        """Return how much was logged so far, in all sessions of the run; `rewind` goes back to it.
+
+        It holds dicts, lists, strings and numbers alone: `{"metrics": {name: [count, last step]}, "media": {...}}`.
+        Metrics of the machine, `system/...`, are no part of it. Nothing is waited for.
+        """
+        return self._recorder.position()
+
+    def num_missing(self, position: Position) -> int:
+        """Return how many points and media up to a position are missing from the record of earlier sessions.
 
         Args:
-            model: A module of torch.
-            inputs: What it is called with: a tensor, or a tuple of them.
+            position: A return value of `position`.
+
+        Returns:
+            The number; of a run that is recorded in several places, for the one that lacks most.
         """
-        for observer in self.observers:
-            if isinstance(observer, GraphObserver):
-                with reported(observer, "graph_event"):
-                    observer.graph_event(model, inputs)
+        return self._recorder.num_missing(position)
+
+    def flush(self) -> None:
+        """Write all that was logged up to now; the observers' files have it, on the disk, when this returns.
+
+        Any thread may call it. What cannot be written is logged, and tried again with each heartbeat.
+        """
+        self._recorder.flush()
+
+    def rewind(self, position: Position | None = None, step: int | None = None) -> None:
+        """Take the record back to a position; what was logged beyond it, in this or an earlier session, is deleted.
+
+        Counts and automatic steps continue from there. `system/...` stays.
+
+        Args:
+            position: A return value of `position`; None is the beginning, where nothing is logged.
+            step: The training's step at that position, for the run's history; None is one above the greatest step of
+                a metric there.
+
+        Raises:
+            ResumeError: If the record cannot be written. It is whole, and can be rewound again.
+        """
+        self._owner.check("rewind its record", ResumeError)
+        self._recorder.rewind(position, step)
+
+    @property
+    def captured_out(self) -> str:
+        """The output of the run so far; it is kept in a file, and read from there."""
+        return self._recorder.text()
+
+    @captured_out.setter
+    def captured_out(self, text: str) -> None:
+        self._recorder.replace_text(text)
+
+    def _start_heartbeat(self) -> None:
+        self._recorder.capture(self._output_file)
+        if self.beat_interval <= 0:
+            return
+        self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
+        # An error where Sacred ends a run, such as a user's own time limit, must not keep the process alive.
+        self._heartbeat.daemon = True
+        self._heartbeat.start()
+        if self.system_metrics_s is not None and self.observers:
+            self._recorder.start_sampling(self.folder, self.system_metrics_s)
+
+    def _emit_heartbeat(self) -> None:
+        self._recorder.beat(self.beat_interval)
+
+    def _get_captured_output(self) -> None:
+        self._recorder.read_output()
+
+    def _stop_heartbeat(self) -> None:
+        self._recorder.stop_sampling()  # its last sample goes with the last heartbeat
+        # Sacred waits two seconds for the last heartbeat, and then ends the record without what is still to be written.
+        if self._heartbeat is not None:
+            self._stop_heartbeat_event.set()
+            self._heartbeat.join()
+            self._heartbeat = None
+        self._recorder.end()
 
     # ------------------------------------------------------------------ how it begins and ends
 
-    def after_fork_in_child(self) -> None:
-        """Let go of what is the parent's."""
-        super().after_fork_in_child()
-        self._signals.after_fork_in_child()
+    def before_fork(self) -> None:
+        """Get ready for a forked child: make the file that it sends its points by."""
+        self._metrics.before_fork()
 
-    def _emit_started(self) -> None:
-        wanted = self.meta_info.get("resume") or self.meta_info.get("queued")
-        if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
-            what = "started" if "queued" in self.meta_info else "resumed"
-            raise ResumeError(
-                f"{wanted} cannot be {what}: that is done in the folder of its record, and nothing here records in one;"
-                f" attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
-            )
-        for observer in self.observers:
-            if isinstance(observer, LeasedObserver):
-                observer.beat_interval_s = self.beat_interval
-        run_clock.start()
-        super()._emit_started()
-        resumed = self._resumed()
-        if resumed:
-            position = resumed[0].position()
-            self._count_from(position, position)
-        if self.notices is not None and self.notices.world.rank == 0:
-            recording = recording_of(self.uid)  # one for MongoDB alone has a folder, too
-            self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
-        self._print_to_record()
-        if self._trial is not None:
-            self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
+    def after_fork_in_child(self) -> None:
+        """Let go of everything that belongs to the parent."""
+        self._owner.is_child = True
+        self.observers = []
+        self._heartbeat = None
+        self._recorder.after_fork_in_child()
+        self._signals.after_fork_in_child()
+        # The child's copy of the captured output must not delete the parent's file when it closes.
+        with contextlib.suppress(AttributeError):
+            self._output_file.buffer._closer.delete = False  # type: ignore[union-attr]  # None is suppressed, too
 
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry.
 
         Raises:
-            ConcurrentRunError: If it is a trial that another agent of its sweep has taken over; nothing is recorded.
+            ConcurrentRunError: If another agent of the sweep has taken over the trial; nothing is recorded.
         """
         if self._trial is not None:
             self._trial.wait_for_begin()
         self._signals.is_patient = self.notices is not None
         self._seed_torch_later()
-        main = ending_together(self.notices, self._freeing(self.main_function))
-        self.main_function = self._signals.interruptible(ending_children(main))
-        has_ended_well = False
+        self.main_function = self._guarded(self._freeing(self.main_function))
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
-            try:
+            with reporting_end(self.notices):
                 result = super().__call__(*args)
-                if self.notices is not None:
-                    self.notices.tell_end("COMPLETED", "")
-                has_ended_well = True
-            finally:
-                leave(well=has_ended_well)
-                if self.notices is not None:
-                    self.notices.leave(well=has_ended_well)
             if self.queue_only:
                 self._wait_for_observers()  # which Sacred leaves out
-        if self.is_resumed and not self._was_rewound:
+        if self.is_resumed and not self._recorder.was_rewound:
             _log.warning(
                 "this run was resumed, but no checkpoint was loaded, so its points follow those of the earlier session;"
                 " give the run to the checkpointer: make_checkpointer(folder, _config, run=_run)"
             )
         return result
 
-    def _seed_torch_later(self) -> None:
-        """Seed torch when the run imports it, as Sacred seeds what is imported before the run."""
-        if "torch" in sys.modules:
-            return
-
-        def seed(torch: Any) -> None:
-            if self.stop_time is None:
-                torch.manual_seed(self.config["seed"])
-
-        wrapt.register_post_import_hook(seed, "torch")
+    def _guarded(self, function: Callable) -> Callable:
+        """Return a function of the user such that signals, forked children and failures of other ranks end it well."""
+        return self._signals.interruptible(ending_children(ending_together(self.notices, function)))
 
     def _freeing(self, function: Callable) -> Callable:
-        """Return a function that lets go of its variables where it fails, but for a debugger.
+        """Return a function that drops its variables where it fails, unless a debugger needs them.
 
-        They would live as long as the error, workers of a loader among them, which hold the output that Sacred waits
-        for.
+        They would live as long as the error. Workers of a loader would be among them, which hold the output that Sacred
+        waits for.
         """
 
         @functools.wraps(function)
@@ -310,67 +431,45 @@ class LabRun(RecordedRun):
 
         return call
 
-    @property
-    def uid(self) -> str | None:
-        """Its id over all stores; None of a run that is not recorded."""
-        return self.meta_info.get("uid")
+    def _seed_torch_later(self) -> None:
+        """Seed torch when the run imports it, as Sacred seeds what is imported before the run."""
+        if "torch" in sys.modules:
+            return
 
-    def count_training(self) -> int:
-        """Return the number of the training that begins now: 1 for the run's first one."""
-        self._num_trainings += 1
-        return self._num_trainings
+        def seed(torch: Any) -> None:
+            if self.stop_time is None:
+                torch.manual_seed(self.config["seed"])
 
-    def signals_deferred(self) -> contextlib.AbstractContextManager[None]:
-        """Hold back the first signal that would end the run; see `stopping`."""
-        return self._signals.deferred()
+        wrapt.register_post_import_hook(seed, "torch")
 
-    @property
-    def stopping(self) -> int | None:
-        """Number of the signal that was held back; None before one came."""
-        return self._signals.stopping
-
-    def hold_back(self, number: int) -> None:
-        """Take a signal that another rank was sent as if it had come here, and been held back."""
-        self._signals.stopping = self._signals.stopping or number
-
-    def stop(self, step: int | None = None) -> NoReturn:
-        """End the run by the signal that was held back.
-
-        Args:
-            step: The optimizer step that a checkpoint was saved after, if one was.
-        """
-        self._signals.stop(step)
-
-    def _emit_failed(self, exc_type: Any, exc_value: Any, trace: Any) -> None:
-        if self._is_refused(exc_value):
-            self.meta_info["refused"] = True
-        super()._emit_failed(exc_type, exc_value, trace)
-
-    def _is_refused(self, error: BaseException) -> bool:
-        """Tell whether the lab refused what was asked for before the run, one of its own, came to anything."""
-        is_started_elsewhere = self.is_resumed or self._trial is not None or "queued" in self.meta_info
-        is_refusal = isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
-        return is_refusal and not is_started_elsewhere and not any(self.position().values())
-
-    def _emit_interrupted(self, status: str) -> None:
-        error = sys.exc_info()[1]
-        if not isinstance(error, Pruned):
-            name = "SIGINT" if isinstance(error, KeyboardInterrupt) else status
-            self.meta_info["interrupted_by"] = getattr(error, "signal", name)
-        super()._emit_interrupted(status)
-
-    def _emit_resource_added(self, filename: str) -> None:
-        check_resource(filename)
-        super()._emit_resource_added(filename)
+    def _emit_started(self) -> None:
+        wanted = self.meta_info.get("resume") or self.meta_info.get("queued")
+        if wanted is not None and not any(isinstance(observer, ResumableObserver) for observer in self.observers):
+            action = "started" if "queued" in self.meta_info else "resumed"
+            raise ResumeError(
+                f"{wanted} cannot be {action}: that is done in the folder of its record, and nothing here records in "
+                f"one; attach a FileObserver (-F {Path(wanted).parent}). A run in MongoDB alone cannot be resumed"
+            )
+        for observer in self.observers:
+            if isinstance(observer, LeasedObserver):
+                observer.beat_interval_s = self.beat_interval
+        run_clock.start()
+        super()._emit_started()
+        watch(self)
+        self._recorder.begin()
+        if self.notices is not None and self.notices.world.rank == 0:
+            recording = recording_of(self.uid)  # one for MongoDB alone has a folder, too
+            self.notices.put("record", None if recording is None else str(recording.folder.absolute()))
+        self._print_to_record()
+        if self._trial is not None:
+            self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
 
     def _execute_pre_run_hooks(self) -> None:
         collection.resume()
-        hooks = ending_together(self.notices, super()._execute_pre_run_hooks)
-        self._signals.interruptible(ending_children(hooks))()
+        self._guarded(super()._execute_pre_run_hooks)()
 
     def _execute_post_run_hooks(self) -> None:
-        hooks = ending_together(self.notices, super()._execute_post_run_hooks)
-        self._signals.interruptible(ending_children(hooks))()
+        self._guarded(super()._execute_post_run_hooks)()
         try:
             f"{self.result}"
         except Exception as error:
@@ -385,22 +484,75 @@ class LabRun(RecordedRun):
                 self.result,
             )
 
+    def _emit_failed(self, exc_type: Any, exc_value: Any, trace: Any) -> None:
+        if self._is_refused(exc_value):
+            self.meta_info["refused"] = True
+        super()._emit_failed(exc_type, exc_value, trace)
+
+    def _is_refused(self, error: BaseException) -> bool:
+        """Return whether the lab rejected the settings of a run of its own before anything was logged."""
+        is_started_elsewhere = self.is_resumed or self._trial is not None or "queued" in self.meta_info
+        is_refusal = isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
+        return is_refusal and not is_started_elsewhere and not any(self.position().values())
+
+    def _emit_interrupted(self, status: str) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, Pruned):
+            name = "SIGINT" if isinstance(error, KeyboardInterrupt) else status
+            self.meta_info["interrupted_by"] = getattr(error, "signal", name)
+        super()._emit_interrupted(status)
+
+    def _stop_time(self) -> timedelta:
+        # An error before the run has begun, such as a temporary folder without room, must show as it is.
+        self.start_time = self.start_time or run_clock.utc_now()
+        self.stop_time = run_clock.utc_now()
+        return timedelta(seconds=round(run_clock.elapsed_s()))
+
     def _wait_for_observers(self) -> None:
         super()._wait_for_observers()
         places = [observer.place for observer in self.observers if isinstance(observer, HasPlace)]
         found = list(dict.fromkeys(filter(None, places)))
-        if found and not self._is_child:
+        if found and not self._owner.is_child:
             self.run_logger.info("Recorded in %s", " and ".join(found))
 
-    def _stop_time(self) -> timedelta:
-        # What fails before the run has begun, such as a temporary folder without room, is to be seen as it is.
-        self.start_time = self.start_time or run_clock.utc_now()
-        self.stop_time = run_clock.utc_now()
-        return timedelta(seconds=round(run_clock.elapsed_s()))
+    # ------------------------------------------------------------------ for the training
+
+    def count_training(self) -> int:
+        """Return the number of the training that begins now: 1 for the run's first one."""
+        self._num_trainings += 1
+        return self._num_trainings
+
+    def signals_deferred(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which the first signal that would end the run is held back; see `stopping`."""
+        return self._signals.deferred()
+
+    @property
+    def stopping(self) -> int | None:
+        """Number of the signal that was held back; None before one came."""
+        return self._signals.stopping
+
+    def hold_back(self, number: int) -> None:
+        """Treat a signal that another rank received as one that came here and was held back.
+
+        Args:
+            number: Number of the signal.
+        """
+        self._signals.stopping = self._signals.stopping or number
+
+    def stop(self, step: int | None = None) -> NoReturn:
+        """End the run by the signal that was held back.
+
+        Args:
+            step: The optimizer step after which a checkpoint was saved; None if none was.
+
+        Raises:
+            Terminated: Always; it carries the signal and the step.
+        """
+        self._signals.stop(step)
 
 
 if TYPE_CHECKING:
 
     def _as_record(run: LabRun) -> TrainingRecord:
-        """A run is what a Checkpointer wants of a record: a type checker says so here."""
+        """Let a type checker see that a run is what a Checkpointer needs."""
         return run

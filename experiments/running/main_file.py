@@ -1,25 +1,83 @@
-"""The main file of an experiment: how it was started, and the folder that its modules are imported from."""
+"""`MainFile`: the file of an experiment, how it was started, and the sources that belong to it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["base_dir_of", "module_of"]
+import sacred
+
+from ingredients.errors import ConfigError
+from observers.provenance import sources_and_git
+
+__all__ = ["MainFile"]
 
 
-def module_of(caller: Mapping[str, Any]) -> str | None:
-    """Return the name of the main module that was started as `python -m package.module`; None if it was not."""
-    name = getattr(caller.get("__spec__"), "name", None) if caller.get("__name__") == "__main__" else None
-    path = Path(str(caller.get("__file__"))).with_suffix("")
+class MainFile:
+    """The file that creates an experiment.
+
+    Args:
+        names: The globals of that file.
+
+    Attributes:
+        path: Its path; None in a notebook or a prompt.
+        module: Name of the module, if it was started as `python -m package.module`; else None.
+    """
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.path: str | None = names.get("__file__")
+        self.module = _module_of(names)
+
+    @property
+    def base_dir(self) -> Path:
+        """The folder that the lab's modules are imported from, as Python finds them: links to a script resolved."""
+        if self.path is None:
+            return Path.cwd()
+        if self.module is not None:
+            return (Path.cwd() / self.path).parents[self.module.count(".")]
+        return Path(self.path).resolve().parent
+
+    def provenance(self, experiment: sacred.Experiment) -> dict[str, Any]:
+        """Return the sources of the lab that are imported by now, and its repository, in Sacred's form.
+
+        Args:
+            experiment: The experiment; files were added to its ingredients by `add_source_file`.
+
+        Returns:
+            Entries of Sacred's experiment info: `mainfile`, `sources`, `repositories`, and `module` if there is one.
+
+        Raises:
+            ConfigError: If an added file is not below the experiment's folder.
+        """
+        root = Path(os.fsdecode(experiment.base_dir))
+        name = experiment.mainfile.to_json(experiment.base_dir)[0] if experiment.mainfile else None
+        main = root / name if name else None
+        if main is not None and main.exists() and self.path is not None and main.samefile(self.path):
+            # Sacred's has all links resolved.
+            name = sources_and_git.source_name(self.path, root)
+            main = root / name if name else main
+        git = sources_and_git.lab_git_state(root, main, content=False)
+        repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
+        sources = sorted({*sources_and_git.imported_sources(root, main), *_added_sources(experiment, root)})
+        found = {"mainfile": name, "sources": sources, "repositories": repositories}
+        return found | ({"module": self.module} if self.module else {})
+
+
+def _module_of(names: Mapping[str, Any]) -> str | None:
+    name = getattr(names.get("__spec__"), "name", None) if names.get("__name__") == "__main__" else None
+    path = Path(str(names.get("__file__"))).with_suffix("")
     return name if name and path.parts[-len(name.split(".")) :] == tuple(name.split(".")) else None
 
 
-def base_dir_of(mainfile: str | None, module: str | None) -> Path:
-    """Return the folder that the lab's modules are imported from, as Python finds them: links to a script resolved."""
-    if mainfile is None:
-        return Path.cwd()
-    if module is not None:
-        return (Path.cwd() / mainfile).parents[module.count(".")]
-    return Path(mainfile).resolve().parent
+def _added_sources(experiment: sacred.Experiment, root: Path) -> Iterator[tuple[str, str]]:
+    for part, _ in list(experiment.traverse_ingredients()):
+        for path in getattr(part, "added_sources", ()):
+            name = sources_and_git.source_name(path, root)
+            if name is None:
+                raise ConfigError(
+                    f"add_source_file: {path} is not below {root}, where the sources of {os.fsdecode(experiment.path)} "
+                    "are; move it there, or keep it by add_resource, or give the experiment another base_dir"
+                )
+            yield name, sources_and_git.md5_of(path)

@@ -10,6 +10,7 @@ import sacred
 from sacred.config import ConfigDict
 from sacred.utils import get_by_dotted_path, iter_prefixes, iterate_flattened, join_paths
 
+from experiments.running.computed_config import ComputedConfig
 from ingredients.config.files import read_config_file
 from ingredients.config.hooks import ConfigHook
 from ingredients.config.scope import Scope
@@ -23,8 +24,7 @@ _DRAWN = "drawn"
 
 def origins(
     experiment: sacred.Experiment,
-    config: Mapping[str, Any],
-    changes: Any,
+    computed: ComputedConfig,
     updates: Mapping[str, Any],
     named_configs: Sequence[str],
     aliases: Mapping[str, str],
@@ -35,8 +35,7 @@ def origins(
 
     Args:
         experiment: The experiment.
-        config: The whole config.
-        changes: Sacred's summary of what was added, modified and documented.
+        computed: The config.
         updates: What was given by the call or on the command line, nested.
         named_configs: Named configs and files, in the order that they were given in.
         aliases: Entries at the root, and the entries that they stand for.
@@ -44,7 +43,7 @@ def origins(
     found: dict[str, str] = {}
     known = dict(experiment.gather_named_configs())
     parts = [part for part, _ in list(experiment.traverse_ingredients())]
-    at_default = _AtDefault(changes, {part.path for part in parts if part is not experiment})
+    at_default = _AtDefault(computed.changes, {part.path for part in parts if part is not experiment})
     for name in named_configs:
         path = "" if name not in known else name.rpartition(".")[0]
         entries = [join_paths(path, entry) for entry in _entries(name, known)]
@@ -62,7 +61,7 @@ def origins(
     return {
         entry: origin
         for entry, origin in found.items()
-        if origin != DEFAULT and get_by_dotted_path(config, entry, missing) is not missing
+        if origin != DEFAULT and get_by_dotted_path(computed.values, entry, missing) is not missing
     }
 
 

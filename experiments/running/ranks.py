@@ -23,13 +23,20 @@ from sacred.utils import iterate_flattened
 from experiments.running.failures import format_failure
 from experiments.running.signals import Terminated
 from ingredients.errors import ConfigError, RankError
-from ingredients.ranks.group import is_of_connection
+from ingredients.ranks.group import is_of_connection, leave
 from ingredients.ranks.notices import Notices
 from ingredients.ranks.world import World
 from observers.file.sacred_form import plain
 from observers.record.schema import RANKS_FOLDER
 
-__all__ = ["check_same_config", "ending_together", "meet", "printing_to_record", "publish_config"]
+__all__ = [
+    "check_same_config",
+    "ending_together",
+    "meet",
+    "printing_to_record",
+    "publish_config",
+    "reporting_end",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -37,23 +44,31 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def meet(world: World, experiment: sacred.Experiment, run: Any) -> Notices | None:
-    """Meet the other ranks of a run that is about to be made; return their notices, None for a process alone.
+def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices | None:
+    """Meet the other ranks of a run that is about to be made.
+
+    Args:
+        world: The ranks of the launch, and which of them this process is.
+        experiment: The experiment.
+        command: The captured function of its command.
+
+    Returns:
+        Notices between the ranks; None in a process alone.
 
     Raises:
-        ConfigError: If the run is none that several processes can share.
-        RankError: If they do not meet.
+        ConfigError: If several processes cannot share the run.
+        RankError: If the ranks do not meet.
     """
     if world.size == 1:
         return None
     which = f"this process is rank {world.rank} of {world.size}"
-    name = run.experiment_info["name"]
+    name = os.fsdecode(experiment.path)
     if "distributed" not in [part.path for part, _ in list(experiment.traverse_ingredients())]:
         raise ConfigError(
             f"{which}, but the experiment {name} has no ingredient distributed, so that each would train by "
             "itself; add ingredients.distributed to it, or start it without torchrun"
         )
-    if getattr(run.main_function, "unobserved", False):
+    if getattr(command, "unobserved", False):
         raise ConfigError(f"{which}, but this command takes one process; start it without torchrun")
     return Notices(world)
 
@@ -117,6 +132,25 @@ def ending_together(notices: Notices | None, function: Callable[P, T]) -> Callab
             raise cause from error
 
     return call
+
+
+@contextlib.contextmanager
+def reporting_end(notices: Notices | None) -> Iterator[None]:
+    """Tell the other ranks how the block ends, and leave the group of processes.
+
+    Args:
+        notices: Of the launch; None in a process alone.
+    """
+    has_ended_well = False
+    try:
+        yield
+        if notices is not None:
+            notices.tell_end("COMPLETED", "")
+        has_ended_well = True
+    finally:
+        leave(well=has_ended_well)
+        if notices is not None:
+            notices.leave(well=has_ended_well)
 
 
 def _cause(notices: Notices, error: BaseException) -> RankError | None:

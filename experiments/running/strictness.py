@@ -23,6 +23,7 @@ from sacred.utils import (
 )
 
 from configs import freeze, to_plain
+from experiments.running.computed_config import ComputedConfig
 from ingredients.config.entry_types import conform, infer
 from ingredients.config.files import read_config_file
 from ingredients.config.ingredient import MapSignature
@@ -97,11 +98,13 @@ def check_depth(config: Mapping[str, Any]) -> None:
             )
 
 
-def check_read(run: Any, updates: Mapping[str, Any], unread: Mapping[str, Sequence[str]], command: str) -> None:
+def check_read(
+    computed: ComputedConfig, updates: Mapping[str, Any], unread: Mapping[str, Sequence[str]], command: str
+) -> None:
     """Refuse settings that were given by name for a command that does not read them.
 
     Args:
-        run: Sacred's run.
+        computed: The config.
         updates: What was given by the call or on the command line, nested.
         unread: The tools that it does not read, each with the commands that do.
         command: The command.
@@ -112,22 +115,22 @@ def check_read(run: Any, updates: Mapping[str, Any], unread: Mapping[str, Sequen
     for path, readers in unread.items():
         given = iterate_flattened(get_by_dotted_path(updates, path, {}))
         for name, value in ((join_paths(path, entry), value) for entry, value in given):
-            if name in _changed(run):
+            if name in _changed(computed):
                 raise ConfigError(
                     f"{name}: got {value!r}, but {command} does not read it; leave it out, or run a command that does: "
                     f"{', '.join(readers)}"
                 )
 
 
-def without_unread(run: Any, unread: Iterable[str]) -> dict[str, Any]:
+def without_unread(computed: ComputedConfig, unread: Iterable[str]) -> dict[str, Any]:
     """Return the config of a run without the tools that its command does not read, unless a file has set them."""
-    changed = _changed(run)
+    changed = _changed(computed)
     left_out = {path for path in unread if not any(is_prefix(path, name) for name in changed)}
-    return {name: value for name, value in run.config.items() if name not in left_out}
+    return {name: value for name, value in computed.values.items() if name not in left_out}
 
 
-def _changed(run: Any) -> set[str]:
-    changes = run.config_modifications
+def _changed(computed: ComputedConfig) -> set[str]:
+    changes = computed.changes
     return {*changes.added, *changes.modified, *changes.typechanged}
 
 
@@ -216,13 +219,10 @@ def _misread(
 
 def _entry_names(experiment: sacred.Experiment) -> set[str]:
     """Return the dotted names of all entries of the default config."""
-    from sacred.initialize import create_run
-
-    command = next(iter(experiment.commands))
-    return set(_dotted(create_run(experiment, command, {}, force=True).config))
+    return set(_dotted(ComputedConfig(experiment, next(iter(experiment.commands)), {}).values))
 
 
-def check_known(experiment: sacred.Experiment, run: Any) -> None:
+def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
     """Check that every entry that was set exists, now that the config is computed.
 
     An entry that only the command about to run takes, as an argument, exists too.
@@ -231,21 +231,21 @@ def check_known(experiment: sacred.Experiment, run: Any) -> None:
         UnknownEntryError: If one does not exist; the message names the nearest that does.
         ConfigError: If a plain value is given for an ingredient, or a value does not fit a function's argument.
     """
-    added = sorted(run.config_modifications.added)
-    parameters = dict(_parameters(experiment, run.main_function))
+    added = sorted(computed.changes.added)
+    parameters = dict(_parameters(experiment, computed.function))
     required, given = _required(experiment), set[str]()
-    known = _dotted(run.config, without=added)
+    known = _dotted(computed.values, without=added)
     for path in _paths(experiment):
-        if "" in get_by_dotted_path(run.config, path, {}):
-            _check_group(path, get_by_dotted_path(run.config, path)[""])
+        if "" in get_by_dotted_path(computed.values, path, {}):
+            _check_group(path, get_by_dotted_path(computed.values, path)[""])
     for name in added:
-        value = get_by_dotted_path(run.config, name)
+        value = get_by_dotted_path(computed.values, name)
         if isinstance(value, dict) and value:
             continue
         if name in parameters:
             _check_parameter(name, value, parameters[name])
             continue
-        if any(_may_leave_out(function, name, run.config) for function in required.get(name, ())):
+        if any(_may_leave_out(function, name, computed.values) for function in required.get(name, ())):
             given.add(name)
             continue
         near = nearest(name, [other for other in (*known, *parameters) if not is_prefix(other, name)])

@@ -444,7 +444,7 @@ def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monke
         closed.wait(0.3)
         return [str(os.fstat(out.buffer.fileno()).st_size)[:0]]
 
-    monkeypatch.setattr("experiments.running.recorded_run.read_parts", slow)
+    monkeypatch.setattr("experiments.running.recorder.read_parts", slow)
 
     @ex.main
     def main(_run):

@@ -119,7 +119,7 @@ def test_sampler_that_cannot_be_made_costs_the_run_its_metrics_only(tmp_path, mo
 
     monkeypatch.setattr(module, "load_nvml", fail)
     assert record(lambda: 3, FileObserver(tmp_path / "runs")).result == 3
-    assert "system metrics: got ImportError: no pynvml here; the run goes on without them" in caplog.messages
+    assert "system metrics: got ImportError: no pynvml here; the run continues without them" in caplog.messages
     assert load(tmp_path / "runs" / "1")["status"] == "COMPLETED"
 
 

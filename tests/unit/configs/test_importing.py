@@ -108,3 +108,29 @@ def test_experiment_trains_where_names_are_gone_and_workers_are_not_forked(tmp_p
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "my_runs" / "1" / "run.json").read_text())["status"] == "COMPLETED"
+
+
+def test_sacred_finds_packages_without_setuptools_as_with_it():
+    script = """
+import importlib, sys
+{before}
+import ingredients
+from sacred.dependencies import PackageDependency, get_dependencies_from_pkg
+names = ("yaml", "numpy", "torch")
+print([str(PackageDependency.create(importlib.import_module(name)).to_json()).lower() for name in names])
+by_name = PackageDependency("numpy", None)
+by_name.fill_missing_version()
+print(by_name.version, len(get_dependencies_from_pkg({{}}, ".")) > 10)
+"""
+    expected = run(script.format(before="import pkg_resources"))
+    gone = """
+class Gone:
+    @staticmethod
+    def find_spec(name, *arguments):
+        if name in ("setuptools", "pkg_resources"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Gone)
+"""
+    assert run(script.format(before=gone)) == expected
+    assert run(script.format(before="")) == expected
+    assert "pyyaml==" in expected

@@ -1,0 +1,313 @@
+"""`Launcher`: makes the runs of an experiment, from the arguments of a call to a checked `LabRun`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import sacred
+from sacred.arg_parser import get_config_updates
+from sacred.commandline_options import CLIOption, enforce_clean_option
+
+from configs import to_plain
+from experiments.running import commands, strictness
+from experiments.running.aliases import Aliases
+from experiments.running.command_line import beat_interval_s
+from experiments.running.computed_config import ComputedConfig
+from experiments.running.lab_run import LabRun
+from experiments.running.main_file import MainFile
+from experiments.running.one_run import check_nested, given_back
+from experiments.running.origins import grouped, origins
+from experiments.running.ranks import check_same_config, meet, publish_config
+from experiments.running.replaying import config_of_bundle
+from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
+from experiments.running.system_metrics import check_interval
+from experiments.running.terminal import remember_terminal
+from experiments.running.trial import take_trial
+from ingredients.config.named_values import gathering
+from ingredients.config.scope import lenient
+from ingredients.errors import ConfigError
+from ingredients.ranks.notices import Notices
+from ingredients.ranks.world import World, world_of
+from observers.file.observer import FileObserver
+from observers.options import environment_option, file_option, mongo_option, tensorboard_option
+from observers.record.identity import CHECK_VARIABLE
+from observers.record.redaction import redact
+
+__all__ = ["Launcher"]
+
+# Options that are applied last, once a run has passed its checks, and are recorded without secrets.
+_OBSERVING: dict[str, CLIOption] = {
+    option.get_flag(): option
+    for option in (file_option, mongo_option, tensorboard_option, environment_option, enforce_clean_option)
+}
+
+
+@dataclasses.dataclass
+class _Request:
+    """A call of a command, as typed.
+
+    Attributes:
+        command: Dotted name of the command.
+        reader: The command whose settings are meant: `command`, or the one that print_config shows.
+        updates: The entries that the call sets, nested.
+        named_configs: Named configs and config files, in the order in which they apply.
+        force: Whether values of the wrong type and new entries are let through.
+        log_level: Level of the root logger; None leaves it.
+    """
+
+    command: str
+    reader: str
+    updates: dict[str, Any]
+    named_configs: tuple[str, ...]
+    force: bool
+    log_level: Any
+
+
+class Launcher:
+    """Makes the runs of an experiment.
+
+    Args:
+        experiment: The experiment.
+        main_file: Its main file.
+        record_to: Folder to record runs in that no observer records; None records none.
+        system_metrics_s: Seconds between samples of the machine's load; None takes none.
+
+    Attributes:
+        aliases: Entries at the root that stand for entries of ingredients.
+        always: Named configs of every run.
+        replay: The command `replay`; None where the experiment has none.
+        shown_command: The command behind `print_config` or `save_config`; None for none.
+        world: The ranks of the launch, and which of them this process is.
+
+    Raises:
+        ConfigError: If `system_metrics_s` is less than a second.
+    """
+
+    def __init__(
+        self,
+        experiment: sacred.Experiment,
+        main_file: MainFile,
+        record_to: str | Path | None,
+        system_metrics_s: float | None,
+    ) -> None:
+        self._experiment = experiment
+        self._main_file = main_file
+        self._record_to = record_to
+        self._system_metrics_s = check_interval(system_metrics_s)
+        self.aliases = Aliases()
+        self.always: tuple[str, ...] = ()
+        self.replay: Any = None
+        self.shown_command: str | None = None
+        self.world = World()
+
+    @staticmethod
+    def replace_options(options: Sequence[CLIOption]) -> list[CLIOption]:
+        """Return command-line options with the lab's instead of Sacred's of the same name.
+
+        Args:
+            options: Sacred's, and those that an experiment adds.
+        """
+        return [_OBSERVING.get(option.get_flag(), option) for option in options]
+
+    def create_run(
+        self,
+        command: str | None,
+        config_updates: Mapping[str, Any],
+        named_configs: Sequence[str],
+        info: Mapping[str, Any],
+        meta_info: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> LabRun:
+        """Return a run that has passed all checks and has not started.
+
+        Args:
+            command: Dotted name of the command; None for the main function.
+            config_updates: Entries to set, nested or with dotted names.
+            named_configs: Named configs and config files.
+            info: First entries of the run's `info`.
+            meta_info: Further entries of its `meta_info`.
+            options: Options of the command line, by long flag.
+
+        Raises:
+            LabError: If the settings make no sense, or the run cannot be resumed.
+            RuntimeError: If there is no command.
+        """
+        self.world = world_of()
+        if os.environ.pop(CHECK_VARIABLE, None):
+            self._check_start(config_updates, named_configs, force=bool(options.get("--force")))
+        options = self._options(options)
+        interval_s, trial = beat_interval_s(options), take_trial()
+        _quieten_torch()
+        request = self._request(command, config_updates, named_configs, options)
+        computed, notices = self._compute(request)
+        unread = commands.unread_tools(self._experiment, request.reader)
+        noted_origins = self._check_config(computed, request, unread)
+
+        run = LabRun(computed, self._experiment, trial=trial, notices=notices)
+        run.system_metrics_s = self._system_metrics_s
+        run.check_settings = self._check_settings
+        run.info.update(info)
+        run.meta_info |= {
+            "command": request.command,
+            "options": options | {flag: _redacted(value) for flag, value in options.items() if flag in _OBSERVING},
+            "named_configs": list(request.named_configs),
+            "config_updates": config_updates,
+            "origins": noted_origins,
+            **meta_info,
+        }
+        if notices is not None:
+            run.meta_info["ranks"] = self.world.note
+        for option in self._experiment.all_cli_options:
+            if options.get(option.get_flag()) and option.get_flag() not in _OBSERVING:
+                option.apply(options[option.get_flag()], run)
+        if interval_s is not None:
+            run.beat_interval = interval_s
+        if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
+            strictness.check_settings(self._experiment, run.config)
+        run.launch_options = {flag: options[flag] for flag in _OBSERVING if options.get(flag)}
+        self._attach_observers(run)
+        check_nested(run)
+        self._resume(run, unread)
+        if notices is not None and not self.world.rank:
+            publish_config(notices, run.config)
+        run.config = strictness.without_unread(computed, unread)
+        computed.bind(run)
+        return run
+
+    # ------------------------------------------------------------------ what was asked for
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all options of the call; rank 0 alone records, and draws on the terminal."""
+        options = {**self._experiment.get_default_options(), **given}
+        if self.world.rank:
+            forget_folders()
+            options |= dict.fromkeys(_OBSERVING) | {"--unobserved": True}
+        else:
+            remember_terminal()
+        for hook in self._experiment.option_hooks:
+            hook(options=options)
+        return options
+
+    def _request(
+        self,
+        command: str | None,
+        config_updates: Mapping[str, Any],
+        named_configs: Sequence[str],
+        options: Mapping[str, Any],
+    ) -> _Request:
+        command = command or self._experiment.default_command
+        if command is None:
+            raise RuntimeError("No command found to be run. Specify a command or define a main function.")
+        updates, force = strictness.nested(config_updates), bool(options["--force"])
+        named_configs = (*self.always, *named_configs)
+        if self.replay is not None and self._experiment.commands.get(command) is self.replay:
+            named_configs = (config_of_bundle(updates.get("bundle")), *named_configs)
+        strictness.check_scopes(self._experiment)
+        strictness.check_updates(self._experiment, updates, named_configs, force=force)
+        reader = self.shown_command or command
+        return _Request(command, reader, updates, named_configs, force, options["--loglevel"])
+
+    # ------------------------------------------------------------------ the config
+
+    def _compute(self, request: _Request) -> tuple[ComputedConfig, Notices | None]:
+        """Return the config of a request, with the seed of rank 0, and the notices between the ranks."""
+        typed = list(request.updates)
+        self.aliases.mirror(request.updates)
+        updates = to_plain(request.updates)
+        with lenient(request.force), gathering(), self.aliases.named_as_typed(typed):
+            computed = self._compute_once(request, updates)
+            if self.aliases.follow(computed.values, computed.changes, updates):
+                # The experiment's own scope, which is evaluated last, gave an alias a value: ingredients may use it.
+                computed = self._compute_once(request, updates)
+        notices = meet(self.world, self._experiment, computed.function)
+        if notices is None or not self.world.rank:
+            computed.set_seeds()
+            return computed, notices
+        first = notices.take("config")
+        computed.set_seeds(first.get("seed"))
+        check_same_config(notices, computed.values, first)
+        return computed, notices
+
+    def _compute_once(self, request: _Request, updates: Mapping[str, Any]) -> ComputedConfig:
+        return ComputedConfig(
+            self._experiment, request.command, updates, request.named_configs, self.aliases, request.log_level
+        )
+
+    def _check_config(
+        self, computed: ComputedConfig, request: _Request, unread: Mapping[str, Sequence[str]]
+    ) -> list[dict[str, Any]]:
+        """Reject a config that no run can have; return the origins of its entries, as they are recorded."""
+        strictness.check_depth(computed.values)
+        if not request.force:
+            strictness.check_known(self._experiment, computed)
+        self.aliases.mark(computed.changes)
+        found = origins(self._experiment, computed, request.updates, request.named_configs, self.aliases.targets)
+        if not request.force:
+            strictness.check_read(computed, request.updates, unread, request.reader)
+        return grouped(found)
+
+    def _check_settings(self, words: Sequence[str], settings: Mapping[str, Any]) -> None:
+        """Reject settings that a run of the main function could not have; see `LabRun.check_settings`."""
+        updates, named_configs = get_config_updates(words)
+        self._check_start({**updates, **settings}, named_configs)
+
+    def _check_start(self, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False) -> None:
+        """Reject settings with which the main function could not start."""
+        with given_back(self._experiment):
+            run = self.create_run(None, updates, named_configs, {}, {}, {"--unobserved": True, "--force": force})
+            strictness.check_settings(self._experiment, run.config)
+
+    # ------------------------------------------------------------------ the record
+
+    def _attach_observers(self, run: LabRun) -> None:
+        """Attach the observers that the options ask for, or else one for the experiment's folder of runs."""
+        if not run.unobserved:
+            run.experiment_info |= self._main_file.provenance(self._experiment)
+        is_told = run.observers or file_option.get_flag() in run.launch_options
+        if self._record_to is not None and not self.world.rank and not is_told:
+            run.observers.append(FileObserver(self._record_to))
+        for flag, value in run.launch_options.items():
+            try:
+                _OBSERVING[flag].apply(value, run)
+            except (ValueError, RuntimeError) as error:
+                raise ConfigError(str(error)) from error
+        # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
+        run.observers = [each for place, each in enumerate(run.observers) if each not in run.observers[:place]]
+        run.recorders = tuple(run.observers)
+
+    def _resume(self, run: LabRun, unread: Mapping[str, Sequence[str]]) -> None:
+        """Let a run continue the record of the queued or earlier run that it is meant to, if any."""
+        queued = folder_to_start()
+        if queued is not None:
+            run.meta_info["queued"] = str(queued)
+            return
+        if self.world.rank:
+            return
+        parts = [part for part, _ in list(self._experiment.traverse_ingredients())]
+        folder = folder_to_resume(
+            run,
+            self.aliases.targets,
+            self._experiment.default_command,
+            own=[part.path for part in parts if getattr(part, "is_of_lab", False)],
+            unread=unread,
+            has_ingredient="checkpoint" in [part.path for part in parts],
+            world=self.world,
+        )
+        if folder is not None:
+            run.resume(folder)
+
+
+def _redacted(value: Any) -> Any:
+    return redact(value) if isinstance(value, str) else value
+
+
+def _quieten_torch() -> None:
+    """Let torch log warnings alone, as it does by itself once it is imported; Ctrl-C may come before that."""
+    logger = logging.getLogger("torch")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING)

@@ -1,0 +1,314 @@
+"""`Recorder`: carries what a run logs and prints to its observers, with each heartbeat."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from sacred.observers import RunObserver
+from sacred.run import Run
+from sacred.stdout_capturing import CapturedStdout
+
+from experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
+from experiments.running.forking import Owner
+from experiments.running.media_buffer import MediaBuffer
+from experiments.running.metrics_buffer import MetricsBuffer
+from experiments.running.system_metrics import Sampler
+from observers.record import run_clock
+from observers.record.points.rewinding import Position, num_missing
+from observers.record.protocols import (
+    BufferedObserver,
+    MediaObserver,
+    OutputObserver,
+    PointObserver,
+    ResumableObserver,
+    RewindableObserver,
+)
+
+__all__ = ["Recorder", "reported"]
+
+_log = logging.getLogger(__name__)
+
+
+class Recorder:
+    """Buffers metrics, media and output of a run, and writes them to its observers.
+
+    Any thread may log. Writing is for one thread at a time, which holds `lock`.
+
+    Args:
+        run: The run; its observers may still change until `begin`.
+        metrics: Buffer of the logged numbers.
+        owner: The process that owns the record; forked children write nothing here.
+
+    Attributes:
+        metrics, media: The buffers.
+        lock: Held by each heartbeat, and by whatever may not happen during one.
+        was_rewound: Whether `rewind` was called.
+    """
+
+    def __init__(self, run: Run, metrics: MetricsBuffer, owner: Owner) -> None:
+        self.metrics = metrics
+        self.media = MediaBuffer()
+        self.lock = threading.RLock()
+        self.was_rewound = False
+        self._run = run
+        self._owner = owner
+        self._output = Spill()
+        self._sampler: Sampler | None = None
+        self._has_begun = False
+        # Ids of the observers that were reported to keep no media.
+        self._without_media: set[int] = set()
+
+    def after_fork_in_child(self) -> None:
+        """Let go of the parent's record. Its threads are gone in a child, and their locks would never be released."""
+        self.metrics.after_fork_in_child()
+        self._sampler = None
+        self.lock = threading.RLock()
+
+    # ------------------------------------------------------------------ beginning and end
+
+    def begin(self) -> None:
+        """Write metrics to the logs of the observers, which have started; count on where a resumed record ends."""
+        opened = (observer.open_points() for observer in self._run.observers if isinstance(observer, PointObserver))
+        logs = [log for log in opened if log is not None]
+        self.metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self._run.observers)))
+        self._has_begun = True
+        resumed = self._resumed()
+        if resumed:
+            position = resumed[0].position()
+            self._count_from(position, position)
+
+    def start_sampling(self, folder: Path | None, interval_s: float) -> None:
+        """Log metrics of the machine in a thread, until `end`.
+
+        Args:
+            folder: Folder whose disk is measured; None for the working folder.
+            interval_s: Time between two samples.
+        """
+        earlier = (observer.elapsed_s for observer in self._run.observers if isinstance(observer, ResumableObserver))
+        try:
+            elapsed_s = max(earlier, default=0.0)
+            sampler = Sampler(self.metrics.log_scalar_metric, folder or ".", interval_s, elapsed_s=elapsed_s)
+            sampler.start()
+        except Exception as error:
+            _log.warning("system metrics: got %s: %s; the run continues without them", type(error).__name__, error)
+        else:
+            self._sampler = sampler
+
+    def stop_sampling(self) -> None:
+        """Take the last sample of the machine."""
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+    def end(self) -> None:
+        """Write all that is left, once no heartbeat comes any more."""
+        with self.lock:
+            if self._has_begun:
+                self._write_down(last=True)
+
+    # ------------------------------------------------------------------ heartbeats
+
+    def beat(self, interval_s: float) -> None:
+        """Write what is new since the last heartbeat; errors are logged.
+
+        Args:
+            interval_s: Time until the next heartbeat; media that take longer to encode wait for it, so that the run
+                is seen to live.
+        """
+        with self.lock:
+            try:
+                self._send_heartbeat()
+                self._send_media(time.monotonic() + interval_s)
+            except Exception:
+                # An error would end the heartbeat's thread, and the record with it.
+                _log.exception("a heartbeat failed; the run continues, and so does its record")
+
+    def flush(self) -> None:
+        """Write all that was logged, and wait until it is on the disk."""
+        if self._owner.is_child:  # each of its points is written when it is logged
+            return
+        with self.lock:
+            self._write_down()
+            for observer in self._run.observers:
+                if isinstance(observer, BufferedObserver):
+                    with reported(observer, "flush_event"):
+                        observer.flush_event()
+
+    def _write_down(self, *, last: bool = False) -> None:
+        self._send_heartbeat(last=last)
+        self._send_media(math.inf)
+
+    def _send_heartbeat(self, *, last: bool = False) -> None:
+        """Send Sacred's heartbeat to the observers; each one that has a log of points writes it then."""
+        if self._owner.is_child:
+            return
+        run, beat_time = self._run, run_clock.utc_now()
+        self.read_output()
+        metrics = self.metrics.take(last=last)
+        whole = "" if all(map(_takes_parts, run.observers)) else self.text()
+        for observer in run.observers:
+            if _takes_sacreds_metrics(observer):
+                run._safe_call(observer, "log_metrics", metrics_by_name=metrics, info=run.info)
+            run._safe_call(
+                observer,
+                "heartbeat_event",
+                info=run.info,
+                captured_out="" if _takes_parts(observer) else whole,
+                beat_time=beat_time,
+                result=run.result,
+            )
+
+    def _send_media(self, until: float) -> None:
+        """Encode the logged media, and send them to the observers that keep media.
+
+        Args:
+            until: Start no further file after this time of the monotonic clock.
+        """
+        if not self._run.observers:
+            self.media.clear()
+        entries = self.media.take(until)
+        if not entries:
+            return
+        unable = []
+        for observer in self._run.observers:
+            if isinstance(observer, MediaObserver):
+                with reported(observer, "media_event"):
+                    observer.media_event(entries)
+            elif id(observer) not in self._without_media:
+                unable.append(observer)
+        if unable:
+            self._without_media |= {id(observer) for observer in unable}
+            names = ", ".join(type(observer).__name__ for observer in unable)
+            _log.warning("media are not recorded by %s; attach an observers.FileObserver", names)
+
+    # ------------------------------------------------------------------ output
+
+    def text(self) -> str:
+        """Return what the run printed so far; it is kept in a file."""
+        with self.lock:
+            return self._output.text()
+
+    def replace_text(self, text: str) -> None:
+        """Replace what `text` returns, as Sacred does when it makes a run."""
+        with self.lock:
+            self._output = Spill()
+            self._output.append(text)
+
+    def capture(self, out: CapturedStdout | None) -> None:
+        """Read the run's output from Sacred's capture from now on; None where nothing is captured."""
+        if out is None:
+            return
+        # Output that is no UTF-8 would end the run where Sacred decodes it.
+        with contextlib.suppress(AttributeError, OSError):
+            out.buffer.reconfigure(errors="replace")
+        take_from_memory(out)
+        out.finalize = self._after_reading(out, record_replaced(out))  # type: ignore[method-assign]  # Sacred calls it when the run ends
+
+    def _after_reading(self, out: CapturedStdout, stop: Callable[[], None]) -> Callable[[], None]:
+        """Return Sacred's closing of the output, which would read all that is left at once, behind a last reading.
+
+        It waits for a heartbeat that is reading.
+        """
+        finalize = out.finalize
+
+        def close() -> None:
+            with self.lock:
+                stop()
+                out.flush()
+                self.read_output()
+                finalize()
+
+        return close
+
+    def read_output(self) -> None:
+        """Read what was printed since the last time, and give it to the observers that take output in parts."""
+        if self._owner.is_child:  # it has the parent's files
+            return
+        run = self._run
+        with self.lock:
+            for part in () if run._output_file is None else read_parts(run._output_file):
+                new = part if run.captured_out_filter is None or not part else run.captured_out_filter(part)
+                for observer in run.observers if new else ():
+                    if _takes_parts(observer):
+                        with reported(observer, "output_event"):
+                            observer.output_event(new)
+                self._output.append(new)
+
+    # ------------------------------------------------------------------ positions, rewinding
+
+    def position(self) -> Position:
+        """Return how much was logged so far, in all sessions of the run; see `LabRun.position`."""
+        return {"metrics": self.metrics.position(), "media": self.media.position()}
+
+    def num_missing(self, position: Position) -> int:
+        """Return how many points and media up to a position the record lacks; see `LabRun.num_missing`."""
+        return max((num_missing(observer.held(position), position) for observer in self._resumed()), default=0)
+
+    def rewind(self, position: Position | None, step: int | None) -> None:
+        """Take the record back to a position; see `LabRun.rewind`."""
+        position = position or {"metrics": {}, "media": {}}
+        self.was_rewound = True
+        with self.lock:
+            self._write_down()
+            reached, unable = position, []
+            for observer in self._run.observers:
+                if isinstance(observer, RewindableObserver):
+                    reached = observer.rewind_event(position, step) or reached
+                elif _takes_sacreds_metrics(observer):
+                    unable.append(type(observer).__name__)
+            if unable:
+                _log.warning("the record of %s cannot be rewound; it keeps what was logged beyond", ", ".join(unable))
+            self._count_from(position, reached)
+
+    def _resumed(self) -> list[ResumableObserver]:
+        return [o for o in self._run.observers if isinstance(o, ResumableObserver) and o.is_resumed]
+
+    def _count_from(self, position: Position, reached: Position) -> None:
+        """Continue the counts from what the record has, and the steps from what it should have."""
+        counts = {kind: {name: entry[0] for name, entry in reached[kind].items()} for kind in ("metrics", "media")}
+        for kind, buffer in (("metrics", self.metrics), ("media", self.media)):
+            buffer.count_from({name: [counts[kind].get(name, 0), step] for name, (_, step) in position[kind].items()})
+
+
+def _takes_sacreds_metrics(observer: RunObserver) -> bool:
+    """Return whether an observer takes points as Sacred gives them, from `log_metrics`."""
+    return _has_sacreds_metrics(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
+
+
+def _takes_parts(observer: RunObserver) -> TypeGuard[OutputObserver]:
+    """Return whether an observer takes output in parts."""
+    return _has_parts(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
+
+
+# Kept, because each heartbeat asks, and `isinstance` of a protocol goes through all of its members each time.
+@functools.cache
+def _has_parts(kind: type) -> bool:
+    return issubclass(kind, OutputObserver)
+
+
+@functools.cache
+def _has_sacreds_metrics(kind: type) -> bool:
+    takes = getattr(kind, "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
+    return takes and not issubclass(kind, PointObserver)
+
+
+@contextlib.contextmanager
+def reported(observer: Any, event: str) -> Iterator[None]:
+    """Log an error of an observer in the block; the run continues.
+
+    Args:
+        observer: The observer, for the message.
+        event: Name of the method that is called.
+    """
+    try:
+        yield
+    except Exception:
+        _log.exception("%s: %s failed; the run continues", type(observer).__name__, event)
